@@ -19,9 +19,8 @@ func TestSizes(t *testing.T) {
 		"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB",
 		"18446744073709551616", "１KiB",
 	} {
-		if got, err := ParseSize(text); err == nil {
-			t.Errorf("%q: got %d, want an error", text, got)
-		}
+		got, err := ParseSize(text)
+		testutil.True(t, err != nil, "%q: got %d, want an error", text, got)
 	}
 	for size, want := range map[Size]string{
 		0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB",

@@ -82,14 +82,11 @@ func TestAffected(t *testing.T) {
 			for _, list := range l.s.affected(next, changes, connections) {
 				for _, h := range list {
 					got = append(got, h.Host+" "+h.Effect)
-					if h.Controllers != 1 {
-						t.Errorf("%+v, want one controller", h)
-					}
+					testutil.True(t, h.Controllers == 1, "%+v, want one controller", h)
 				}
 			}
-			if fmt.Sprint(got) != fmt.Sprint(row.want) {
-				t.Errorf("got  %q\nwant %q", got, row.want)
-			}
+			testutil.True(t, fmt.Sprint(got) == fmt.Sprint(row.want), "got  %q\nwant %q", got,
+				row.want)
 			testutil.Value(l.s.Apply(next))(t)
 			ctx := testutil.Context(t)
 			for i, c := range []*host.Controller{first, second} {
@@ -151,9 +148,7 @@ func TestAffectedByKeys(t *testing.T) {
 				return
 			}
 			ctx := testutil.Context(t)
-			if _, err := c.IdentifyController(ctx); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, testutil.Err(c.IdentifyController(ctx)))
 		})
 	}
 }
@@ -169,10 +164,9 @@ func TestAffectedByNewListener(t *testing.T) {
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	next := l.parse(network+single, of)
 	changes := config.Diff(l.s.settings, next.Settings())
-	if got := l.s.affected(next, changes, l.s.connected()); len(got) != 1 || len(got[0]) != 1 ||
-		got[0][0].Effect != control.Disconnects {
-		t.Errorf("%v: %v", changes, got)
-	}
+	got := l.s.affected(next, changes, l.s.connected())
+	testutil.True(t, len(got) == 1 && len(got[0]) == 1 && got[0][0].Effect == control.Disconnects,
+		"%v: %v", changes, got)
 	testutil.Value(l.s.Apply(next))(t)
 	l.wantEnded("a new listener", c)
 }

@@ -60,11 +60,10 @@ func TestANA(t *testing.T) {
 	set("optimized", "")
 	want("all by hand", "1 optimized", "1 optimized")
 	list := set("non-optimized", "tcp 127.0.0.1:0 #2")
-	if len(list) != 4 || list[1].State != "non-optimized" || list[1].Configured != "optimized" ||
-		list[0].Configured != "inaccessible" || len(list[0].Namespaces) != 1 ||
-		list[2].Group != 2 || list[2].State != "non-optimized" || len(list[2].Namespaces) != 0 {
-		t.Errorf("%+v", list)
-	}
+	testutil.True(t, len(list) == 4 && list[1].State == "non-optimized" &&
+		list[1].Configured == "optimized" && list[0].Configured == "inaccessible" &&
+		len(list[0].Namespaces) == 1 && list[2].Group == 2 && list[2].State == "non-optimized" &&
+		len(list[2].Namespaces) == 0, "%+v", list)
 	want("one by hand", "1 optimized", "1 non-optimized")
 	l.apply(listeners("{}"), subsystems)
 	want("another reload", "1 optimized", "1 non-optimized")
@@ -80,9 +79,8 @@ func TestANA(t *testing.T) {
 		{Group: 1, State: "good"},
 		{Group: 1, State: "optimized", Listener: "10.0.0.1:1"},
 	} {
-		if _, err := l.s.listeners.SetANA(bad); err == nil || err.(*control.Problem).Hint == "" {
-			t.Errorf("%+v: %v", bad, err)
-		}
+		_, err := l.s.listeners.SetANA(bad)
+		testutil.True(t, err != nil && err.(*control.Problem).Hint != "", "%+v: %v", bad, err)
 	}
 }
 
@@ -114,9 +112,7 @@ func TestANAOfRemovedListener(t *testing.T) {
 	set("configured", "")
 	l.apply(both, subsystems)
 	list := l.s.listeners.ANA()
-	if len(list) != 2 || list[1].State != "optimized" {
-		t.Errorf("%+v", list)
-	}
+	testutil.True(t, len(list) == 2 && list[1].State == "optimized", "%+v", list)
 }
 
 // TestANATransition: a transition ends after the time that hosts know.

@@ -73,9 +73,7 @@ func (l *live) first(c *host.Controller, nsid uint32) string {
 	if err == nil {
 		err = q.Read(ctx, nsid, 0, 1, b[:512])
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testutil.Must(l.t, err)
 	return strings.TrimRight(string(b[:512]), "\x00")
 }
 
@@ -113,13 +111,10 @@ func TestRemovedHost(t *testing.T) {
 	l.apply(listenAny, sub("hosts: ["+hostB+"]", ram))
 	l.wantEnded("removed host", a)
 	var refused *host.ConnectError
-	if _, err := l.connect(testNQN, hostA, 0); !errors.As(err, &refused) ||
-		refused.Status&^nvme.DNR != nvme.ConnectInvalidHost {
-		t.Errorf("the removed host connects: %v", err)
-	}
-	if err := b.Err(); err != nil {
-		t.Errorf("the other host: %v", err)
-	}
+	_, err := l.connect(testNQN, hostA, 0)
+	testutil.True(t, errors.As(err, &refused) &&
+		refused.Status&^nvme.DNR == nvme.ConnectInvalidHost, "the removed host connects: %v", err)
+	testutil.Equal(t, b.Err(), nil, "the other host")
 }
 
 // TestMovedStorage: storage moves between namespaces, in a circle too.
@@ -167,9 +162,7 @@ func TestUndo(t *testing.T) {
 		listenAny, taken)
 	before := l.s.Addrs()
 	a, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	wanted := l.parse(more, sub("hosts: ["+hostB+"], model: other", onFile(1, "y"), onFile(3, "x"))+
 		"  - {nqn: "+testNQN+"2, allow_any_host: true, namespaces: ["+
 		"{nsid: 1, backend: ram, size: 1MiB}]}\n")
@@ -177,23 +170,19 @@ func TestUndo(t *testing.T) {
 	if _, err := l.s.Apply(wanted); err == nil || !strings.Contains(err.Error(), "listeners[1]") {
 		t.Fatalf("applied: %v", err)
 	}
-	if after := l.s.Addrs(); !slices.Equal(before, after) {
-		t.Errorf("listeners %v, %v before", after, before)
-	}
-	if again := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings())); again != planned {
-		t.Errorf("planned %s, %s before", again, planned)
-	}
+	after := l.s.Addrs()
+	testutil.True(t, slices.Equal(before, after), "listeners %v, %v before", after, before)
+	again := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings()))
+	testutil.True(t, again == planned, "planned %s, %s before", again, planned)
 	l.wantEnded("a host that was removed for a moment", a)
-	if a, err = l.connect(testNQN, hostA, 0); err != nil {
-		t.Fatal(err)
-	}
+	a, err = l.connect(testNQN, hostA, 0)
+	testutil.MustTrue(t, err == nil, "%v", err)
 	model := strings.TrimRight(string(a.Identity().MN[:]), " ")
 	if x, y := l.first(a, 1), l.first(a, 2); x != "x" || y != "y" || model != "nvmf-target" {
 		t.Errorf("namespaces on %q and %q, model %q", x, y, model)
 	}
-	if _, err := l.connect(testNQN+"2", hostA, 0); err == nil {
-		t.Error("the new subsystem is there")
-	}
+	testutil.True(t, testutil.Err(l.connect(testNQN+"2", hostA, 0)) != nil,
+		"the new subsystem is there")
 	l.apply(listenAny, sub("hosts: ["+hostB+"]", onFile(1, "y"), onFile(3, "x")))
 }
 
@@ -209,9 +198,7 @@ func TestRemovedListener(t *testing.T) {
 		ctx := testutil.Context(t)
 		c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostA, 0))(t)
 		_, entries, err := hosttest.Discover(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, e := range entries {
 			if strings.Contains(string(e.TRSVCID[:]), fmt.Sprint(port)) {
 				list = append(list, e.PORTID)
@@ -226,16 +213,13 @@ func TestRemovedListener(t *testing.T) {
 	stays := testutil.Value(l.connect(testNQN, hostB, 1-at))(t)
 	l.apply(listenAny, subsystems)
 	l.wantEnded("removed listener", c)
-	if left := ids(); len(left) > 0 {
-		t.Errorf("the discovery log has ports %v", left)
-	}
+	left := ids()
+	testutil.True(t, len(left) == 0, "the discovery log has ports %v", left)
 	l.apply(both, subsystems)
 	if again := ids(); len(first) != 1 || !slices.Equal(first, again) {
 		t.Errorf("port ID %v, %v before", again, first)
 	}
-	if err := stays.Err(); err != nil {
-		t.Errorf("the host at the other listener: %v", err)
-	}
+	testutil.Equal(t, stays.Err(), nil, "the host at the other listener")
 }
 
 // TestPendingChanges: a namespace that waits for its storage can be changed and removed.
@@ -272,9 +256,7 @@ func TestApplyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for {
 				if _, err := l.s.Apply(c); err != nil {
-					if !errors.Is(err, errStopped) {
-						t.Error(err)
-					}
+					testutil.Is(t, err, errStopped, "")
 					return
 				}
 			}
@@ -293,9 +275,8 @@ func TestFileKeys(t *testing.T) {
 		}
 		for _, k := range s.Keys {
 			name := strings.TrimPrefix(s.Path+"."+k.Name, ".")
-			if _, ok := fileKeys[name]; !ok && !k.Restart {
-				t.Errorf("%s cannot be changed", name)
-			}
+			_, ok := fileKeys[name]
+			testutil.True(t, ok || k.Restart, "%s cannot be changed", name)
 		}
 	}
 }

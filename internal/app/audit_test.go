@@ -83,35 +83,25 @@ func TestAudit(t *testing.T) {
 		return err
 	}
 	testutil.Must(t, connect(testNQN, key))
-	if connect(testNQN, wrong) == nil || connect(testNQN+"-absent", key) == nil {
-		t.Fatal("a host was not refused")
-	}
+	testutil.MustTrue(t, connect(testNQN, wrong) != nil && connect(testNQN+"-absent", key) != nil,
+		"a host was not refused")
 	_, err = client.Disconnect(ctx, control.Disconnect{Host: "absent"})
 	_, err2 = client.Put(ctx, control.Object{Subsystem: testNQN + "-new"}, nil)
 	testutil.Check(t, errors.Join(err, err2))
-	if _, err := client.Drain(ctx, control.ListenerID{Listener: "absent"}); err == nil {
-		t.Error("a listener that does not exist")
-	}
+	testutil.True(t, testutil.Err(client.Drain(ctx, control.ListenerID{Listener: "absent"})) != nil,
+		"a listener that does not exist")
 	write("")
-	if _, err := client.Reload(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(client.Reload(ctx)))
 	write(with)
-	if _, err := s.Reload("signal", "hangup"); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(s.Reload("signal", "hangup")))
 	write("hosts: {}")
-	if _, err := s.Reload("signal", "hangup"); err == nil {
-		t.Error("a broken file")
-	}
+	testutil.True(t, testutil.Err(s.Reload("signal", "hangup")) != nil, "a broken file")
 	testutil.Check(t, s.Stop(ctx))
 
 	all := records(t, path)
 	text := fmt.Sprint(all)
 	for _, k := range []*auth.Key{key, wrong} {
-		if shows(t, text, k) {
-			t.Errorf("a record has a key: %s", text)
-		}
+		testutil.True(t, !shows(t, text, k), "a record has a key: %s", text)
 	}
 	me := fmt.Sprintf(" uid:%d", os.Getuid())
 	pid := fmt.Sprintf(" pid:%d ", os.Getpid())
@@ -143,14 +133,11 @@ func TestAudit(t *testing.T) {
 				n++
 			}
 		}
-		if n != 1 {
-			t.Errorf("%d records have %q:\n%s", n, want, text)
-		}
+		testutil.True(t, n == 1, "%d records have %q:\n%s", n, want, text)
 	}
-	if !strings.Contains(log.String(), "audit=authentication outcome=failure") ||
-		strings.Contains(log.String(), "outcome=success") {
-		t.Errorf("the log at the level of warnings:\n%s", log)
-	}
+	testutil.True(t, strings.Contains(log.String(), "audit=authentication outcome=failure") &&
+		!strings.Contains(log.String(), "outcome=success"), "the log at the level of warnings:\n%s",
+		log)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
@@ -174,9 +161,8 @@ func TestAuditedMessages(t *testing.T) {
 		}
 	}
 	b, err := os.ReadFile("../ratelog/ratelog.go")
-	if err != nil || !strings.Contains(string(b), `"`+droppedMessage+`"`) {
-		t.Error("package ratelog says something else")
-	}
+	testutil.True(t, err == nil && strings.Contains(string(b), `"`+droppedMessage+`"`),
+		"package ratelog says something else")
 	for message := range audited {
 		if message != lostMessage && !strings.Contains(code.String(), `"`+message+`"`) &&
 			!strings.Contains(code.String(), `"`+message+`: "`) {
@@ -233,10 +219,8 @@ func TestAuditFlood(t *testing.T) {
 				others++
 			}
 		}
-		if written > 100 || one != 10 || written+int(lost) != n || others != 1 {
-			t.Errorf("%d records, %d of one address, %v lost, %d others", written, one, lost,
-				others)
-		}
+		testutil.True(t, written <= 100 && one == 10 && written+int(lost) == n && others == 1,
+			"%d records, %d of one address, %v lost, %d others", written, one, lost, others)
 		if info, err := os.Stat(path); err != nil || info.Size() > 100<<10 {
 			t.Errorf("%d bytes, %v", info.Size(), err)
 		}
@@ -250,9 +234,7 @@ func TestAuditSlowDisk(t *testing.T) {
 	a, out, log := auditing(t, path)
 	file := a.file
 	r, w, err := os.Pipe() // it blocks after 64 KiB
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Value(w.Write(make([]byte, 64<<10)))(t)
 	_ = file.f.Close()
 	file.f = w
@@ -272,9 +254,7 @@ func TestAuditSlowDisk(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	// the log of the test itself has a copy of each line
 	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(len(out.String()))
-	if grown > 16<<20 {
-		t.Errorf("%d bytes are held", grown)
-	}
+	testutil.True(t, grown <= 16<<20, "%d bytes are held", grown)
 	r.Close()
 	testutil.Until(t, "the log has a line for lost records", func() bool {
 		log.Info("control request")
@@ -325,9 +305,8 @@ func TestAuditFullDisk(t *testing.T) {
 	await(lostMessage)
 	log.Info("control request", "request", "last")
 	a.use(nil)
-	if got := strings.Count(out.String(), "audit records cannot be written"); got != 1 {
-		t.Errorf("it is said %d times", got)
-	}
+	got := strings.Count(out.String(), "audit records cannot be written")
+	testutil.True(t, got == 1, "it is said %d times", got)
 	b := testutil.Value(os.ReadFile(path))(t)
 	torn, written, lost := 0, 0, 0
 	for line := range bytes.Lines(b) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/check"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestCheckAllStages: errors in the text do not hide errors of the machine, except about unusable
@@ -27,17 +28,14 @@ subsystems:
 `, dir))
 	var out bytes.Buffer
 	err := check.File(file, nil, &out)
-	if err == nil || out.Len() > 0 {
-		t.Fatalf("accepted: %s", out.String())
-	}
+	testutil.MustTrue(t, err != nil && out.Len() == 0, "accepted: %s", out.String())
 	for part, want := range map[string]int{
 		"listeners[0].prt: unknown key": 1, "control.roles[0].subject: has no effect": 1,
 		"subsystems[0].hsts: unknown key": 1, "namespaces[1].sise: unknown key": 1,
 		`backend: "malloc" is not possible here. Did you mean ram?`: 1,
 		"namespaces[0].path: ": 1, "namespaces[1].path": 0, "namespaces[2].path": 0,
 	} {
-		if n := strings.Count(err.Error(), part); n != want {
-			t.Errorf("%d errors with %q, want %d:\n%v", n, part, want, err)
-		}
+		n := strings.Count(err.Error(), part)
+		testutil.True(t, n == want, "%d errors with %q, want %d:\n%v", n, part, want, err)
 	}
 }

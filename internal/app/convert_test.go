@@ -33,9 +33,8 @@ func TestConvert(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if name != "nvmet-short.json" && !strings.Contains(notes.String(), "left out") {
-			t.Errorf("%s: no notes", name)
-		}
+		testutil.True(t, name == "nvmet-short.json" || strings.Contains(notes.String(), "left out"),
+			"%s: no notes", name)
 		file, dir := filepath.Join(t.TempDir(), "nvmf-target.yaml"), t.TempDir()
 		text := bytes.ReplaceAll(out.Bytes(), []byte("/etc/spdk/"), []byte(dir+"/"))
 		testutil.Must(t, errors.Join(os.WriteFile(file, text, 0o600),
@@ -104,7 +103,5 @@ func TestConvertForms(t *testing.T) {
 			return string(r.YAML)
 		})
 	})
-	if forms < 30 {
-		t.Errorf("%d forms", forms)
-	}
+	testutil.True(t, forms >= 30, "%d forms", forms)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/nvmf-target/nvmf-target/internal/check"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestMDNS: open ports are announced while that is configured, with the name of the service, and
@@ -74,9 +75,8 @@ func TestHostsOfNamespaces(t *testing.T) {
 	l := &live{t: t}
 	namespace := "{nsid: 1, backend: ram, size: 1MiB, hosts: [" + hostA + ", " + hostB + "]}"
 	ps := check.Hosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
-	if len(ps) != 1 || !ps[0].Warning || ps[0].Path != "subsystems[0].namespaces[0].hosts[0]" {
-		t.Errorf("%v", ps)
-	}
+	testutil.True(t, len(ps) == 1 && ps[0].Warning &&
+		ps[0].Path == "subsystems[0].namespaces[0].hosts[0]", "%v", ps)
 	if ps := check.Hosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
 		t.Errorf("%v", ps)
 	}

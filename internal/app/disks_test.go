@@ -11,7 +11,6 @@ import (
 func TestControlDisks(t *testing.T) {
 	_, c := controlled(t, Options{}, anyPort)
 	want := testutil.Value(volumes.ListDisks(nil))(t)
-	if list, err := c.Disks(t.Context()); err != nil || len(list) != len(want) {
-		t.Errorf("%+v, %v, want %+v", list, err, want)
-	}
+	list, err := c.Disks(t.Context())
+	testutil.True(t, err == nil && len(list) == len(want), "%+v, %v, want %+v", list, err, want)
 }

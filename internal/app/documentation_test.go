@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -98,9 +99,8 @@ func TestDocumentation(t *testing.T) {
 	golden(t, "../../docs/configuration.md", b.String())
 	_, example, _ := strings.Cut(documentationHead, "```yaml")
 	example, _, _ = strings.Cut(example, "```")
-	if _, err := Parse("docs/configuration.md", []byte(example), nil); err != nil {
-		t.Errorf("its example: %v", err)
-	}
+	testutil.Equal(t, testutil.Err(Parse("docs/configuration.md", []byte(example), nil)), nil,
+		"its example")
 }
 
 func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {

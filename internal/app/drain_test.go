@@ -35,9 +35,7 @@ func (l *live) discovered(at int) (ports []uint16) {
 	ctx := testutil.Context(l.t)
 	c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostB, at))(l.t)
 	_, entries, err := hosttest.Discover(ctx, c)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testutil.Must(l.t, err)
 	for _, e := range entries {
 		if e.SUBTYPE == nvme.SubsystemNVM {
 			ports = append(ports, e.PORTID)
@@ -58,10 +56,9 @@ func TestDrain(t *testing.T) {
 	first := control.ListenerID{Listener: at.AddrPort.String()}
 	for range 2 { // it may be repeated
 		list, err := l.s.drain(first, true)
-		if err != nil || len(list) != 1 || list[0].PortID != 1 || list[0].Address !=
-			first.Listener || !strings.HasPrefix(list[0].State, "drain") {
-			t.Fatalf("%+v, %v", list, err)
-		}
+		testutil.MustTrue(t, err == nil && len(list) == 1 && list[0].PortID == 1 &&
+			list[0].Address == first.Listener && strings.HasPrefix(list[0].State, "drain"),
+			"%+v, %v", list, err)
 	}
 	l.wantEnded("drained listener", leaves)
 	// The host has left before the target has freed everything.
@@ -79,17 +76,13 @@ func TestDrain(t *testing.T) {
 	drained()
 	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
-	if _, err := host.Connect(ctx, host.TCP{Addr: at.AddrPort}, o); !errors.Is(err,
-		unix.ECONNREFUSED) {
-		t.Errorf("a drained listener accepts: %v", err)
-	}
+	testutil.Is(t, testutil.Err(host.Connect(ctx, host.TCP{Addr: at.AddrPort}, o)),
+		unix.ECONNREFUSED, "a drained listener accepts")
 
 	changed := strings.Replace(two, "}", ", on_unavailable: fail}", 1)
 	l.apply(changed, subsystems)
 	drained()
-	if err := stays.Err(); err != nil {
-		t.Errorf("the host of another listener: %v", err)
-	}
+	testutil.Equal(t, stays.Err(), nil, "the host of another listener")
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	third := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
 		taken)
@@ -97,15 +90,10 @@ func TestDrain(t *testing.T) {
 	drained()
 
 	list, err := l.s.drain(control.ListenerID{Listener: "1"}, false)
-	if err != nil || len(list) != 1 || list[0].State != "up" {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	if l.s.Addrs()[0] != at {
-		t.Errorf("it listens at %v, before at %v", l.s.Addrs()[0], at)
-	}
-	if _, err := l.connect(testNQN, hostA, 0); err != nil {
-		t.Error(err)
-	}
+	testutil.MustTrue(t, err == nil && len(list) == 1 && list[0].State == "up", "%+v, %v", list,
+		err)
+	testutil.True(t, l.s.Addrs()[0] == at, "it listens at %v, before at %v", l.s.Addrs()[0], at)
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
 }
 
 // TestDrainWaiting: a listener that waits for its address does not come up while it is drained.
@@ -127,9 +115,7 @@ func TestDrainWaiting(t *testing.T) {
 	}
 	_, err := l.s.drain(control.ListenerID{Listener: "192.0.2.1:1"}, true)
 	var p *control.Problem
-	if !errors.As(err, &p) || p.Status != 404 || p.Hint == "" {
-		t.Errorf("%v", err)
-	}
+	testutil.True(t, errors.As(err, &p) && p.Status == 404 && p.Hint != "", "%v", err)
 }
 
 // TestDrainNetwork: a listener is drained together with the addresses that it will have, even if it

@@ -42,21 +42,16 @@ func TestNoNamespaces(t *testing.T) {
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%q: %v, %v", text, got, err)
 			}
-			if _, err := hosttest.GetLog(ctx, h, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0,
-				false); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t,
+				testutil.Err(hosttest.GetLog(ctx, h, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0, false)))
 		}
 		sees(none)
 		sees(some, 3)
 		sees(none)
-		if !strings.Contains(readControl(t, socket), testNQN) {
-			t.Error("the control interface does not know the subsystem")
-		}
+		testutil.True(t, strings.Contains(readControl(t, socket), testNQN),
+			"the control interface does not know the subsystem")
 		readServed(t, s)
-		if err := h.Err(); err != nil {
-			t.Errorf("the host was disconnected: %v", err)
-		}
+		testutil.Equal(t, h.Err(), nil, "the host was disconnected")
 		sees(some, 3)
 	}
 }

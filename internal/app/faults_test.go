@@ -111,26 +111,19 @@ func TestEveryFault(t *testing.T) {
 		_, err := l.s.Apply(wanted)
 		failed := fail.reached()
 		fail.set(0, false)
-		if failed != (err != nil) {
-			t.Fatalf("operation %d: %v", n, err)
-		}
+		testutil.MustTrue(t, failed == (err != nil), "operation %d: %v", n, err)
 		if !failed {
 			t.Logf("%d operations", n-1)
 			return
 		}
-		if strings.Contains(err.Error(), "undone") {
-			t.Errorf("operation %d: %v", n, err)
-		}
-		if is := look("x", "y", "z"); is != was {
-			t.Errorf("operation %d: %s, %s before", n, is, was)
-		}
-		if again := fmt.Sprint(l.s.Plan(wanted)); again != plan {
-			t.Errorf("operation %d: planned %s, %s before", n, again, plan)
-		}
+		testutil.True(t, !strings.Contains(err.Error(), "undone"), "operation %d: %v", n, err)
+		is := look("x", "y", "z")
+		testutil.True(t, is == was, "operation %d: %s, %s before", n, is, was)
+		again := fmt.Sprint(l.s.Plan(wanted))
+		testutil.True(t, again == plan, "operation %d: planned %s, %s before", n, again, plan)
 		fail.set(n, true)
-		if _, err := l.s.Apply(wanted); err == nil {
-			t.Errorf("operation %d and those that follow failed: nil", n)
-		}
+		testutil.True(t, testutil.Err(l.s.Apply(wanted)) != nil,
+			"operation %d and those that follow failed: nil", n)
 		fail.set(0, false)
 		l.apply(after[0], after[1])
 		look("y", "x", "z", "v")

@@ -64,9 +64,8 @@ reactors:`
 	reload(strings.Replace(without, "size: 16MiB", "size: 1", 1), false)
 	testutil.Equal(t, connect(), "", "after a reload that has failed")
 	reload(without, true)
-	if why := connect(); !strings.Contains(why, "DNR") {
-		t.Errorf("removed: %q", why)
-	}
+	why := connect()
+	testutil.True(t, strings.Contains(why, "DNR"), "removed: %q", why)
 	done := s.target.Changing() // as during a change
 	if why := connect(); why == "" || strings.Contains(why, "DNR") {
 		t.Errorf("while a configuration is applied: %q", why)

@@ -114,9 +114,7 @@ func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation u
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
 	header, list, err := hosttest.Discover(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, d := range list {
 		if d.SUBTYPE == nvme.SubsystemNVM {
 			addrs = append(addrs, strings.TrimRight(string(d.TRADDR[:]), " \x00"))
@@ -142,19 +140,13 @@ func TestNetworkHeals(t *testing.T) {
 	wantPorts(t, l.s, second)
 	there := l.s.Addrs()[0].AddrPort
 	list, generation := discovered(t, there)
-	if !slices.Equal(list, []string{"127.0.9.2"}) {
-		t.Errorf("discovery log: %v", list)
-	}
+	testutil.EqualSlices(t, list, []string{"127.0.9.2"}, "discovery log")
 	n.set("eth0 127.0.9.1", "eth1 127.0.9.2", "eth1 127.0.9.3")
 	wantPorts(t, l.s, first, second, fmt.Sprintf("3 %s: 127.0.9.3:%d up", name, port))
 	list, again := discovered(t, there)
-	if !slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) ||
-		again <= generation {
-		t.Errorf("discovery log: %v, generation %d, %d before", list, again, generation)
-	}
-	if _, err := l.connect(testNQN, hostA, 0); err != nil {
-		t.Error(err)
-	}
+	testutil.True(t, slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) &&
+		again > generation, "discovery log: %v, generation %d, %d before", list, again, generation)
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
 	if two.Err() != nil {
 		t.Errorf("the other host: %v", two.Err())
 	}
@@ -177,9 +169,7 @@ func TestAddressHeals(t *testing.T) {
 	n.set("eth1 127.0.9.2")
 	wantPorts(t, l.s, waits)
 	r := l.s.listeners.States()[0].Reason
-	if !strings.Contains(r, "no network interface has such") {
-		t.Errorf("reason %q", r)
-	}
+	testutil.True(t, strings.Contains(r, "no network interface has such"), "reason %q", r)
 	n.set("eth1 127.0.9.1")
 	wantPorts(t, l.s, up)
 }
@@ -202,9 +192,7 @@ func TestListenersShareAddresses(t *testing.T) {
 	l.apply(network+", "+eth0, subsystems)
 	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.0/24", "127.0.9.2"),
 		fmt.Sprintf("0 tcp eth0:%d: eth0:%[1]d waiting", port))
-	if c.Err() != nil {
-		t.Error(c.Err())
-	}
+	testutil.Check(t, c.Err())
 }
 
 // TestRequiredNetwork: with on_unavailable: fail there must be an address at the start, but not
@@ -214,10 +202,8 @@ func TestRequiredNetwork(t *testing.T) {
 	required := fmt.Sprintf("{transport: tcp, address: eth0, port: %d, on_unavailable: fail}", port)
 	l, n := healing(t, listenAny, "eth1 127.0.9.1")
 	err := l.refuse(listenAny+", "+required, sub(anyHosts, inRAM))
-	if !strings.Contains(err.Error(), "no network interface called eth0") ||
-		!strings.Contains(err.Error(), "listeners[1]") {
-		t.Error(err)
-	}
+	testutil.True(t, strings.Contains(err.Error(), "no network interface called eth0") &&
+		strings.Contains(err.Error(), "listeners[1]"), "%v", err)
 	taken := listen(t, fmt.Sprintf("127.0.9.1:%d", port))
 	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	l.apply(listenAny+", "+required, sub(anyHosts, inRAM))

@@ -72,9 +72,7 @@ func readControl(t *testing.T, socket string) string {
 	testutil.Must(t, json.Unmarshal(get("/v1/openapi.json"), &api))
 	var all strings.Builder
 	var objects []observed.Configured
-	if err := json.Unmarshal(get("/v1/objects"), &objects); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(get("/v1/objects"), &objects))
 	for _, o := range objects {
 		all.Write(get(o.Path))
 	}
@@ -107,8 +105,7 @@ func readServed(t *testing.T, s *Server) string {
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	read := func(url string, until func(line string) bool) string {
 		r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-		a, err := c.Do(r)
-		testutil.Must(t, err)
+		a := testutil.Value(c.Do(r))(t)
 		defer a.Body.Close()
 		var all strings.Builder
 		lines := bufio.NewScanner(a.Body)
@@ -200,34 +197,26 @@ func TestKeys(t *testing.T) {
 	} {
 		o := hostOptions(testNQN)
 		change(&o)
-		if _, err := host.Connect(ctx, transport, o); err == nil {
-			t.Error("a key is the name of a host, or of a subsystem")
-		}
+		testutil.True(t, testutil.Err(host.Connect(ctx, transport, o)) != nil,
+			"a key is the name of a host, or of a subsystem")
 	}
-	if len(s.recorder.Refusals()) < 4 {
-		t.Error("the refusals are not remembered")
-	}
+	testutil.True(t, len(s.recorder.Refusals()) >= 4, "the refusals are not remembered")
 	testutil.Equal(t, len(reload(key("dhchap_key", keys[1])+key("dhchap_old_key", keys[0]))), 1,
 		"changes")
 	works(keys[0], nil, true)
 	works(keys[1], nil, true)
 	works(keys[1], keys[2], false)
 	all := readControl(t, socket)
-	if !strings.Contains(all, `"missed":`) {
-		t.Error("the flight recorder has no queue")
-	}
+	testutil.True(t, strings.Contains(all, `"missed":`), "the flight recorder has no queue")
 	out.WriteString(all + readServed(t, s))
 	reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)
 	works(keys[0], nil, false)
 	works(keys[1], keys[2], true)
-	if n := len(reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)); n != 0 {
-		t.Errorf("%d changes of nothing", n)
-	}
+	testutil.Equal(t, len(reload(key("dhchap_key", keys[1])+", dhchap_ctrl_key_file: "+secret)),
+		0, "changes of nothing")
 	reload("")
 	works(nil, nil, true)
-	if err := first.Err(); err != nil {
-		t.Errorf("a change of keys has disconnected a host: %v", err)
-	}
+	testutil.Equal(t, first.Err(), nil, "a change of keys has disconnected a host")
 	testutil.Must(t, os.Chmod(secret, 0o644))
 	write(", limits: {iops: 5}")
 	text, _ := os.ReadFile(file)
@@ -238,16 +227,12 @@ func TestKeys(t *testing.T) {
 	} else {
 		out.WriteString(err.Error())
 	}
-	if !strings.Contains(out.String(), "hidden-") {
-		t.Error("no change shows a key")
-	}
+	testutil.True(t, strings.Contains(out.String(), "hidden-"), "no change shows a key")
 	for _, k := range keys {
 		if all := out.String() + log.String(); shows(t, all, k) {
 			t.Error("a key shows: ", all)
 		}
-		if !shows(t, k.Reveal(), k) {
-			t.Error("the test finds no key")
-		}
+		testutil.True(t, shows(t, k.Reveal(), k), "the test finds no key")
 	}
 }
 
@@ -268,15 +253,13 @@ func TestProbeKeys(t *testing.T) {
 			file = strings.Replace(file, "port: 0", "port: 0, tls: "+policy, 1)
 		}
 		c := parsed(t, file+text)
-		if ps := check.Keys(c); len(ps) != want || ps.Failed() {
-			t.Errorf("%s: %v", text, ps)
-		}
+		ps := check.Keys(c)
+		testutil.True(t, len(ps) == want && !ps.Failed(), "%s: %v", text, ps)
 	}
 	rdma := strings.Replace(validFile, "tcp, address", "rdma, tls: allowed, address", 1)
-	if _, err := Parse("test.yaml", []byte(rdma), nil); err == nil ||
-		!strings.Contains(err.Error(), "listeners with transport: rdma have none") {
-		t.Errorf("TLS on RDMA: %v", err)
-	}
+	_, err := Parse("test.yaml", []byte(rdma), nil)
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"listeners with transport: rdma have none"), "TLS on RDMA: %v", err)
 }
 
 func needTLS(t *testing.T) {
@@ -314,9 +297,8 @@ func TestTLSKeys(t *testing.T) {
 	write(key("tls_key", keys[0]), "allowed")
 	socket := filepath.Join(t.TempDir(), "control.sock")
 	s := started(t, Options{Log: log.Logger(), Load: loader(file), ControlSocket: socket})
-	if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != 0 || err != nil {
-		t.Errorf("a core file would have the keys: %d %v", n, err)
-	}
+	n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	testutil.True(t, n == 0 && err == nil, "a core file would have the keys: %d %v", n, err)
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	port := s.target.Ports()[0].ID
 	// has checks the PSKs that the host may present.
@@ -416,22 +398,18 @@ func TestTLSKeys(t *testing.T) {
 	has(fabric.TLSOff)
 	works(nil, true)
 	for _, c := range first {
-		if err := c.Err(); err != nil {
-			t.Errorf("a change has disconnected a host: %v", err)
-		}
+		testutil.Equal(t, c.Err(), nil, "a change has disconnected a host")
 	}
 	var u fabric.Usage
 	testutil.Until(t, "handshakes are counted", func() bool {
 		u = s.transports[nvme.TransportTCP].Usage()
 		return u.Handshakes+u.FailedHandshakes >= 7
 	})
-	if u.Handshakes != 4 || u.FailedHandshakes != 3 {
-		t.Errorf("%d handshakes, %d failed", u.Handshakes, u.FailedHandshakes)
-	}
+	testutil.True(t, u.Handshakes == 4 && u.FailedHandshakes == 3, "%d handshakes, %d failed",
+		u.Handshakes, u.FailedHandshakes)
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
-		if psks := s.tlsPSKs([]byte(identity)); psks != nil {
-			t.Errorf("%q: %v", identity, psks)
-		}
+		psks := s.tlsPSKs([]byte(identity))
+		testutil.True(t, psks == nil, "%q: %v", identity, psks)
 	}
 	testutil.Must(t, os.Chmod(secret, 0o644))
 	for hosts, want := range map[string]string{
@@ -450,13 +428,10 @@ func TestTLSKeys(t *testing.T) {
 			out.WriteString(err.Error())
 		}
 	}
-	if !strings.Contains(out.String(), "hidden-") {
-		t.Error("no change shows a key")
-	}
+	testutil.True(t, strings.Contains(out.String(), "hidden-"), "no change shows a key")
 	for _, k := range keys {
-		if all := out.String() + log.String(); shows(t, all, k) {
-			t.Error("a key shows: ", all)
-		}
+		all := out.String() + log.String()
+		testutil.True(t, !shows(t, all, k), "a key shows:  %v", all)
 	}
 }
 
@@ -486,9 +461,7 @@ func TestGuardSecrets(t *testing.T) {
 		tc.set(c)
 		guardSecrets(c)
 		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-		if n != tc.want || err != nil {
-			t.Errorf("%s: dumpable is %d, %v", what, n, err)
-		}
+		testutil.True(t, n == tc.want && err == nil, "%s: dumpable is %d, %v", what, n, err)
 	}
 }
 
@@ -518,9 +491,8 @@ func TestExpiringKeys(t *testing.T) {
 	}
 	testutil.Equal(t, strings.Count(log.String(), "cannot connect any more then"), 29,
 		"warnings before")
-	if !strings.Contains(log.String(), "expired on") {
-		t.Error("nobody is told that they have expired")
-	}
+	testutil.True(t, strings.Contains(log.String(), "expired on"),
+		"nobody is told that they have expired")
 	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute)
 	before := strings.Count(log.String(), "expired on")
 	for minute := range 10 {

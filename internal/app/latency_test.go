@@ -53,9 +53,7 @@ control: {socket: `+socket+`}
 		for err == nil && (len(list) != 2 || list[1].IOs < n || list[0].IOs < n) {
 			list, err = client.Latency(ctx) // the last one is counted after its response has left
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for i, l := range list {
 			sum, counted, shares := 0.0, uint64(0), map[string]float64{}
 			for _, b := range l.Buckets {
@@ -65,16 +63,14 @@ control: {socket: `+socket+`}
 				sum += stage.Share
 				shares[stage.Stage] = stage.Share
 			}
-			if testutil.Soaking() && l.Dominant != dominant {
-				t.Errorf("%s: stage %s is not the slowest: %+v", what, dominant, l)
-			}
+			testutil.True(t, !testutil.Soaking() || l.Dominant == dominant,
+				"%s: stage %s is not the slowest: %+v", what, dominant, l)
 			largest := slices.Max(slices.Collect(maps.Values(shares)))
-			if l.Operation != []string{"read", "write"}[i] || shares[l.Dominant] < largest ||
-				l.Host != hostOptions("").HostNQN || l.Bytes != n*4096 || l.Errors != 0 ||
-				counted != l.IOs || sum < 0.99 || sum > 1.01 || l.Total.MaxSeconds < 0.005 ||
-				l.Total.MaxSeconds > testTimeout.Seconds() {
-				t.Errorf("%s: %+v", what, l)
-			}
+			testutil.True(t, l.Operation == []string{"read", "write"}[i] &&
+				shares[l.Dominant] >= largest && l.Host == hostOptions("").HostNQN &&
+				l.Bytes == n*4096 && l.Errors == 0 && counted == l.IOs && sum >= 0.99 &&
+				sum <= 1.01 && l.Total.MaxSeconds >= 0.005 &&
+				l.Total.MaxSeconds <= testTimeout.Seconds(), "%s: %+v", what, l)
 		}
 		got := scrape(t, s)
 		if got[ofNS("namespace_latency_seconds_count", "1", `op="read"`)] != n ||

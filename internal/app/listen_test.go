@@ -65,9 +65,7 @@ func (s *listenStack) wantTOS(t *testing.T, want ...uint8) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Equal(s.tos, want) {
-		t.Errorf("types of service %v, want %v", s.tos, want)
-	}
+	testutil.EqualSlices(t, s.tos, want, "types of service")
 }
 
 func (s *listenStack) fail(n int) {
@@ -104,9 +102,8 @@ func TestTypeOfService(t *testing.T) {
 		})
 	}
 	stack.fail(1)
-	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); !errors.Is(err, errListen) {
-		t.Fatalf("applied: %v", err)
-	}
+	_, err := s.Apply(parse(t, onRDMA("tos: 64")))
+	testutil.MustTrue(t, errors.Is(err, errListen), "applied: %v", err)
 	stack.wantTOS(t, 104, 32, 32)
 	works()
 
@@ -140,9 +137,8 @@ func TestRestoredListener(t *testing.T) {
 	stack.fail(1)
 	_, err := s.Apply(parse(t, fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, "+
 		"on_unavailable: fail}", anyPort, taken)))
-	if !errors.Is(err, errListen) || !errors.Is(err, unix.EADDRINUSE) {
-		t.Fatalf("applied: %v", err)
-	}
+	testutil.MustTrue(t, errors.Is(err, errListen) && errors.Is(err, unix.EADDRINUSE),
+		"applied: %v", err)
 	waitUp(t, up)
 	if changes, err := s.Apply(parse(t, anyPort)); err != nil || len(changes) != 1 {
 		t.Errorf("%v, %v", changes, err)
@@ -185,23 +181,18 @@ func TestWildcardListener(t *testing.T) {
 		l.apply(at(address), sub(anyHosts, inRAM))
 		l.wantEnded("removed listener", c)
 	}
-	if _, err := l.connect(testNQN, hostA, 0); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
 }
 
 // TestNoRDMAStack: a listener that needs an RDMA stack may come when there is none.
 func TestNoRDMAStack(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.apply(listenAny+", "+onRDMA("tos: 4"), sub(anyHosts, inRAM))
-	if list := l.s.listeners.States(); len(list) != 2 || list[1].State != "failed" {
-		t.Errorf("%+v", list)
-	}
+	list := l.s.listeners.States()
+	testutil.True(t, len(list) == 2 && list[1].State == "failed", "%+v", list)
 	err := l.refuse(listenAny+", "+onRDMA("port: 4421, on_unavailable: fail"),
 		sub(anyHosts, inRAM))
-	if !strings.Contains(err.Error(), "listeners[1]") {
-		t.Error(err)
-	}
+	testutil.True(t, strings.Contains(err.Error(), "listeners[1]"), "%v", err)
 }
 
 // TestBothFamilies: a listener at [::] serves hosts with IPv4 addresses. Their addresses have the
@@ -225,12 +216,8 @@ func TestBothFamilies(t *testing.T) {
 		return err
 	}
 	for _, ip := range []string{"127.0.0.1", "::1"} {
-		if err := connect(ip, hostA); err != nil {
-			t.Fatal(ip, err)
-		}
-		if err := connect(ip, hostB); err == nil {
-			t.Error("admitted outside of its networks, from", ip)
-		}
+		testutil.MustEqual(t, connect(ip, hostA), nil, "%v", ip)
+		testutil.True(t, connect(ip, hostB) != nil, "admitted outside of its networks, from %v", ip)
 	}
 	list := testutil.Value(l.s.connections(t.Context()))(t)
 	var local, remote []string
@@ -242,9 +229,8 @@ func TestBothFamilies(t *testing.T) {
 	slices.Sort(remote)
 	local, remote = slices.Compact(local), slices.Compact(remote) // refused ones may still be there
 	const want = "[127.0.0.1 ::1]"
-	if fmt.Sprint(local) != want || fmt.Sprint(remote) != want {
-		t.Errorf("connections from %v to %v", remote, local)
-	}
+	testutil.True(t, fmt.Sprint(local) == want && fmt.Sprint(remote) == want,
+		"connections from %v to %v", remote, local)
 	for _, at := range []netip.AddrPort{l.s.metrics.server.Addr(), l.s.web.server.Addr()} {
 		for _, ip := range []string{"127.0.0.1", "[::1]"} {
 			r, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", ip, at.Port()))
@@ -256,13 +242,10 @@ func TestBothFamilies(t *testing.T) {
 		}
 	}
 	for _, r := range l.s.recorder.Refusals() {
-		if strings.Contains(fmt.Sprint(r), "::ffff:") {
-			t.Errorf("%+v", r)
-		}
+		testutil.True(t, !strings.Contains(fmt.Sprint(r), "::ffff:"), "%+v", r)
 	}
-	if n := len(l.s.recorder.Refusals()); n < 4 {
-		t.Errorf("%d refusals", n)
-	}
+	n := len(l.s.recorder.Refusals())
+	testutil.True(t, n >= 4, "%d refusals", n)
 	name := fmt.Sprintf("[::]:%d", at.Port())
 	if list, err := l.s.drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
 		err != nil {

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,9 +50,8 @@ func TestSink(t *testing.T) {
 	line := []byte(strings.Repeat("x", 1023) + "\n")
 	const lines = 4 * sinkSize / 1024
 	for range lines {
-		if n, err := s.Write(line); n != len(line) || err != nil {
-			t.Fatal(n, err)
-		}
+		n, err := s.Write(line)
+		testutil.MustTrue(t, n == len(line) && err == nil, "%v %v", n, err)
 	}
 	close(g.open)
 	s.close(testTimeout)
@@ -61,12 +59,9 @@ func TestSink(t *testing.T) {
 	if written < sinkSize/1024 || written > 2*sinkSize/1024 || g.b.Len() != written*len(line) {
 		t.Errorf("%d lines are written, in %d bytes", written, g.b.Len())
 	}
-	if written+dropped != lines {
-		t.Errorf("%d lines of %d are written, %d counted as dropped", written, lines, dropped)
-	}
-	if _, err := s.Write(line); err != nil {
-		t.Errorf("after close: %v", err)
-	}
+	testutil.True(t, written+dropped == lines, "%d lines of %d are written, %d counted as dropped",
+		written, lines, dropped)
+	testutil.Equal(t, testutil.Err(s.Write(line)), nil, "after close")
 }
 
 // TestSinkCloseHasADeadline: a writer that never continues does not keep the program from ending.
@@ -101,9 +96,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 			}
 		}()
 		_ = child.Process.Signal(syscall.SIGTERM)
-		if err := child.Wait(); err != nil {
-			t.Errorf("read %v: %v", read, err)
-		}
+		testutil.Equal(t, child.Wait(), nil, "read %v", read)
 		if <-ended; read && !strings.Contains(string(log), "msg=\"reactors run\"") {
 			t.Errorf("the log is not there: %q", bytes.TrimLeft(log, "x"))
 		}
@@ -129,9 +122,7 @@ func TestLogWhoseReaderEnded(t *testing.T) {
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	fd := int(w.Fd()) // this makes it block
 	testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 4096))(t)
 	testutil.Must(t, unix.SetNonblock(fd, true))
@@ -162,9 +153,7 @@ func TestJournal(t *testing.T) {
 		"<7>level=DEBUG msg=d a=1", "<6>level=INFO msg=i a=1", "<4>level=WARN msg=w a=1",
 		"<3>level=ERROR msg=e a=1 g.b=2",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
+	testutil.EqualSlices(t, got, want, "")
 
 	file := testutil.Value(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	defer file.Close()
@@ -178,13 +167,9 @@ func TestJournal(t *testing.T) {
 	testutil.Check(t, child.Wait())
 	text, _ := os.ReadFile(file.Name())
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "<6>time=") {
-			t.Errorf("no priority: %s", line)
-		}
+		testutil.True(t, strings.HasPrefix(line, "<6>time="), "no priority: %s", line)
 	}
-	if len(text) == 0 {
-		t.Error("no log")
-	}
+	testutil.True(t, len(text) != 0, "no log")
 }
 
 // TestJSON: values agree with the text form, and the announcement is JSON, too.
@@ -203,9 +188,7 @@ func TestJSON(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, testutil.Err(time.Parse(time.RFC3339Nano, line["time"].(string))))
 		delete(line, "time")
 		got = append(got, line)
 	}
@@ -218,7 +201,5 @@ func TestJSON(t *testing.T) {
 		{"level": "INFO", "msg": "one"},
 		{"level": "INFO", "msg": "two"},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%v", got)
-	}
+	testutil.True(t, reflect.DeepEqual(got, want), "%v", got)
 }

@@ -96,9 +96,7 @@ func newServer(t *testing.T, o Options) *Server {
 	s.pause = func() bool { return false } // no test has a predecessor that ends
 	t.Cleanup(func() {
 		ctx := testutil.Context(t)
-		if err := s.Stop(ctx); err != nil {
-			t.Errorf("Stop: %v", err)
-		}
+		testutil.Equal(t, s.Stop(ctx), nil, "Stop")
 	})
 	return s
 }

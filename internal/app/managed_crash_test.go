@@ -54,9 +54,8 @@ func TestManagedCrash(t *testing.T) {
 		})
 		testutil.Fails(t, op(), "Repeat the request", "operation %d is not durable", i)
 		after := o.load()
-		if len(config.Diff(before, after)) == 0 || len(steps) < 3 {
-			t.Fatalf("operation %d changes nothing, or has the steps %q", i, steps)
-		}
+		testutil.MustTrue(t, len(config.Diff(before, after)) != 0 && len(steps) >= 3,
+			"operation %d changes nothing, or has the steps %q", i, steps)
 		for j, found := range seen {
 			if len(config.Diff(before, found)) > 0 && len(config.Diff(after, found)) > 0 {
 				t.Errorf("operation %d, a crash before %s: neither old nor new", i, steps[j])
@@ -64,9 +63,8 @@ func TestManagedCrash(t *testing.T) {
 		}
 		o.onStep(nil)
 		o.must(op())
-		if d := config.Diff(after, o.load()); len(d) > 0 {
-			t.Errorf("operation %d again: %v", i, d)
-		}
+		d := config.Diff(after, o.load())
+		testutil.True(t, len(d) == 0, "operation %d again: %v", i, d)
 		o.same()
 	}
 	for _, step := range []string{"mkdir", "write"} {
@@ -138,9 +136,8 @@ func TestManagedKill(t *testing.T) {
 		child.Env = append(os.Environ(), serveFile+"="+o.file)
 		out := testutil.Value(child.StdoutPipe())(o.t)
 		o.must(child.Start())
-		if _, err := out.Read(make([]byte, 1)); err != nil {
-			t.Fatalf("the target does not start: %v", err)
-		}
+		testutil.MustEqual(t, testutil.Err(out.Read(make([]byte, 1))), nil,
+			"the target does not start")
 		testutil.Until(t, "the control interface answers", func() bool {
 			_, err := o.client.Status(ctx)
 			return err == nil
@@ -159,9 +156,8 @@ func TestManagedKill(t *testing.T) {
 		if objects > 0 {
 			objects += len(c.Subsystems[0].Namespaces)
 		}
-		if objects != answered%3 && objects != (answered+1)%3 {
-			t.Fatalf("%d objects after %d answers", objects, answered)
-		}
+		testutil.MustTrue(t, objects == answered%3 || objects == (answered+1)%3,
+			"%d objects after %d answers", objects, answered)
 		answered = objects // an equal state
 	}
 }

@@ -49,17 +49,14 @@ func TestManagedTogether(t *testing.T) {
 					p, ok := errors.AsType[*control.Problem](err)
 					busy = ok && p.Status == 503
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, err)
 			}
 		})
 	}
 	wg.Wait()
-	if st, err := o.client.Status(t.Context()); err != nil || st.Subsystems != clients+1 ||
-		st.Namespaces != clients {
-		t.Errorf("%+v, %v", st, err)
-	}
+	st, err := o.client.Status(t.Context())
+	testutil.True(t, err == nil && st.Subsystems == clients+1 && st.Namespaces == clients,
+		"%+v, %v", st, err)
 	o.same()
 }
 
@@ -219,14 +216,12 @@ func TestManagedAndEnvironment(t *testing.T) {
 		{control.Object{Referral: "tcp 192.0.2.1:8009"}, ``, "DISCOVERY_REFERRALS"},
 	} {
 		_, err := s.put(nil, test.Object, []byte(test.body), false)
-		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 409 ||
-			!strings.Contains(err.Error(), "NVMF_TARGET_"+test.variable) {
-			t.Errorf("%v: %v", test.Object, err)
-		}
+		p, ok := errors.AsType[*control.Problem](err)
+		testutil.True(t, ok && p.Status == 409 && strings.Contains(err.Error(),
+			"NVMF_TARGET_"+test.variable), "%v: %v", test.Object, err)
 	}
-	if files := o.files(); len(files) > 0 {
-		t.Errorf("%q", files)
-	}
+	files := o.files()
+	testutil.True(t, len(files) == 0, "%q", files)
 }
 
 // TestFilesAreReadInTurn: no request changes the files, or the target, while they are read for a
@@ -250,11 +245,7 @@ func TestFilesAreReadInTurn(t *testing.T) {
 		o.client.Plan, o.client.Reload,
 	} {
 		p, err := ask(t.Context())
-		if err != nil || len(p.Changes) > 0 {
-			t.Errorf("%v, %v", p, err)
-		}
+		testutil.True(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	}
-	if reads != 5 {
-		t.Errorf("the files were read %d times", reads)
-	}
+	testutil.True(t, reads == 5, "the files were read %d times", reads)
 }

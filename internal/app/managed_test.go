@@ -79,9 +79,7 @@ func (o *orchestrated) stop() {
 
 func (o *orchestrated) must(err error) {
 	o.t.Helper()
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	testutil.Must(o.t, err)
 }
 
 // put makes a PUT and returns the texts of the changes.
@@ -133,9 +131,8 @@ func (o *orchestrated) connect(nqn string) error {
 // TestManaged is the life of a volume, as driven by a CSI driver, across a restart.
 func TestManaged(t *testing.T) {
 	o := newOrchestrated(t)
-	if info, err := os.Stat(o.managed); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the directory: %v, %v", info, err)
-	}
+	info, err := os.Stat(o.managed)
+	testutil.True(t, err == nil && info.Mode().Perm() == 0o700, "the directory: %v, %v", info, err)
 	sub := control.Object{Subsystem: volumeNQN}
 	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
 	guest := control.Object{Subsystem: volumeNQN, Host: guestNQN}
@@ -145,9 +142,8 @@ func TestManaged(t *testing.T) {
 			object control.Object
 			body   string
 		}{{sub, `{"serial":"${HOME}"}`}, {ns, volume}, {guest, ""}} {
-			if c := o.put(step.object, step.body); len(c) != 1-i {
-				t.Errorf("%v: %q", step.object, c)
-			}
+			c := o.put(step.object, step.body)
+			testutil.True(t, len(c) == 1-i, "%v: %q", step.object, c)
 			o.same()
 		}
 	}
@@ -159,23 +155,19 @@ func TestManaged(t *testing.T) {
 	o.stop()
 	o.start()
 	o.must(o.connect(volumeNQN))
-	if c := o.put(ns, strings.Replace(volume, "{", `{"nsid":7,"read_only":true,`, 1)); len(c) != 1 ||
-		!strings.Contains(c[0], "read_only: false -> true") {
-		t.Errorf("a change: %q", c)
-	}
+	c := o.put(ns, strings.Replace(volume, "{", `{"nsid":7,"read_only":true,`, 1))
+	testutil.True(t, len(c) == 1 && strings.Contains(c[0], "read_only: false -> true"),
+		"a change: %q", c)
 	if c := o.delete(guest, false); len(c) != 1 {
 		t.Errorf("the host: %q", c)
 	}
-	if err := o.connect(volumeNQN); err == nil {
-		t.Error("the host may still connect")
-	}
+	testutil.True(t, o.connect(volumeNQN) != nil, "the host may still connect")
 	if c := o.delete(sub, true); len(c) != 2 {
 		t.Errorf("subsystem and namespace: %q", c)
 	}
 	for _, again := range []control.Object{sub, ns, guest} {
-		if c := o.delete(again, false); len(c) != 0 {
-			t.Errorf("%v again: %q", again, c)
-		}
+		c := o.delete(again, false)
+		testutil.True(t, len(c) == 0, "%v again: %q", again, c)
 	}
 	o.same()
 	if rest, err := os.ReadDir(o.managed); err != nil || len(rest) > 0 {
@@ -207,9 +199,8 @@ func TestManagedResize(t *testing.T) {
 				n.ConfiguredBytes != 0 && n.ConfiguredBytes != size {
 				t.Errorf("%s: %+v, %d bytes, want %d", body, n, info.Size(), size)
 			}
-			if strings.Contains(body, "size") != (n.ConfiguredBytes != 0) {
-				t.Errorf("%s: the configuration has %d bytes", body, n.ConfiguredBytes)
-			}
+			testutil.True(t, strings.Contains(body, "size") == (n.ConfiguredBytes != 0),
+				"%s: the configuration has %d bytes", body, n.ConfiguredBytes)
 			o.same()
 		}
 		o.delete(ns, false)
@@ -227,19 +218,16 @@ func TestManagedCreate(t *testing.T) {
 	}
 	for _, step := range []struct{ i, nsid int }{{0, 1}, {1, 3}, {0, 1}, {2, 4}, {1, 3}} {
 		id, err := o.client.Create(t.Context(), testNQN, body(step.i))
-		if err != nil || int(id.NSID) != step.nsid || id.Subsystem != testNQN {
-			t.Errorf("%d: %v, %v, want %d", step.i, id, err, step.nsid)
-		}
+		testutil.True(t, err == nil && int(id.NSID) == step.nsid && id.Subsystem == testNQN,
+			"%d: %v, %v, want %d", step.i, id, err, step.nsid)
 	}
 	for _, bad := range []string{`{"backend":"ram","size":"1MiB"}`, `{"uuid":"x"}`, `7`} {
 		_, err := o.client.Create(t.Context(), testNQN, json.RawMessage(bad))
-		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 422 {
-			t.Errorf("%s: %v", bad, err)
-		}
+		p, ok := errors.AsType[*control.Problem](err)
+		testutil.True(t, ok && p.Status == 422, "%s: %v", bad, err)
 	}
-	if st, err := o.client.Status(t.Context()); err != nil || st.Namespaces != 4 {
-		t.Errorf("%+v, %v", st, err)
-	}
+	st, err := o.client.Status(t.Context())
+	testutil.True(t, err == nil && st.Namespaces == 4, "%+v, %v", st, err)
 	o.same()
 }
 
@@ -303,9 +291,8 @@ func TestManagedRefusals(t *testing.T) {
 		files := o.files()
 		_, err := o.client.Put(t.Context(), test.object, json.RawMessage(test.body))
 		p, ok := errors.AsType[*control.Problem](err)
-		if !ok || p.Status != test.status || !strings.Contains(err.Error(), test.text) {
-			t.Errorf("%v %s: %+v", test.object, test.body, err)
-		}
+		testutil.True(t, ok && p.Status == test.status && strings.Contains(err.Error(), test.text),
+			"%v %s: %+v", test.object, test.body, err)
 		if now := o.files(); !slices.Equal(now, files) {
 			t.Errorf("%v %s: the directory has %q, had %q", test.object, test.body, now, files)
 		}
@@ -317,23 +304,20 @@ func TestManagedRefusals(t *testing.T) {
 		{Subsystem: mainNQN, NSID: 1}:        "nvmf.yaml:10:",
 		{Subsystem: mainNQN, Host: guestNQN}: "nvmf.yaml:9:",
 	} {
-		if _, err := o.client.Delete(t.Context(), object, false); err == nil ||
-			!strings.Contains(err.Error(), text) {
-			t.Errorf("delete %v: %v", object, err)
-		}
+		_, err := o.client.Delete(t.Context(), object, false)
+		testutil.True(t, err != nil && strings.Contains(err.Error(), text), "delete %v: %v", object,
+			err)
 	}
 	// In a subsystem of the file, requests manage objects that are not in the file.
-	if c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare)); len(c) != 1 {
-		t.Errorf("%q", c)
-	}
+	c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare))
+	testutil.True(t, len(c) == 1, "%q", c)
 	o.write("") // without that subsystem: objects created in it stay
 	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	o.same()
 	left := control.Object{Subsystem: mainNQN}
-	if _, err := o.client.Delete(t.Context(), left, false); err == nil ||
-		!strings.Contains(err.Error(), "1 namespaces and hosts") {
-		t.Errorf("a subsystem that only has a namespace: %v", err)
-	}
+	_, err := o.client.Delete(t.Context(), left, false)
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "1 namespaces and hosts"),
+		"a subsystem that only has a namespace: %v", err)
 	o.put(left, `{"serial":"1"}`)
 	o.delete(left, true)
 	o.same()
@@ -376,10 +360,9 @@ func TestManagedLive(t *testing.T) {
 	}
 	reload(before+"subsystems: [{nqn: "+testNQN+", allow_any_host: true, namespaces: "+
 		"[{nsid: 1, backend: ram, size: 1MiB}]}]\n", 4) // managed_paths, too
-	if _, err := o.client.Put(t.Context(), sub, nil); err == nil ||
-		!strings.Contains(err.Error(), "Set managed in the file") {
-		t.Errorf("without a directory: %v", err)
-	}
+	_, err := o.client.Put(t.Context(), sub, nil)
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "Set managed in the file"),
+		"without a directory: %v", err)
 	reload(string(with), 4)
 	o.delete(sub, false)
 	o.must(os.Remove(o.managed))
@@ -413,15 +396,12 @@ func TestManagedDirectory(t *testing.T) {
 	refused("foreign/a.yaml:1:1: managed: included files cannot have this key")
 	o.must(os.RemoveAll(foreign))
 	o.must(os.RemoveAll(o.managed))
-	if _, err := load(); err != nil {
-		t.Errorf("without the directory: %v", err)
-	}
+	testutil.Equal(t, testutil.Err(load()), nil, "without the directory")
 	o.managed = filepath.Join(o.managed, "deeper")
 	o.write("")
-	if _, err := o.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(),
-		"nvmf.yaml:5:10: ") {
-		t.Errorf("a directory that cannot be made: %v", err)
-	}
+	_, err := o.client.Reload(t.Context())
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "nvmf.yaml:5:10: "),
+		"a directory that cannot be made: %v", err)
 }
 
 // TestManagedLost: if the managed directory is gone, or an empty one is in its place, no start and
@@ -461,17 +441,12 @@ func TestManagedLost(t *testing.T) {
 		_ = os.Remove(o.managed)
 		o.must(os.Rename(o.managed+".away", o.managed))
 		o.start()
-		if o.server.state.Reservations.Load(volumeNQN, 1) == nil {
-			t.Error("a promise is gone")
-		}
+		testutil.True(t, o.server.state.Reservations.Load(volumeNQN, 1) != nil, "a promise is gone")
 		o.must(os.Rename(o.managed, o.managed+".away"))
 	}
 	o.must(os.Mkdir(o.managed, 0o700))
 	o.must(os.WriteFile(filepath.Join(o.managed, managedMark), nil, 0o600))
-	if _, err := o.client.Reload(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if o.connect(volumeNQN) == nil || o.server.state.Reservations.Load(volumeNQN, 1) != nil {
-		t.Error("what was removed on purpose is still there")
-	}
+	testutil.Check(t, testutil.Err(o.client.Reload(t.Context())))
+	testutil.True(t, o.connect(volumeNQN) != nil && o.server.state.Reservations.Load(volumeNQN,
+		1) == nil, "what was removed on purpose is still there")
 }

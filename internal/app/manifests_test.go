@@ -74,18 +74,13 @@ func TestCompose(t *testing.T) {
 	d.KnownFields(true)
 	testutil.Must(t, d.Decode(&file))
 	s, ok := file.Services["nvmf-target"]
-	if !ok || s.Image != "nvmf-target:0.1.0" || !s.ReadOnly || s.NetworkMode != "host" ||
-		!slices.Equal(s.CapDrop, []string{"ALL"}) ||
-		!slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
-		t.Errorf("%+v", s)
-	}
-	if _, err := os.Stat(path.Join(containerDir, s.Build.Context, s.Build.Dockerfile)); err != nil {
-		t.Error(err)
-	}
+	testutil.True(t, ok && s.Image == "nvmf-target:0.1.0" && s.ReadOnly &&
+		s.NetworkMode == "host" && slices.Equal(s.CapDrop, []string{"ALL"}) &&
+		slices.Contains(s.SecurityOpt, "no-new-privileges:true"), "%+v", s)
+	testutil.Check(t,
+		testutil.Err(os.Stat(path.Join(containerDir, s.Build.Context, s.Build.Dockerfile))))
 	run := i.runtime + ":uid=" + i.user + ",gid=" + i.user + ",mode=0700"
-	if !slices.Equal(s.Tmpfs, []string{run}) {
-		t.Errorf("tmpfs is %q, not %q", s.Tmpfs, run)
-	}
+	testutil.True(t, slices.Equal(s.Tmpfs, []string{run}), "tmpfs is %q, not %q", s.Tmpfs, run)
 	var at []string
 	for _, v := range s.Volumes {
 		parts := strings.Split(v, ":")
@@ -93,13 +88,10 @@ func TestCompose(t *testing.T) {
 		if _, named := file.Volumes[parts[0]]; named {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(containerDir, parts[0])); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, testutil.Err(os.Stat(filepath.Join(containerDir, parts[0]))))
 	}
-	if want := []string{"/etc/nvmf-target/nvmf-target.yaml", i.state}; !slices.Equal(at, want) {
-		t.Errorf("volumes are mounted at %q, not %q", at, want)
-	}
+	want := []string{"/etc/nvmf-target/nvmf-target.yaml", i.state}
+	testutil.True(t, slices.Equal(at, want), "volumes are mounted at %q, not %q", at, want)
 }
 
 // manifest has the parts of Kubernetes objects that the test needs.
@@ -166,30 +158,25 @@ func TestKubernetes(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if m.APIVersion == "" || m.Metadata.Name == "" {
-			t.Errorf("%+v", m)
-		}
+		testutil.True(t, m.APIVersion != "" && m.Metadata.Name != "", "%+v", m)
 		objects[m.Kind+" "+m.Metadata.Name] = m
 	}
 	deployment, ok := objects["Deployment nvmf-target"]
 	spec := deployment.Spec.Template.Spec
-	if labels := deployment.Spec.Template.Metadata.Labels; !ok || len(labels) == 0 ||
-		!maps.Equal(labels, deployment.Spec.Selector.MatchLabels) ||
-		deployment.Spec.Strategy.Type != "Recreate" || len(spec.Containers) != 1 {
-		t.Fatalf("%+v", deployment)
-	}
+	labels := deployment.Spec.Template.Metadata.Labels
+	testutil.MustTrue(t, ok && len(labels) != 0 && maps.Equal(labels,
+		deployment.Spec.Selector.MatchLabels) && deployment.Spec.Strategy.Type == "Recreate" &&
+		len(spec.Containers) == 1, "%+v", deployment)
 	if p := spec.SecurityContext; !p.RunAsNonRoot || p.RunAsUser != i.user || p.FSGroup != i.user {
 		t.Errorf("%+v, and the image has user %s", p, i.user)
 	}
 	c := spec.Containers[0]
 	status := []string{"nvmf-target", "status"}
-	if s := c.SecurityContext; c.Image != "localhost/nvmf-target:0.1.0" ||
-		c.PullPolicy != "IfNotPresent" || s.Escalation == nil || *s.Escalation ||
-		!s.ReadOnly || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) ||
-		!slices.Equal(c.Readiness.Exec.Command, status) ||
-		!slices.Equal(c.Liveness.Exec.Command, status) {
-		t.Errorf("%+v", c)
-	}
+	s := c.SecurityContext
+	testutil.True(t, c.Image == "localhost/nvmf-target:0.1.0" && c.PullPolicy == "IfNotPresent" &&
+		s.Escalation != nil && !*s.Escalation && s.ReadOnly && slices.Equal(s.Capabilities.Drop,
+		[]string{"ALL"}) && slices.Equal(c.Readiness.Exec.Command, status) &&
+		slices.Equal(c.Liveness.Exec.Command, status), "%+v", c)
 	if p := c.Ports[0]; p.ContainerPort != i.port || p.HostPort != i.port {
 		t.Errorf("%+v, and the image has port %s", p, i.port)
 	}
@@ -197,9 +184,8 @@ func TestKubernetes(t *testing.T) {
 	for _, m := range c.VolumeMounts {
 		at, mounted = append(at, m.MountPath), append(mounted, m.Name)
 	}
-	if want := []string{"/etc/nvmf-target", i.runtime, i.state}; !slices.Equal(at, want) {
-		t.Errorf("volumes are mounted at %q, not %q", at, want)
-	}
+	want := []string{"/etc/nvmf-target", i.runtime, i.state}
+	testutil.True(t, slices.Equal(at, want), "volumes are mounted at %q, not %q", at, want)
 	for _, v := range spec.Volumes {
 		volumes = append(volumes, v.Name)
 		for kind, name := range map[string]string{
@@ -210,10 +196,7 @@ func TestKubernetes(t *testing.T) {
 			}
 		}
 	}
-	if !slices.Equal(mounted, volumes) {
-		t.Errorf("%q are mounted of %q", mounted, volumes)
-	}
-	if config := objects["ConfigMap nvmf-target"].Data; config["nvmf-target.yaml"] == "" {
-		t.Errorf("%q", config)
-	}
+	testutil.True(t, slices.Equal(mounted, volumes), "%q are mounted of %q", mounted, volumes)
+	config := objects["ConfigMap nvmf-target"].Data
+	testutil.True(t, config["nvmf-target.yaml"] != "", "%q", config)
 }

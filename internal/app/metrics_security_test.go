@@ -100,14 +100,11 @@ func TestMetricsSecurity(t *testing.T) {
 		t.Errorf("a new certificate: %v, %v", err, s.metrics.server.Addr())
 	}
 	served(first, true)
-	if _, err := ask("https", old, first); err == nil {
-		t.Error("the old certificate is still served")
-	}
+	testutil.True(t, testutil.Err(ask("https", old, first)) != nil,
+		"the old certificate is still served")
 	write(token, second+"\n")
 	changes, err := s.Reload()
-	if err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, err)
 	served(first, false)
 	all += served(second, true)
 	all += readControl(t, socket)
@@ -118,25 +115,18 @@ func TestMetricsSecurity(t *testing.T) {
 	served(second, true)
 	var out strings.Builder
 	err = check.File(file, nil, &out)
-	if err == nil || !strings.Contains(err.Error(), "metrics.key: ") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "metrics.key: "), "%v", err)
 	write(file, strings.Replace(config, ", key: "+files.Key, "", 1))
-	if _, err = s.Reload(); err == nil {
-		t.Error("a certificate without key")
-	}
+	_, err = s.Reload()
+	testutil.True(t, err != nil, "a certificate without key")
 	all += log.String() + fmt.Sprint(changes, err, out.String())
-	if strings.Contains(all, first[:8]) || strings.Contains(all, second[:8]) {
-		t.Error("a token is shown")
-	}
-	if !strings.Contains(log.String(), "key changed: ~ metrics.token: hidden-") ||
-		!strings.Contains(log.String(), "metrics request refused") ||
-		!strings.Contains(log.String(), "audit=authentication outcome=failure") {
-		t.Errorf("the log:\n%s", log)
-	}
-	if !strings.Contains(all, `message="metrics request refused"`) {
-		t.Error("the refusals are not counted")
-	}
+	testutil.True(t, !strings.Contains(all, first[:8]) && !strings.Contains(all, second[:8]),
+		"a token is shown")
+	testutil.True(t, strings.Contains(log.String(), "key changed: ~ metrics.token: hidden-") &&
+		strings.Contains(log.String(), "metrics request refused") && strings.Contains(log.String(),
+		"audit=authentication outcome=failure"), "the log:\n%s", log)
+	testutil.True(t, strings.Contains(all, `message="metrics request refused"`),
+		"the refusals are not counted")
 }
 
 // TestControlRoles: roles come from the configuration and change by a reload. Unknown names cause
@@ -145,25 +135,20 @@ func TestControlRoles(t *testing.T) {
 	c := parse(t, anyPort, "control: {roles: [{user: root, role: read}, {user: '7', "+
 		"role: operate}, {group: no such group, role: admin}, {group: '8', role: admin}]}")
 	r, ps := check.Roles(c)
-	if len(r.Users) != 2 || r.Users[0].String() != "read" || r.Users[7].String() != "operate" ||
-		len(r.Groups) != 1 || r.Groups[8].String() != "admin" {
-		t.Errorf("%+v", r)
-	}
-	if len(ps) != 1 || !strings.Contains(ps[0].Error(), "control.roles[2]: there is no group ") ||
-		ps.Failed() {
-		t.Error(ps)
-	}
+	testutil.True(t, len(r.Users) == 2 && r.Users[0].String() == "read" &&
+		r.Users[7].String() == "operate" && len(r.Groups) == 1 && r.Groups[8].String() == "admin",
+		"%+v", r)
+	testutil.True(t, len(ps) == 1 && strings.Contains(ps[0].Error(),
+		"control.roles[2]: there is no group ") && !ps.Failed(), "%v", ps)
 	file := writeConfig(t, validFile)
 	s := newServer(t, Options{Load: loader(file)})
-	if err := s.Start(); err != nil || s.roles.Load() != nil {
-		t.Fatal(err)
-	}
+	err := s.Start()
+	testutil.MustTrue(t, err == nil && s.roles.Load() == nil, "%v", err)
 	for text, n := range map[string]int{"control: {roles: [{user: '7', role: read}]}\n": 1, "": 0} {
 		testutil.Must(t, os.WriteFile(file, []byte(validFile+text), 0o600))
 		changes, err := s.Reload()
 		r := s.roles.Load()
-		if err != nil || (n == 1) != (r != nil) || len(changes) == 1 && changes[0].Restart() {
-			t.Errorf("%q: %v %v %v", text, changes, r, err)
-		}
+		testutil.True(t, err == nil && (n == 1) == (r != nil) &&
+			(len(changes) != 1 || !changes[0].Restart()), "%q: %v %v %v", text, changes, r, err)
 	}
 }

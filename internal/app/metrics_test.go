@@ -128,12 +128,9 @@ metrics: {listen: "127.0.0.1:0"}
 		"nvmf_target_connects_refused_total":                      0,
 		up:                                                        1,
 	})
-	if m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]; m < 32<<10 || m > 1<<20 {
-		t.Errorf("two queues have %v bytes", m)
-	}
-	if err := q.Flush(ctx, 2); err == nil {
-		t.Fatal("a flush succeeded that was to fail")
-	}
+	m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]
+	testutil.True(t, m >= 32<<10 && m <= 1<<20, "two queues have %v bytes", m)
+	testutil.MustTrue(t, q.Flush(ctx, 2) != nil, "a flush succeeded that was to fail")
 	expect(t, scrape(t, s), map[string]float64{
 		ofNS("namespace_degraded", "1"):                                        0,
 		ofNS("namespace_degraded", "2"):                                        1,
@@ -157,14 +154,11 @@ func TestMetricsPortIsTaken(t *testing.T) {
 	s := newServer(t,
 		Options{Config: parse(t, anyPort, "metrics: {listen: '"+taken.Addr().String()+"'}")})
 	err := s.Start()
-	if err == nil ||
-		!strings.Contains(err.Error(), "test.yaml:8:19: metrics.listen: cannot listen") ||
-		!strings.Contains(err.Error(), "another process listens there") {
-		t.Errorf("got %v", err)
-	}
-	if a := s.Addrs(); len(a) != 0 {
-		t.Errorf("listens at %v", a)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"test.yaml:8:19: metrics.listen: cannot listen") && strings.Contains(err.Error(),
+		"another process listens there"), "got %v", err)
+	a := s.Addrs()
+	testutil.True(t, len(a) == 0, "listens at %v", a)
 }
 
 // TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not
@@ -192,12 +186,9 @@ func TestMetricsWhileDraining(t *testing.T) {
 	}
 	expect(t, scrape(t, s), map[string]float64{ofNS("namespace_ready", "1"): 1})
 	release()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-	if _, err := net.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("metrics are still served: %v", err)
-	}
+	testutil.Check(t, <-stopped)
+	testutil.Is(t, testutil.Err(net.Dial("tcp", at)), syscall.ECONNREFUSED,
+		"metrics are still served")
 }
 
 // TestMetricsOfRDMA: RDMA connections are counted, and an operation that completes late, after its
@@ -221,9 +212,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	ctx := testutil.Context(t)
 	_, q := oneQueue(ctx, t,
 		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
-	if err := q.Flush(ctx, 1); err == nil {
-		t.Fatal("a flush above io_timeout succeeded")
-	}
+	testutil.MustTrue(t, q.Flush(ctx, 1) != nil, "a flush above io_timeout succeeded")
 	expect(t, scrape(t, s), map[string]float64{
 		`nvmf_target_connections{transport="rdma"}`:    2,
 		`nvmf_target_rdma_queue_pairs{device="rxe0"}`:  2,

@@ -62,9 +62,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 	if err == nil {
 		err = json.Unmarshal(text, &d)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	queries := map[string]string{}
 	for _, p := range d.Panels {
 		for i, target := range p.Targets {
@@ -176,18 +174,14 @@ func TestMonitoringQueries(t *testing.T) {
 	}
 	metrics["up"] = map[string]bool{"job": true, "instance": true}
 	for title, query := range dashboardQueries(t) {
-		if missing := checkQuery(query, metrics); len(missing) > 0 {
-			t.Errorf("dashboard, %s: there is no %q", title, missing)
-		}
+		missing := checkQuery(query, metrics)
+		testutil.True(t, len(missing) == 0, "dashboard, %s: there is no %q", title, missing)
 	}
 	for _, r := range alertRules(t) {
-		if missing := checkQuery(r.Expr, metrics); len(missing) > 0 {
-			t.Errorf("%s: there is no %q", r.Alert, missing)
-		}
-		if r.Annotations.Summary == "" || !slices.Contains([]string{"page", "ticket"},
-			r.Labels["severity"]) {
-			t.Errorf("%+v", r)
-		}
+		missing := checkQuery(r.Expr, metrics)
+		testutil.True(t, len(missing) == 0, "%s: there is no %q", r.Alert, missing)
+		testutil.True(t, r.Annotations.Summary != "" && slices.Contains([]string{"page", "ticket"},
+			r.Labels["severity"]), "%+v", r)
 	}
 	for _, wrong := range []string{
 		`nvmf_target_nothing`, `nvmf_target_listener_up{host="h"}`,
@@ -204,9 +198,7 @@ func TestAlertDocumentation(t *testing.T) {
 	} {
 		text := testutil.Value(os.ReadFile(file))(t)
 		for _, r := range alertRules(t) {
-			if !strings.Contains(string(text), r.Alert) {
-				t.Errorf("%s lacks %s", file, r.Alert)
-			}
+			testutil.True(t, strings.Contains(string(text), r.Alert), "%s lacks %s", file, r.Alert)
 		}
 	}
 }

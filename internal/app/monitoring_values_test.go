@@ -32,9 +32,8 @@ func TestMonitoringValues(t *testing.T) {
 	} {
 		asked, found := evaluate(t, run, texts)
 		t.Logf("%s: %d of %d queries find something", name, found, asked)
-		if found < asked*2/3 {
-			t.Errorf("%s: only %d of %d queries have their metrics", name, found, asked)
-		}
+		testutil.True(t, found >= asked*2/3, "%s: only %d of %d queries have their metrics", name,
+			found, asked)
 	}
 }
 

@@ -19,9 +19,8 @@ func TestListenerMoves(t *testing.T) {
 	fails := fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
 		taken)
 	for _, next := range []string{network, eth0, one, eth0, network, one} {
-		if _, ps := l.s.Plan(l.parse(next, subsystems)); len(ps) > 0 {
-			t.Errorf("%s: %v", next, ps)
-		}
+		_, ps := l.s.Plan(l.parse(next, subsystems))
+		testutil.True(t, len(ps) == 0, "%s: %v", next, ps)
 		l.refuse(next+fails, subsystems)
 		l.apply(next, subsystems)
 		if len(l.s.Addrs()) != 1 || c.Err() != nil {

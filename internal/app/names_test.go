@@ -48,9 +48,7 @@ func TestOddNames(t *testing.T) {
 		names = append(names, s.NQN)
 	}
 	for _, name := range oddNames {
-		if !slices.Contains(names, name) {
-			t.Errorf("there is no subsystem %q any more", name)
-		}
+		testutil.True(t, slices.Contains(names, name), "there is no subsystem %q any more", name)
 	}
 	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	for i := 0; i < len(oddNames); i += 4 {
@@ -64,17 +62,15 @@ func TestOddNames(t *testing.T) {
 		text := scrapeText(t, o.server)
 		c.Close()
 		for key, value := range map[string]string{"subsystem": sub, "host": hostNQN} {
-			if want := key + `="` + label.Replace(value) + `"`; !strings.Contains(text, want) {
-				t.Errorf("no metric has %s", want)
-			}
+			want := key + `="` + label.Replace(value) + `"`
+			testutil.True(t, strings.Contains(text, want), "no metric has %s", want)
 		}
 	}
 	for _, name := range oddNames {
 		o.delete(control.Object{Subsystem: name}, true)
 	}
-	if files := o.files(); len(files) > 0 {
-		t.Errorf("what is left: %q", files)
-	}
+	files := o.files()
+	testutil.True(t, len(files) == 0, "what is left: %q", files)
 }
 
 // TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces cause warnings.
@@ -127,7 +123,6 @@ subsystems:
 		many += fmt.Sprintf("{nqn: host%d}, ", i)
 	}
 	got := warned(many)
-	if len(got) != 17 || got["more names are unusual"] != 1 {
-		t.Errorf("%d warnings of many names: %v", len(got), got)
-	}
+	testutil.True(t, len(got) == 17 && got["more names are unusual"] == 1,
+		"%d warnings of many names: %v", len(got), got)
 }

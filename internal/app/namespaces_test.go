@@ -66,14 +66,12 @@ func TestMissingStorage(t *testing.T) {
 	namespaces(1)
 	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	a := s.announcement()
-	if text := a.text(reachable); !strings.Contains(text, "with 1 namespace on") ||
-		!strings.Contains(text, "  pending: namespace 2 of "+testNQN+", until "+dir) {
-		t.Errorf("announced: %s", text)
-	}
+	text := a.text(reachable)
+	testutil.True(t, strings.Contains(text, "with 1 namespace on") && strings.Contains(text,
+		"  pending: namespace 2 of "+testNQN+", until "+dir), "announced: %s", text)
 	testutil.Must(t, os.Mkdir(dir, 0o700))
-	if nsid := testutil.Receive(t, "the namespace is up", up); nsid != 2 {
-		t.Errorf("namespace %d is up", nsid)
-	}
+	nsid := testutil.Receive(t, "the namespace is up", up)
+	testutil.True(t, nsid == 2, "namespace %d is up", nsid)
 	e := testutil.Receive(t, "the host is told", h.Events())
 	testutil.Equal(t, e, nvme.AsyncNamespaceChanged, "event")
 	namespaces(1, 2)
@@ -140,7 +138,6 @@ func TestWrongStorageAppears(t *testing.T) {
 	testutil.Equal(t, len(s.announcement().pending), 1, "the namespace is not pending")
 	testutil.Must(t, os.Remove(path))
 	testutil.Receive(t, "the namespace is up", up)
-	if n := strings.Count(log.String(), "is a directory"); n != 1 {
-		t.Errorf("it was said %d times", n)
-	}
+	n := strings.Count(log.String(), "is a directory")
+	testutil.True(t, n == 1, "it was said %d times", n)
 }

@@ -145,9 +145,7 @@ func TestFromNothing(t *testing.T) {
 		"the log": o.log.String(), "answers": o.said.String(),
 	} {
 		for i, k := range keys {
-			if shows(t, text, k) {
-				t.Errorf("%s: key %d", name, i)
-			}
+			testutil.True(t, !shows(t, text, k), "%s: key %d", name, i)
 		}
 	}
 }
@@ -205,13 +203,9 @@ func TestObjectLives(t *testing.T) {
 	_, _, text := o.request("GET /v1/objects", "")
 	var objects []observed.Configured
 	o.must(json.Unmarshal([]byte(text), &objects))
-	if len(objects) != len(kinds) {
-		t.Errorf("%d objects: %s", len(objects), text)
-	}
+	testutil.True(t, len(objects) == len(kinds), "%d objects: %s", len(objects), text)
 	for _, k := range kinds {
-		if !strings.Contains(text, `"path":"`+k.path+`"`) {
-			t.Errorf("no %s in %s", k.path, text)
-		}
+		testutil.True(t, strings.Contains(text, `"path":"`+k.path+`"`), "no %s in %s", k.path, text)
 		o.asks("GET "+k.path, "", 200, k.shows)
 		o.asks("PUT "+k.path, k.other, 200, none)
 	}
@@ -244,9 +238,7 @@ func TestDryRun(t *testing.T) {
 	o.asks("GET /v1/hosts/"+guestNQN, ``, 404, "")
 	o.asks("GET /v1/subsystems/s/controllers/1", ``, 200, `"nqn":"`+guestNQN)
 	o.same()
-	if _, err := hosttest.GetFeature(t.Context(), c, nvme.FeatureNumberOfQueues); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(hosttest.GetFeature(t.Context(), c, nvme.FeatureNumberOfQueues)))
 }
 
 // TestObjectRefusals: a refused request has a reason, and changes nothing.
@@ -324,9 +316,7 @@ discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}
 	}
 	o.same()
 	_, header, _ := o.request("POST /v1/listeners/a", "")
-	if header.Get("Allow") != "DELETE, GET, HEAD, PUT" {
-		t.Errorf("405 allows %q", header.Get("Allow"))
-	}
+	testutil.Equal(t, header.Get("Allow"), "DELETE, GET, HEAD, PUT", "405 allows")
 }
 
 // TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
@@ -337,9 +327,7 @@ func TestOrchestratorExample(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile("../../docs/orchestrators.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	o := newEmpty(t)
 	_, text, _ = bytes.Cut(text, []byte("## For orchestrators"))
 	script := "shopt -s expand_aliases; set -e -o pipefail\n" +
@@ -347,9 +335,8 @@ func TestOrchestratorExample(t *testing.T) {
 	for range 2 {
 		_, rest, _ := bytes.Cut(text, []byte("```sh\n"))
 		block, rest, ok := bytes.Cut(rest, []byte("```"))
-		if text = rest; !ok {
-			t.Fatal("the example is not there")
-		}
+		text = rest
+		testutil.MustTrue(t, ok, "the example is not there")
 		script += string(block)
 	}
 	o.must(os.Mkdir(filepath.Join(o.volumes, "keys"), 0o700))

@@ -43,18 +43,14 @@ func TestPackagedConfigurations(t *testing.T) {
 		Syscalls      []struct{ Names []string }
 	}
 	err := json.Unmarshal(read("container/seccomp.json"), &profile)
-	if err != nil || profile.DefaultAction != "SCMP_ACT_ERRNO" || len(profile.Syscalls) != 1 {
-		t.Fatal(profile, err)
-	}
+	testutil.MustTrue(t, err == nil && profile.DefaultAction == "SCMP_ACT_ERRNO" &&
+		len(profile.Syscalls) == 1, "%v %v", profile, err)
 	for _, call := range []string{"io_uring_setup", "io_uring_enter", "mbind", "capset"} {
-		if !slices.Contains(profile.Syscalls[0].Names, call) {
-			t.Errorf("seccomp.json lacks %s", call)
-		}
+		testutil.True(t, slices.Contains(profile.Syscalls[0].Names, call), "seccomp.json lacks %s",
+			call)
 	}
 	for name, text := range files {
-		if _, err := config.Parse(name, text, nil, volumes.Backends); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, testutil.Err(config.Parse(name, text, nil, volumes.Backends)))
 	}
 }
 
@@ -77,8 +73,7 @@ func TestRunWarns(t *testing.T) {
 		c := exec.Command("bash", filepath.Join(dir, "scripts/run.sh"))
 		c.Env = append(os.Environ(), "ADDRESS="+address)
 		out, err := c.CombinedOutput()
-		if err != nil || strings.Contains(string(out), "WARNING") != warns {
-			t.Errorf("%q: %v, %s", address, err, out)
-		}
+		testutil.True(t, err == nil && strings.Contains(string(out), "WARNING") == warns,
+			"%q: %v, %s", address, err, out)
 	}
 }

@@ -71,9 +71,7 @@ metrics: {listen: "127.0.0.1:0"}
 		of("host_nearly_full_commands_total", ""): 0,
 	})
 	for name := range got {
-		if strings.Contains(name, ":unknown") {
-			t.Errorf("there is %s", name)
-		}
+		testutil.True(t, !strings.Contains(name, ":unknown"), "there is %s", name)
 	}
 	busy := func(state string) float64 {
 		return got[`nvmf_target_reactor_seconds_total{reactor="0",state="`+state+`"}`]
@@ -102,8 +100,7 @@ func TestEndingConnection(t *testing.T) {
 	first := look()
 	c.Commands, c.LinkKnown, c.Retransmits = 1001, false, 0
 	last := look()
-	if first.Commands != 1000 || last.Commands != 1001 || last.Retransmits != 3 {
-		t.Errorf("%+v, then %+v", first, last)
-	}
+	testutil.True(t, first.Commands == 1000 && last.Commands == 1001 && last.Retransmits == 3,
+		"%+v, then %+v", first, last)
 	testutil.Equal(t, last.Controllers, 0, "paths")
 }

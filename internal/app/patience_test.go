@@ -29,16 +29,12 @@ func TestPauses(t *testing.T) {
 		for pause() {
 			n++
 		}
-		if n != int(patience/patiencePause) || pause() {
-			t.Errorf("%d pauses", n)
-		}
+		testutil.True(t, n == int(patience/patiencePause) && !pause(), "%d pauses", n)
 		pause = pauses(ctx)
 		cancel()
 		synctest.Wait()
 		for n = 0; pause(); n++ {
-			if n > 100 {
-				t.Fatal("it waits although the target ends")
-			}
+			testutil.MustTrue(t, n <= 100, "it waits although the target ends")
 		}
 	})
 }
@@ -98,9 +94,7 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 			if err == nil {
 				err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			return f.Close
 		}},
 		{"listener", "address already in use", local(port)},
@@ -156,9 +150,7 @@ func TestInUse(t *testing.T) {
 		{config.Problems{busy, warning}, true},
 		{config.Problems{busy, {What: "wrong"}}, false},
 	} {
-		if got := inUse(tc.err); got != tc.want {
-			t.Errorf("%v: %v", tc.err, got)
-		}
+		testutil.Equal(t, inUse(tc.err), tc.want, "%v", tc.err)
 	}
 }
 
@@ -169,11 +161,8 @@ func TestOpenedOnce(t *testing.T) {
 		`metrics: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`,
 		`web: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`)})
 	for _, what := range []string{"metrics are served", "the page is served"} {
-		if n := strings.Count(log.String(), what); n != 1 {
-			t.Errorf("%s: %d times\n%s", what, n, log)
-		}
+		n := strings.Count(log.String(), what)
+		testutil.True(t, n == 1, "%s: %d times\n%s", what, n, log)
 	}
-	if s.metrics.server == nil || s.web.server == nil {
-		t.Error("not served")
-	}
+	testutil.True(t, s.metrics.server != nil && s.web.server != nil, "not served")
 }

@@ -78,12 +78,10 @@ func TestCheckWarns(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			out := testutil.Value(warnings(t, test.text))(t)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) < 2 || !strings.Contains(out, ": warning: ") ||
-				!strings.Contains(out, test.want) ||
-				!strings.HasSuffix(lines[len(lines)-1],
-					", with "+check.Count(len(lines)-1, "warning")) {
-				t.Errorf("printed:\n%s\nwant %q", out, test.want)
-			}
+			testutil.True(t, len(lines) >= 2 && strings.Contains(out, ": warning: ") &&
+				strings.Contains(out, test.want) && strings.HasSuffix(lines[len(lines)-1],
+				", with "+check.Count(len(lines)-1, "warning")), "printed:\n%s\nwant %q", out,
+				test.want)
 		})
 	}
 	_, err := warnings(t, namespaces(two("full", ", preallocate: full")))
@@ -98,9 +96,7 @@ func TestCheckLooksAtListeners(t *testing.T) {
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	network := verbstest.New(verbstest.Options{})
 	defer network.Close()
 	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.1")))
@@ -132,15 +128,13 @@ func TestCheckLooksAtListeners(t *testing.T) {
 	} {
 		ps := check.Listeners(parse(t, "{"+tc.listener+"}", tc.more),
 			network.Provider("target"))
-		if (len(ps) == 0) != (tc.want == "") || ps.Failed() != tc.failed ||
-			!strings.Contains(ps.Error(), tc.want) {
-			t.Errorf("%s %s: %v, want %q", tc.listener, tc.more, ps, tc.want)
-		}
+		testutil.True(t, (len(ps) == 0) == (tc.want == "") && ps.Failed() == tc.failed &&
+			strings.Contains(ps.Error(), tc.want), "%s %s: %v, want %q", tc.listener, tc.more, ps,
+			tc.want)
 	}
 	out, err := warnings(t, strings.Replace(validFile, "port: 0", "port: "+port, 1))
-	if err != nil || !strings.Contains(out, ":2:13: warning: listeners[0]: tcp 127.0.0.1:") {
-		t.Errorf("check: %v, %s", err, out)
-	}
+	testutil.True(t, err == nil && strings.Contains(out,
+		":2:13: warning: listeners[0]: tcp 127.0.0.1:"), "check: %v, %s", err, out)
 }
 
 // TestCheckAndServeAgree: a configuration that passes check is served, and one that it refuses is
@@ -190,16 +184,14 @@ func TestCheckAndServeAgree(t *testing.T) {
 			out, checked := warnings(t, text)
 			c := parsed(t, text)
 			served := newServer(t, Options{Config: c}).Start()
-			if (checked == nil) != ok || (served == nil) != ok {
-				t.Fatalf("check: %v, serve: %v, want success %v\n%s", checked, served, ok, out)
-			}
+			testutil.MustTrue(t, (checked == nil) == ok && (served == nil) == ok,
+				"check: %v, serve: %v, want success %v\n%s", checked, served, ok, out)
 			if ok {
 				return
 			}
 			_, a, _ := strings.Cut(checked.Error(), "subsystems[0]")
-			if _, b, _ := strings.Cut(served.Error(), "subsystems[0]"); a != b {
-				t.Errorf("check says %q, serve %q", a, b)
-			}
+			_, b, _ := strings.Cut(served.Error(), "subsystems[0]")
+			testutil.True(t, a == b, "check says %q, serve %q", a, b)
 		})
 	}
 }
@@ -213,15 +205,13 @@ func TestStorageThatDoesNotAnswer(t *testing.T) {
 	}
 	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path,
 		1)
-	if out, err := warnings(t, text); err != nil ||
-		!strings.Contains(out, "the namespace is pending") {
-		t.Errorf("check: %v, %s", err, out)
-	}
+	out, err := warnings(t, text)
+	testutil.True(t, err == nil && strings.Contains(out, "the namespace is pending"),
+		"check: %v, %s", err, out)
 	c := parsed(t, text)
 	s := started(t, Options{Config: c})
-	if a := s.announcement(); len(a.pending) != 1 {
-		t.Errorf("%d namespaces are pending", len(a.pending))
-	}
+	a := s.announcement()
+	testutil.True(t, len(a.pending) == 1, "%d namespaces are pending", len(a.pending))
 }
 
 // TestTheSameStorageTwice: a file and a loop device on it are one storage.
@@ -236,10 +226,9 @@ func TestTheSameStorageTwice(t *testing.T) {
 	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", loop).Run() })
 	_, err = warnings(t, strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}",
 		"{nsid: 1, backend: file, path: "+file+"}, {nsid: 2, backend: block, path: "+loop+"}", 1))
-	if err == nil || !strings.Contains(err.Error(), "namespace 2 of "+testNQN+
-		" is on the same storage as namespace 1 of "+testNQN) {
-		t.Errorf("got %v", err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"namespace 2 of "+testNQN+" is on the same storage as namespace 1 of "+testNQN), "got %v",
+		err)
 }
 
 // TestFewDescriptors: with fewer descriptors than connections the target warns at the start, and

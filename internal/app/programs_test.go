@@ -26,9 +26,8 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	load := loader(file)
 	c := testutil.Value(load())(t)
 	s := started(t, Options{Config: c, Load: load})
-	if p, err := s.planOfReload(); err != nil || len(p.Changes) > 0 {
-		t.Fatalf("%v, %v", p, err)
-	}
+	p, err := s.planOfReload()
+	testutil.MustTrue(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
 	results := make(chan error, 2)
 	go func() {
@@ -49,9 +48,8 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	ctx := testutil.Context(t)
 	testutil.Check(t, s.Stop(ctx))
 	for range 2 {
-		if err := <-results; err == nil || !strings.Contains(err.Error(), "the target stops") {
-			t.Error(err)
-		}
+		err := <-results
+		testutil.True(t, err != nil && strings.Contains(err.Error(), "the target stops"), "%v", err)
 	}
 }
 
@@ -68,9 +66,7 @@ func TestHangupDuringStart(t *testing.T) {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), serveFile+"="+file, "RUNTIME_DIRECTORY="+t.TempDir())
 	serves(t, child, "the configuration was applied")
-	if _, err := os.Stat(once); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(os.Stat(once)))
 }
 
 // TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
@@ -89,7 +85,6 @@ func TestProgramsInheritNothing(t *testing.T) {
 	})
 	testutil.Value(s.planOfReload())(t)
 	b := testutil.Value(os.ReadFile(list))(t)
-	if n := strings.Count(string(b), " -> "); n != 4 {
-		t.Errorf("%d descriptors:\n%s", n, b)
-	}
+	n := strings.Count(string(b), " -> ")
+	testutil.True(t, n == 4, "%d descriptors:\n%s", n, b)
 }

@@ -31,9 +31,7 @@ func promised(t *testing.T, dir string, nsids ...uint32) {
 	if err == nil {
 		err = s.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // onlyFile returns the only file in a directory of the state.
@@ -62,10 +60,9 @@ func TestStateMissing(t *testing.T) {
 		damaged: "state cannot be used",
 	} {
 		s := newServer(t, Options{Config: parse(t, anyPort), StateDir: in})
-		if err := s.Start(); err == nil || !strings.Contains(err.Error(), in) ||
-			!strings.Contains(err.Error(), want) || len(s.Addrs()) > 0 {
-			t.Errorf("%s: %v", in, err)
-		}
+		err := s.Start()
+		testutil.True(t, err != nil && strings.Contains(err.Error(), in) &&
+			strings.Contains(err.Error(), want) && len(s.Addrs()) == 0, "%s: %v", in, err)
 	}
 }
 
@@ -105,10 +102,8 @@ func TestStateOfOthers(t *testing.T) {
 			continue
 		}
 		out, err := child.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), want) ||
-			!strings.Contains(string(out), filepath.Join(dir, name)) {
-			t.Errorf("%s: %v, %s", name, err, out)
-		}
+		testutil.True(t, err != nil && strings.Contains(string(out), want) &&
+			strings.Contains(string(out), filepath.Join(dir, name)), "%s: %v, %s", name, err, out)
 	}
 }
 
@@ -156,15 +151,13 @@ func TestDamagedPromise(t *testing.T) {
 	}
 	served("[2]")
 	st, list := l.s.status(), l.s.namespaceStates()
-	if len(st.Pending) != 1 || st.Pending[0].NSID != 1 || list[0].State != "pending" ||
-		!strings.Contains(st.Pending[0].Reason, file) || list[0].Reason != st.Pending[0].Reason ||
-		!strings.Contains(list[0].Reason, "move it away") || list[1].Reason != "" {
-		t.Errorf("%+v, %+v", st, list)
-	}
-	if text := log.String(); !strings.Contains(text, "namespace is not served") ||
-		!strings.Contains(text, file) {
-		t.Errorf("the log:\n%s", text)
-	}
+	testutil.True(t, len(st.Pending) == 1 && st.Pending[0].NSID == 1 &&
+		list[0].State == "pending" && strings.Contains(st.Pending[0].Reason, file) &&
+		list[0].Reason == st.Pending[0].Reason && strings.Contains(list[0].Reason,
+		"move it away") && list[1].Reason == "", "%+v, %+v", st, list)
+	text := log.String()
+	testutil.True(t, strings.Contains(text, "namespace is not served") && strings.Contains(text,
+		file), "the log:\n%s", text)
 	third := "{nsid: 3, backend: ram, size: 1MiB}"
 	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
 	served("[2 3]")
@@ -172,9 +165,7 @@ func TestDamagedPromise(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, inRAM, second))
 	served("[2]")
 	testutil.Must(t, os.Rename(file, file+".damaged"))
-	if nsid := testutil.Receive(t, "the namespace", up); nsid != 1 {
-		t.Error(nsid)
-	}
+	testutil.Equal(t, testutil.Receive(t, "the namespace", up), 1, "")
 	served("[1 2]")
 	if st := l.s.status(); len(st.Pending) > 0 || l.s.namespaceStates()[0].Reason != "" {
 		t.Errorf("%+v", st)
@@ -242,12 +233,10 @@ func TestPromiseNotKept(t *testing.T) {
 	protect(nvme.WriteProtect, false)
 	register(false)
 	mark(false)
-	if err := q.Write(t.Context(), 1, 0, 1, buf[:512], 0); err != nil {
-		t.Error("the namespace was write protected nevertheless: ", err)
-	}
-	if r := l.s.state.Reservations.Load(testNQN, 1); r != nil || !l.s.state.Failed() {
-		t.Errorf("%+v", r)
-	}
+	testutil.Equal(t, q.Write(t.Context(), 1, 0, 1, buf[:512], 0), nil,
+		"the namespace was write protected nevertheless")
+	r := l.s.state.Reservations.Load(testNQN, 1)
+	testutil.True(t, r == nil && l.s.state.Failed(), "%+v", r)
 	if _, err := l.s.Apply(l.parse(listenAny+", {transport: tcp, address: 127.0.0.2, port: 0}",
 		sub(anyHosts, onFile(1, "disk")))); err == nil ||
 		!strings.Contains(err.Error(), "port IDs cannot be stored") || len(l.s.Addrs()) != 1 {
@@ -256,19 +245,16 @@ func TestPromiseNotKept(t *testing.T) {
 	move(dir+".moved", dir)
 	register(true)
 	mark(true)
-	if err := q.Read(t.Context(), 1, 1, 1, buf[:512]); err == nil {
-		t.Error("a block that is marked is read")
-	}
+	testutil.True(t, q.Read(t.Context(), 1, 1, 1, buf[:512]) != nil,
+		"a block that is marked is read")
 	protect(nvme.WriteProtect, true)
 	c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	testutil.Must(t, l.s.Stop(ctx))
 	s := testutil.Value(state.Open(dir))(t)
-	if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
-		s.Uncorrectable.Load(testNQN, 1) == nil {
-		t.Error("what was acknowledged was lost")
-	}
+	testutil.True(t, s.Protection.Protected(testNQN, 1) && s.Reservations.Load(testNQN, 1) != nil &&
+		s.Uncorrectable.Load(testNQN, 1) != nil, "what was acknowledged was lost")
 	testutil.Check(t, s.Close())
 }
 

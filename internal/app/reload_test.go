@@ -38,9 +38,7 @@ func TestHangup(t *testing.T) {
 		if len(ended) > 0 {
 			t.Fatalf("the program ended: %v", <-ended)
 		}
-		if err := before.Err(); err != nil {
-			t.Errorf("a host lost its connection: %v", err)
-		}
+		testutil.Equal(t, before.Err(), nil, "a host lost its connection")
 		writeAndRead(t, transport)
 	}
 	hangup("subsystems: [\n", "the configuration was not changed")
@@ -52,9 +50,7 @@ reactors:`, 1), "the configuration was applied")
 	c2 := testutil.Value(host.Connect(ctx, transport, hostOptions(more)))(t)
 	c2.Close()
 	signals <- syscall.SIGTERM
-	if err := <-ended; err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
+	testutil.Equal(t, <-ended, nil, "after SIGTERM")
 }
 
 // TestReloadsTakeTurns: a reload reads the file while no other one applies an earlier reading, so
@@ -71,12 +67,8 @@ func TestReloadsTakeTurns(t *testing.T) {
 		return c, nil
 	}})
 	testutil.Must(t, s.Start())
-	if _, err := s.Reload(); err != nil {
-		t.Error(err)
-	}
-	if len(free) == 0 || free[len(free)-1] {
-		t.Errorf("another reload can begin: %v", free)
-	}
+	testutil.Check(t, testutil.Err(s.Reload()))
+	testutil.True(t, len(free) != 0 && !free[len(free)-1], "another reload can begin: %v", free)
 }
 
 // TestManyHangups: several SIGHUPs that come before a reload cause one.

@@ -38,9 +38,7 @@ func TestResize(t *testing.T) {
 		<-c.Events()
 		_, err := hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
 			false)
-		if err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, err)
 		id, err := c.IdentifyNamespace(ctx, 2)
 		info, statErr := os.Stat(filepath.Join(l.dir, "y"))
 		if err := errors.Join(err, statErr); err != nil || id.NSZE != want/512 ||
@@ -73,9 +71,8 @@ func TestResize(t *testing.T) {
 		err := l.s.resize(control.Resize{
 			Subsystem: testNQN, NSID: tc.nsid, Size: tc.size, Shrink: tc.shrink,
 		})
-		if err == nil || !strings.Contains(strings.ToLower(err.Error()), tc.want) {
-			t.Errorf("namespace %d to %s: %v, want %q", tc.nsid, tc.size, err, tc.want)
-		}
+		testutil.True(t, err != nil && strings.Contains(strings.ToLower(err.Error()), tc.want),
+			"namespace %d to %s: %v, want %q", tc.nsid, tc.size, err, tc.want)
 	}
 	testutil.Equal(t, l.first(c, 2), "y", "after a failure the content")
 	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others

@@ -62,14 +62,11 @@ subsystems:
 	for name, text := range map[string]string{
 		"test": validFile, "docs": example, "docs, backends": example + wrapped, "more": more,
 	} {
-		if _, err := Parse("test.yaml", []byte(text), environ); err != nil {
-			t.Errorf("%s: not valid: %v", name, err)
-		}
+		testutil.Equal(t, testutil.Err(Parse("test.yaml", []byte(text), environ)), nil,
+			"%s: not valid", name)
 		var v any
 		testutil.Must(t, yaml.Unmarshal([]byte(text), &v))
-		if err := s.Validate(v); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Equal(t, s.Validate(v), nil, "%s", name)
 	}
 }
 

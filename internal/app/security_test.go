@@ -45,9 +45,7 @@ func TestSecurityReload(t *testing.T) {
 	l.s = started(t, Options{Config: l.parse(listenAny, sub(both, ram)+keys), Log: log.Logger()})
 	connected := func(c *host.Controller, err error) *host.Controller {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return c
 	}
 	nothing := func(nqn, hostNQN string) {
@@ -65,21 +63,15 @@ func TestSecurityReload(t *testing.T) {
 
 	secure := sub(both+", security: auth", ram) + keys
 	changes, ps := l.s.Plan(l.parse(listenAny, secure))
-	if got := fmt.Sprint(changes); got != "[~ subsystem "+testNQN+": security: none -> auth]" {
-		t.Error(got)
-	}
-	if got := fmt.Sprint(ps); !strings.Contains(got, hostB+" has no dhchap_key") || ps.Failed() {
-		t.Error(got)
-	}
+	testutil.Equal(t, fmt.Sprint(changes), "[~ subsystem "+testNQN+": security: none -> auth]", "")
+	got := fmt.Sprint(ps)
+	testutil.True(t, strings.Contains(got, hostB+" has no dhchap_key") && !ps.Failed(), "%v", got)
 	l.apply(listenAny, secure)
 	l.wantEnded("a host without a key", b)
-	if !strings.Contains(log.String(), "security requires that the host authenticates") {
-		t.Error("the log does not say why")
-	}
+	testutil.True(t, strings.Contains(log.String(),
+		"security requires that the host authenticates"), "the log does not say why")
 	nothing(testNQN, hostB)
-	if _, err := l.connect(nvme.DiscoveryNQN, hostB, 0); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(l.connect(nvme.DiscoveryNQN, hostB, 0)))
 	less := &transition{s: l.s, next: l.parse(listenAny, sub(both, ram)+keys)}
 	testutil.Must(t, less.modifySubsystem(changes[0]))
 	nothing(testNQN, hostB) // until all else has changed
@@ -93,24 +85,20 @@ func TestSecurityReload(t *testing.T) {
 	nothing(testNQN, hostB)
 	d := connected(l.connectKey(nvme.DiscoveryNQN, hostA))
 	ctx := testutil.Context(t)
-	if _, list, err := hosttest.Discover(ctx, d); err != nil || len(list) != 2 {
-		t.Errorf("%d entries, %v", len(list), err)
-	}
+	_, list, err := hosttest.Discover(ctx, d)
+	testutil.True(t, err == nil && len(list) == 2, "%d entries, %v", len(list), err)
 
 	l.apply(listenAny, sub(both, ram)) // neither keys
 	for _, c := range []*host.Controller{a, d} {
-		if _, err := c.IdentifyController(ctx); err != nil {
-			t.Errorf("less is required, and a host is disconnected: %v", err)
-		}
+		testutil.Equal(t, testutil.Err(c.IdentifyController(ctx)), nil,
+			"less is required, and a host is disconnected")
 	}
 	b = connected(l.connect(testNQN, hostB, 0))
 
 	anyHost := sub("allow_any_host: true, security: auth", ram)
 	l.apply(listenAny, anyHost+keys)
 	l.wantEnded("a host without a key", b)
-	if _, err := a.IdentifyController(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(a.IdentifyController(ctx)))
 	l.apply(listenAny, anyHost)
 	l.wantEnded("a host that has lost its key", a)
 	nothing(testNQN, hostA)
@@ -129,13 +117,10 @@ func TestSecureOnly(t *testing.T) {
 		"secure_only: false -> true", "discovery.security: none -> auth",
 		"~ subsystem " + testNQN + ": security: none -> auth",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%s has no %q", got, want)
-		}
+		testutil.True(t, strings.Contains(got, want), "%s has no %q", got, want)
 	}
 	_, err := Parse("test.yaml", []byte(text),
 		[]string{"NVMF_TARGET_SECURE_ONLY=true", "NVMF_TARGET_DISCOVERY_SECURITY=none"})
-	if err == nil || !strings.Contains(err.Error(), "NVMF_TARGET_DISCOVERY_SECURITY") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "NVMF_TARGET_DISCOVERY_SECURITY"),
+		"%v", err)
 }

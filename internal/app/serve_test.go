@@ -79,9 +79,7 @@ func TestReachable(t *testing.T) {
 		Transport: nvme.TransportTCP,
 		AddrPort:  netip.MustParseAddrPort("0.0.0.0:1"),
 	})
-	if len(list) == 0 {
-		t.Fatal("no address")
-	}
+	testutil.MustTrue(t, len(list) != 0, "no address")
 	for _, ip := range list {
 		l, err := net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
 		if err != nil {
@@ -97,18 +95,15 @@ func TestReachable(t *testing.T) {
 func TestBrokenFiles(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
-	if err != nil || len(files) < 10 {
-		t.Fatalf("%d broken files, %v: want at least ten", len(files), err)
-	}
+	testutil.MustTrue(t, err == nil && len(files) >= 10, "%d broken files, %v: want at least ten",
+		len(files), err)
 	s, unused, ran := schema(t), maps.Clone(beyond), 0
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			ran++
 			var out bytes.Buffer
 			err := check.File(file, nil, &out)
-			if err == nil || out.Len() != 0 {
-				t.Fatalf("accepted: %s", out.String())
-			}
+			testutil.MustTrue(t, err != nil && out.Len() == 0, "accepted: %s", out.String())
 			got := strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", "") + "\n"
 			golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
 			if problems, ok := errors.AsType[config.Problems](err); ok {
@@ -117,9 +112,7 @@ func TestBrokenFiles(t *testing.T) {
 		})
 	}
 	for part := range unused {
-		if ran == len(files) {
-			t.Errorf("no error contains %q", part)
-		}
+		testutil.True(t, ran != len(files), "no error contains %q", part)
 	}
 }
 
@@ -143,9 +136,8 @@ func TestCheckValid(t *testing.T) {
 	var out bytes.Buffer
 	file := writeConfig(t, validFile)
 	testutil.Must(t, check.File(file, nil, &out))
-	if want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
+	want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"
+	testutil.True(t, out.String() == want, "got %q, want %q", out.String(), want)
 }
 
 func TestCheckLooksAtFiles(t *testing.T) {
@@ -178,15 +170,12 @@ func TestCheckLooksAtFiles(t *testing.T) {
 				test.namespace, 1))
 		var out bytes.Buffer
 		err := check.File(file, nil, &out)
-		if (err == nil) != (test.err == "") || err != nil &&
-			!strings.Contains(err.Error(), test.err) {
-			t.Errorf("%s: got %v, want %q", test.namespace, err, test.err)
-		}
-		if warned := strings.HasSuffix(out.String(),
-			", with 1 warning\n"); warned != (test.warning != "") ||
-			!strings.Contains(out.String(), test.warning) {
-			t.Errorf("%s: printed %q, want %q", test.namespace, out.String(), test.warning)
-		}
+		testutil.True(t, (err == nil) == (test.err == "") &&
+			(err == nil || strings.Contains(err.Error(), test.err)), "%s: got %v, want %q",
+			test.namespace, err, test.err)
+		testutil.True(t, strings.HasSuffix(out.String(),
+			", with 1 warning\n") == (test.warning != "") && strings.Contains(out.String(),
+			test.warning), "%s: printed %q, want %q", test.namespace, out.String(), test.warning)
 	}
 }
 
@@ -198,19 +187,16 @@ func TestCheckLooksAtDAXDevices(t *testing.T) {
 	err := check.File(writeConfig(t,
 		strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)),
 		nil, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "Make it one of mode fsdax") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "Make it one of mode fsdax"), "%v",
+		err)
 }
 
 func TestCheckLooksAtCPUs(t *testing.T) {
 	err := check.File(writeConfig(t, validFile),
 		[]string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
-	if err == nil ||
-		!strings.Contains(err.Error(),
-			"environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not") {
-		t.Errorf("got %v", err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not"),
+		"got %v", err)
 }
 
 // startServe starts a process that serves validFile, see main_test.go, and returns the lines that
@@ -230,9 +216,7 @@ func startServe(t *testing.T, child *exec.Cmd) *bufio.Scanner {
 // address returns the address that such a process announces first.
 func address(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
-	if !lines.Scan() {
-		t.Fatal("the target does not start")
-	}
+	testutil.MustTrue(t, lines.Scan(), "the target does not start")
 	_, addr, _ := strings.Cut(lines.Text(), " on tcp ")
 	return addr
 }
@@ -251,13 +235,10 @@ func TestSignals(t *testing.T) {
 			for len(said) < 3 && lines.Scan() {
 				said = append(said, lines.Text())
 			}
-			if len(said) != 3 ||
-				!strings.HasPrefix(said[0],
-					"nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") ||
-				said[1] != "  namespace 1 of "+testNQN+": ram" ||
-				!strings.HasPrefix(said[2], "  nvme connect -t tcp -a 127.0.0.1 -s ") {
-				t.Errorf("printed %q", said)
-			}
+			testutil.True(t, len(said) == 3 && strings.HasPrefix(said[0],
+				"nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") &&
+				said[1] == "  namespace 1 of "+testNQN+": ram" && strings.HasPrefix(said[2],
+				"  nvme connect -t tcp -a 127.0.0.1 -s "), "printed %q", said)
 			expectNotification(t, notified, "READY=1\nSTATUS="+said[0])
 			expectNotification(t, notified, "WATCHDOG=1")
 			_ = child.Process.Signal(syscall.SIGHUP)
@@ -266,9 +247,8 @@ func TestSignals(t *testing.T) {
 			_ = child.Process.Signal(sig)
 			expectNotification(t, notified, "STOPPING=1\nSTATUS=draining")
 			rest, _ := io.ReadAll(stderr)
-			if err := child.Wait(); err != nil {
-				t.Errorf("%v; the end of its log:\n%s", err, rest)
-			}
+			err := child.Wait()
+			testutil.True(t, err == nil, "%v; the end of its log:\n%s", err, rest)
 		})
 	}
 }

@@ -70,9 +70,7 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 		hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
 	_, entries, err := hosttest.Discover(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, e := range entries {
 		if name, err := nvme.ParseNQN(&e.SUBNQN); err == nil && name == testNQN {
 			return
@@ -99,10 +97,8 @@ func TestUnavailableFail(t *testing.T) {
 	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")
 	c.Listeners[0].Port = taken.AddrPort().Port()
 	err := newServer(t, Options{Config: c}).Start()
-	if !errors.Is(err, syscall.EADDRINUSE) ||
-		!strings.Contains(err.Error(), "another process listens there") {
-		t.Errorf("got %v", err)
-	}
+	testutil.True(t, errors.Is(err, syscall.EADDRINUSE) && strings.Contains(err.Error(),
+		"another process listens there"), "got %v", err)
 }
 
 // takenPort holds a port until Close.
@@ -178,12 +174,10 @@ func TestRDMANotBuilt(t *testing.T) {
 	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 0 {
 		t.Errorf("up %v, waiting %v: want one and none", a.up, a.waiting)
 	}
-	if !strings.Contains(log.String(), "built without RDMA support") {
-		t.Errorf("the log does not say that RDMA is missing:\n%s", log.String())
-	}
-	if got := describeRDMA(noRDMA{}); !strings.HasPrefix(got, "no rdma") {
-		t.Errorf("describeRDMA: %s", got)
-	}
+	testutil.True(t, strings.Contains(log.String(), "built without RDMA support"),
+		"the log does not say that RDMA is missing:\n%s", log.String())
+	got := describeRDMA(noRDMA{})
+	testutil.True(t, strings.HasPrefix(got, "no rdma"), "describeRDMA: %s", got)
 }
 
 func TestDeviceProblemNamesTheNamespace(t *testing.T) {
@@ -221,9 +215,7 @@ func blockReactor(s *Server) (release func()) {
 func TestStopHasADeadline(t *testing.T) {
 	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
 	release := blockReactor(s)
-	if s.alive(time.Millisecond) {
-		t.Error("a blocked reactor counts as alive")
-	}
+	testutil.True(t, !s.alive(time.Millisecond), "a blocked reactor counts as alive")
 	err := stop(s, time.Millisecond, nil, quiet())
 	testutil.Fails(t, err, "shutdown_timeout, 1ms", "")
 	release()
@@ -231,9 +223,7 @@ func TestStopHasADeadline(t *testing.T) {
 
 func TestSecondSignalStopsAtOnce(t *testing.T) {
 	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
-	if !s.alive(testTimeout) {
-		t.Error("not alive")
-	}
+	testutil.True(t, s.alive(testTimeout), "not alive")
 	release := blockReactor(s)
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGINT
@@ -251,11 +241,9 @@ func TestReactorCPUs(t *testing.T) {
 		{config.Reactors{Count: 2}, []int{-1, -1}},
 	} {
 		got := check.ReactorCPUs(test.reactors)
-		if len(got) != len(test.want) || got[0] != test.want[0] || got[1] != test.want[1] {
-			t.Errorf("%+v: got %v, want %v", test.reactors, got, test.want)
-		}
+		testutil.True(t, len(got) == len(test.want) && got[0] == test.want[0] &&
+			got[1] == test.want[1], "%+v: got %v, want %v", test.reactors, got, test.want)
 	}
-	if got := check.ReactorCPUs(config.Reactors{}); len(got) < 1 || got[0] != -1 {
-		t.Errorf("default: %v", got)
-	}
+	got := check.ReactorCPUs(config.Reactors{})
+	testutil.True(t, len(got) >= 1 && got[0] == -1, "default: %v", got)
 }

@@ -129,9 +129,8 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	c := testutil.Value(connect())(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- first.Stop(ctx) }()
-	if e := testutil.Receive(t, "an event", c.Events()); e != nvme.AsyncPersistentError {
-		t.Errorf("event %#x", e)
-	}
+	testutil.Equal(t, testutil.Receive(t, "an event", c.Events()), nvme.AsyncPersistentError,
+		"event")
 	again := make(chan *host.Controller, 1)
 	c.Close() // as in a reset; the target has closed its sockets
 	go func() {
@@ -182,9 +181,7 @@ func TestRestartOfProcess(t *testing.T) {
 	testutil.Must(t, child.Process.Signal(syscall.SIGKILL))
 	_ = child.Wait()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal("refused while there is no process:", err)
-	}
+	testutil.MustTrue(t, err == nil, "refused while there is no process: %v", err)
 	defer c.Close()
 
 	next := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ exec "$0"`, os.Args[0])
@@ -192,9 +189,7 @@ func TestRestartOfProcess(t *testing.T) {
 	next.ExtraFiles = []*os.File{kept}
 	address(t, startServe(t, next))
 	// An ICReq with an invalid PDU header is answered by a C2HTermReq.
-	if _, err := c.Write(make([]byte, 128)); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(c.Write(make([]byte, 128))))
 	if n, err := c.Read(make([]byte, 128)); n == 0 {
 		t.Error("nobody serves the connection:", err)
 	}
@@ -209,9 +204,7 @@ func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
 	b, oob := make([]byte, 4096), make([]byte, 128)
 	for {
 		n, m, _, _, err := c.ReadMsgUnix(b, oob)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if got := string(b[:n]); got != want {
 			t.Logf("notified %q", got)
 			continue
@@ -240,9 +233,7 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 		unix.SetsockoptInt(dead, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.Bind(dead, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	first := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
 	testutil.Must(t, first.Stop(t.Context()))

@@ -31,14 +31,11 @@ func TestSubsystemListeners(t *testing.T) {
 	refused(1)
 	two = strings.Replace(two, "name: one", "name: first", 1)
 	changes := l.apply(two, sub("allow_any_host: true, listeners: [first]", ram))
-	if len(changes) != 1 || changes[0].Kind != config.KindListener {
-		t.Errorf("a new name changes %v", changes)
-	}
+	testutil.True(t, len(changes) == 1 && changes[0].Kind == config.KindListener,
+		"a new name changes %v", changes)
 	l.apply(two, sub("allow_any_host: true, listeners: [first, two]", ram))
 	testutil.Value(l.connect(testNQN, hostA, 1))(t)
-	if err := c.Err(); err != nil {
-		t.Fatalf("the host was disconnected: %v", err)
-	}
+	testutil.MustEqual(t, c.Err(), nil, "the host was disconnected")
 	l.apply(two, sub("allow_any_host: true, listeners: [two]", ram))
 	l.wantEnded("listener that was taken away", c)
 	refused(0)
@@ -55,7 +52,6 @@ func TestPortOfAnotherListener(t *testing.T) {
 	l.apply(network+", {transport: tcp, address: 127.0.0.1, port: "+port+"}",
 		sub("allow_any_host: true, listeners: [net]", ram))
 	l.wantEnded("another listener", c)
-	if _, err := l.connect(testNQN, hostA, 0); err == nil {
-		t.Error("the subsystem is served by a listener that it does not name")
-	}
+	testutil.True(t, testutil.Err(l.connect(testNQN, hostA, 0)) != nil,
+		"the subsystem is served by a listener that it does not name")
 }

@@ -33,9 +33,7 @@ func TestTraceOfTarget(t *testing.T) {
 	}()
 	testutil.Must(t, errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
 		q.Read(ctx, 1, 64, 8, data)))
-	if q.Read(ctx, 1, 1<<40, 8, data) == nil {
-		t.Fatal("a read beyond the end")
-	}
+	testutil.MustTrue(t, q.Read(ctx, 1, 1<<40, 8, data) != nil, "a read beyond the end")
 	for _, want := range []string{"Connect", "Write", "Read", "Read"} {
 		c := <-followed
 		if c.Command != want || c.State != "done" || c.BackendSeconds+c.ResponseSeconds+
@@ -45,9 +43,7 @@ func TestTraceOfTarget(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testutil.Is(t, <-ended, context.Canceled, "")
 	var all []observed.TraceQueue
 	keep := func(q observed.TraceQueue) error {
 		all = append(all, q)
@@ -60,11 +56,9 @@ func TestTraceOfTarget(t *testing.T) {
 	if all[0].QID == 0 {
 		last = all[1].Commands
 	}
-	if c := last[len(last)-1]; c.Status != "LBA Out of Range (0/80h) DNR" || c.LBA != 1<<40 {
-		t.Errorf("%+v", c)
-	}
+	c := last[len(last)-1]
+	testutil.True(t, c.Status == "LBA Out of Range (0/80h) DNR" && c.LBA == 1<<40, "%+v", c)
 	events, err := client.Events(ctx)
-	if err != nil || !strings.Contains(events[len(events)-1].Message, "control request") {
-		t.Errorf("%+v, %v", events, err)
-	}
+	testutil.True(t, err == nil && strings.Contains(events[len(events)-1].Message,
+		"control request"), "%+v, %v", events, err)
 }

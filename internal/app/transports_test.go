@@ -38,9 +38,7 @@ func TestTransportKeys(t *testing.T) {
 		t.Fatalf("%v, %v", changes, err)
 	}
 	want(63, false)
-	if _, err := connect(true); err == nil {
-		t.Error("a header digest")
-	}
+	testutil.True(t, testutil.Err(connect(true)) != nil, "a header digest")
 	list, err := s.connections(ctx)
 	if err != nil || !slices.ContainsFunc(list, func(c observed.Connection) bool {
 		return c.HeaderDigest && c.Host != ""
@@ -54,9 +52,8 @@ func TestTransportKeys(t *testing.T) {
 		t.Fatal("metrics are served at an address that is in use")
 	}
 	want(63, false)
-	if _, err := connect(false); err == nil {
-		t.Error("a fourth connection, which would leave one for all others")
-	}
+	testutil.True(t, testutil.Err(connect(false)) != nil,
+		"a fourth connection, which would leave one for all others")
 }
 
 // TestDepthOfController: the queues of a controller may be as deep as it has announced, even if new
@@ -86,12 +83,9 @@ func TestDepthOfController(t *testing.T) {
 	for i, tr := range transports {
 		depth := int(before[i].CAP().MQES()) + 1
 		q, err := before[i].OpenQueue(ctx, 1, depth)
-		if err != nil || depth <= 32 {
-			t.Fatalf("%d entries: %v", depth, err)
-		}
+		testutil.MustTrue(t, err == nil && depth > 32, "%d entries: %v", depth, err)
 		q.Close()
-		if _, err := connect(tr).OpenQueue(ctx, 1, depth); err == nil {
-			t.Error("a controller has deeper queues than it says")
-		}
+		testutil.True(t, testutil.Err(connect(tr).OpenQueue(ctx, 1, depth)) != nil,
+			"a controller has deeper queues than it says")
 	}
 }

@@ -40,10 +40,8 @@ func (l *live) refuse(listeners, subsystems string) error {
 func TestUndonePending(t *testing.T) {
 	l, up := pendingLive(t)
 	l.file("x")
-	if err := l.refuse(failing(t), sub(anyHosts, inRAM, onFile(2, "x"))); strings.Contains(
-		err.Error(), "undone") {
-		t.Error(err)
-	}
+	err := l.refuse(failing(t), sub(anyHosts, inRAM, onFile(2, "x")))
+	testutil.True(t, !strings.Contains(err.Error(), "undone"), "%v", err)
 	testutil.Equal(t, len(l.s.volumes.Pending()), 1, "namespaces are pending")
 	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
 	l.mkdir("mount")
@@ -58,10 +56,8 @@ func TestRefusedPending(t *testing.T) {
 	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
 		os.Rename(made, filepath.Join(l.dir, "mount"))))
 	slower := strings.Replace(inMount, "size:", "io_timeout: 5s, size:", 1)
-	if err := l.refuse(listenAny, sub(anyHosts, inRAM, slower)); strings.Contains(err.Error(),
-		"undone") {
-		t.Error(err)
-	}
+	err := l.refuse(listenAny, sub(anyHosts, inRAM, slower))
+	testutil.True(t, !strings.Contains(err.Error(), "undone"), "%v", err)
 	testutil.Must(t, os.Remove(filepath.Join(l.dir, "mount", "disk")))
 	l.wantUp(up)
 }
@@ -80,12 +76,9 @@ func TestLostStorage(t *testing.T) {
 			wanted = onFile(2, "y")
 		}
 		err := l.refuse(listenAny, sub(anyHosts, inRAM, wanted))
-		if !errors.Is(err, errOpen) {
-			t.Error(err)
-		}
-		if list := l.s.volumes.Pending(); len(list) != 1 || list[0].NSID != 2 {
-			t.Errorf("%s: pending: %v", x, list)
-		}
+		testutil.Is(t, err, errOpen, "")
+		list := l.s.volumes.Pending()
+		testutil.True(t, len(list) == 1 && list[0].NSID == 2, "%s: pending: %v", x, list)
 		l.open.Store(works)
 		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
 		if list := l.s.volumes.Pending(); len(list) != 0 {
@@ -109,9 +102,7 @@ func TestUnusableStorage(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
 	slower := strings.Replace(onFile(2, "x"), "size:", "io_timeout: 5s, size:", 1)
 	_ = l.refuse(listenAny, sub(anyHosts, inRAM, slower))
-	if unusable == nil || unusable.closed.Load() != 1 {
-		t.Error("it was not closed")
-	}
+	testutil.True(t, unusable != nil && unusable.closed.Load() == 1, "it was not closed")
 }
 
 // queue connects a host with one I/O queue, and memory for a block.
@@ -159,9 +150,8 @@ func TestRemovedHung(t *testing.T) {
 	hung.Release()
 	l.s.releaseLimit = testTimeout
 	l.apply(listenAny, empty+other)
-	if n := hung.closed.Load(); n != 1 {
-		t.Errorf("the storage was closed %d times", n)
-	}
+	n := hung.closed.Load()
+	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
 
 // TestHungStorage: storage that still works on a command cannot move to another namespace. Such a
@@ -188,12 +178,8 @@ func TestHungStorage(t *testing.T) {
 		t.Errorf("%v, closed %d times", err, hung.closed.Load())
 	}
 	hung.Release()
-	if err := <-ended; err != nil {
-		t.Errorf("the read: %v", err)
-	}
-	if err := q.Read(t.Context(), 2, 0, 1, b); err != nil {
-		t.Errorf("after the change that failed: %v", err)
-	}
+	testutil.Equal(t, <-ended, nil, "the read")
+	testutil.Equal(t, q.Read(t.Context(), 2, 0, 1, b), nil, "after the change that failed")
 
 	read()
 	l.s.releaseLimit = time.Hour
@@ -204,17 +190,12 @@ func TestHungStorage(t *testing.T) {
 	}()
 	stopped := make(chan error)
 	go func() { stopped <- l.s.Stop(t.Context()) }()
-	if err := <-applied; !errors.Is(err, errStopped) {
-		t.Errorf("applied: %v", err)
-	}
+	testutil.Is(t, <-applied, errStopped, "applied")
 	hung.Release()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, <-stopped)
 	<-ended
-	if n := hung.closed.Load(); n != 1 {
-		t.Errorf("the storage was closed %d times", n)
-	}
+	n := hung.closed.Load()
+	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
 
 // TestProblemsOfChanges: clients get the places of failed changes, and all errors.
@@ -242,9 +223,8 @@ func TestProblemsOfChanges(t *testing.T) {
 		for _, more := range p.More {
 			places = append(places, more.Place)
 		}
-		if !slices.Equal(places, test.places) || strings.Contains(p.Detail, "test.yaml") {
-			t.Errorf("%q, want %q: %v", places, test.places, err)
-		}
+		testutil.True(t, slices.Equal(places, test.places) && !strings.Contains(p.Detail,
+			"test.yaml"), "%q, want %q: %v", places, test.places, err)
 	}
 }
 
@@ -266,17 +246,14 @@ func TestRefusedBlockSize(t *testing.T) {
 	l.file("y")
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
 	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, name := range []string{"x", "y"} {
 		larger := strings.Replace(onFile(2, name), "size:", "block_size: 4096, size:", 1)
 		err = l.refuse(listenAny, sub(anyHosts, inRAM, larger))
-		if p, ok := errors.AsType[config.Problem](err); !ok ||
-			p.Path != "subsystems[0].namespaces[1]" || strings.Contains(err.Error(), "undone") ||
-			!strings.Contains(err.Error(), "block size") {
-			t.Error(err)
-		}
+		p, ok := errors.AsType[config.Problem](err)
+		testutil.True(t, ok && p.Path == "subsystems[0].namespaces[1]" &&
+			!strings.Contains(err.Error(), "undone") && strings.Contains(err.Error(), "block size"),
+			"%v", err)
 		testutil.Equal(t, l.first(c, 2), "x", "the namespace is on")
 	}
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y")))
@@ -294,13 +271,10 @@ func TestRefusedMetrics(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0").AddrPort()
 	_ = l.refuse(at(taken.String()), sub(anyHosts, inRAM))
 	scrape(t, l.s)
-	if is := l.s.metrics.server.Addr(); is.String() != free {
-		t.Errorf("metrics at %v", is)
-	}
+	is := l.s.metrics.server.Addr()
+	testutil.True(t, is.String() == free, "metrics at %v", is)
 	l.apply(listenAny, sub(anyHosts, inRAM))
-	if l.s.metrics.server != nil {
-		t.Error("metrics are still served")
-	}
+	testutil.True(t, l.s.metrics.server == nil, "metrics are still served")
 }
 
 // TestWriteProtection: storage is not reopened to refuse writes, because knowledge of lost writes
@@ -320,13 +294,11 @@ func TestWriteProtection(t *testing.T) {
 		want int
 	}{{", read_only: true", 0}, {", read_only: true, io_timeout: 5s", 0}, {"", 1}} {
 		l.apply(listenAny, onFile(step.more))
-		if opened != step.want {
-			t.Errorf("%q: storage was opened %d times, want %d", step.more, opened, step.want)
-		}
+		testutil.True(t, opened == step.want, "%q: storage was opened %d times, want %d", step.more,
+			opened, step.want)
 		protected := l.s.target.Stats()[0].WriteProtected
-		if want := strings.Contains(step.more, "read_only"); protected != want {
-			t.Errorf("%q: write protected is %v", step.more, protected)
-		}
+		want := strings.Contains(step.more, "read_only")
+		testutil.True(t, protected == want, "%q: write protected is %v", step.more, protected)
 	}
 }
 
@@ -359,10 +331,6 @@ func TestHostsComeLast(t *testing.T) {
 	})
 	l.apply(listenAny, sub("hosts: ["+hostA+", "+hostB+"]",
 		strings.Replace(onFile(1, "y"), "}", ", hosts: ["+hostA+"]}", 1)))
-	if !opened {
-		t.Error("the storage was not opened meanwhile")
-	}
-	if _, err := l.connect(testNQN, hostB, 0); err != nil {
-		t.Error(err)
-	}
+	testutil.True(t, opened, "the storage was not opened meanwhile")
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostB, 0)))
 }

@@ -66,20 +66,16 @@ func TestWeb(t *testing.T) {
 		files.Key + ", token: " + token + "}\n")
 	for open.Scan() {
 	}
-	if a := ask("https", "/", token); a.StatusCode != http.StatusOK {
-		t.Errorf("with the token: %s", a.Status)
-	}
+	a := ask("https", "/", token)
+	testutil.True(t, a.StatusCode == http.StatusOK, "with the token: %s", a.Status)
 	if a := ask("https", "/", strings.Repeat("x", 32)); a.StatusCode != http.StatusUnauthorized {
 		t.Errorf("with another token: %s", a.Status)
 	}
-	if text := log.String(); !strings.Contains(text, "page request refused") ||
-		!strings.Contains(text, "audit=authentication") || strings.Contains(text, token) {
-		t.Errorf("the log is\n%s", text)
-	}
+	text := log.String()
+	testutil.True(t, strings.Contains(text, "page request refused") && strings.Contains(text,
+		"audit=authentication") && !strings.Contains(text, token), "the log is\n%s", text)
 	reload("")
-	if s.web.server != nil {
-		t.Error("the page is still served")
-	}
+	testutil.True(t, s.web.server == nil, "the page is still served")
 }
 
 // TestWebTargets: the page shows another target, over TLS and with its token, once the file of its
@@ -107,10 +103,9 @@ func TestWebTargets(t *testing.T) {
 		token + ", ca: " + ca + "}"
 	write(", targets: [" + target + "]")
 	c := testutil.Value(loader(file)())(t)
-	if ps := check.Certificates(c); len(ps) != 1 ||
-		!strings.Contains(ps.Error(), "web.targets[0].ca: "+ca+": no such file") {
-		t.Errorf("check says %v", ps)
-	}
+	ps := check.Certificates(c)
+	testutil.True(t, len(ps) == 1 && strings.Contains(ps.Error(),
+		"web.targets[0].ca: "+ca+": no such file"), "check says %v", ps)
 	testutil.Value(s.Reload("test", t.Name()))(t)
 	open := func() *bufio.Scanner {
 		r := testutil.Value(http.NewRequestWithContext(testutil.Context(t), http.MethodGet,
@@ -140,19 +135,15 @@ func TestWebTargets(t *testing.T) {
 	testutil.Value(s.Reload("test", t.Name()))(t)
 	for lines.Scan() { // until it is closed
 	}
-	if lines = open(); s.web.server != page {
-		t.Error("the page has begun anew")
-	}
+	lines = open()
+	testutil.True(t, s.web.server == page, "the page has begun anew")
 	until("event: targets")
 	if lines.Scan(); strings.Contains(lines.Text(), "other") {
 		t.Errorf("it is still there: %s", lines.Text())
 	}
-	if strings.Contains(seen+log.String(), token) {
-		t.Error("the token is shown")
-	}
-	if !strings.Contains(log.String(), "key changed: ~ web.targets") {
-		t.Errorf("the log does not say that a key has changed:\n%s", log)
-	}
+	testutil.True(t, !strings.Contains(seen+log.String(), token), "the token is shown")
+	testutil.True(t, strings.Contains(log.String(), "key changed: ~ web.targets"),
+		"the log does not say that a key has changed:\n%s", log)
 }
 
 // TestExposed: a page, and metrics, that others reach cause a warning, unless they have TLS and a

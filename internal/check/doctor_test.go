@@ -82,9 +82,7 @@ func TestDoctor(t *testing.T) {
 			found = found || f.Check == tc.check && strings.Contains(f.Found, tc.found) &&
 				(f.Severity == tc.severity || tc.severity == "")
 		}
-		if !found || !machine {
-			t.Errorf("%s: %+v", tc.name, list)
-		}
+		testutil.True(t, found && machine, "%s: %+v", tc.name, list)
 	}
 }
 
@@ -120,9 +118,8 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 	fds := filepath.Join(root, fmt.Sprintf("proc/%d/fd", pid))
 	testutil.Must(t, errors.Join(os.Mkdir(fds, 0o700),
 		os.Symlink("socket:[56]", filepath.Join(fds, "4"))))
-	if f := first(); f.Severity != doctor.OK {
-		t.Errorf("the target itself: %+v", f)
-	}
+	f := first()
+	testutil.True(t, f.Severity == doctor.OK, "the target itself: %+v", f)
 }
 
 const validFile = `

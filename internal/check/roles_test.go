@@ -2,9 +2,10 @@ package check
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestLookupTime: a directory service that does not answer does not delay anything forever, and is
@@ -19,18 +20,12 @@ func TestLookupTime(t *testing.T) {
 			return <-answer, nil
 		}
 		for range 3 {
-			if _, err := within(ctx, find); !errors.Is(err, errLookup) {
-				t.Error(err)
-			}
+			testutil.Is(t, testutil.Err(within(ctx, find)), errLookup, "")
 		}
 		answer <- 1
 		synctest.Wait()
-		if asked != 1 {
-			t.Errorf("asked %d times", asked)
-		}
+		testutil.True(t, asked == 1, "asked %d times", asked)
 		id, err := within(t.Context(), func() (int, error) { return 2, nil })
-		if id != 2 || err != nil {
-			t.Error(id, err)
-		}
+		testutil.True(t, id == 2 && err == nil, "%v %v", id, err)
 	})
 }

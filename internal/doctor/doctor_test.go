@@ -124,8 +124,7 @@ func TestDoctorSocket(t *testing.T) {
 				found++
 			}
 		}
-		if want := min(len(socket), 1); found != want {
-			t.Errorf("%q: %d findings, want %d", socket, found, want)
-		}
+		want := min(len(socket), 1)
+		testutil.True(t, found == want, "%q: %d findings, want %d", socket, found, want)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,9 +36,7 @@ func TestPortCounters(t *testing.T) {
 		{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 7},
 		{Device: "rxe0", Port: "1", Counter: "out_of_seq_request", Value: 1<<64 - 1},
 	}
-	if got := readPortCounters(dir); !slices.Equal(got, want) {
-		t.Errorf("%+v", got)
-	}
+	testutil.EqualSlices(t, readPortCounters(dir), want, "")
 }
 
 // TestHungPort: firmware that does not answer costs a scrape its timeout, and one goroutine in
@@ -58,9 +55,8 @@ func TestHungPort(t *testing.T) {
 		scrapes.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			if got := counters(ctx); got != nil {
-				t.Errorf("%+v", got)
-			}
+			got := counters(ctx)
+			testutil.True(t, got == nil, "%+v", got)
 		})
 	}
 	scrapes.Wait()

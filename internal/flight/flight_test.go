@@ -37,9 +37,8 @@ func TestAnswer(t *testing.T) {
 			testutil.Is(t, <-answers, want, "")
 		}
 		time.Sleep(q.Fresh - 1)
-		if _, err := q.Answer(t.Context()); !errors.Is(err, want) || asked != 1 {
-			t.Errorf("%v, asked %d times", err, asked)
-		}
+		_, err := q.Answer(t.Context())
+		testutil.True(t, errors.Is(err, want) && asked == 1, "%v, asked %d times", err, asked)
 		time.Sleep(time.Nanosecond)
 		go func() { end <- nil }()
 		if n, err := q.Answer(t.Context()); err != nil || n != 2 || asked != 2 {

@@ -58,9 +58,8 @@ subsystems:
 	client.Wait(1)
 	testutil.True(t, errors.Is(flush.Err, backend.ErrOffline), "flush: %v, want %v", flush.Err,
 		backend.ErrOffline)
-	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
-		t.Errorf("got %+v", i)
-	}
+	i := dev.Info()
+	testutil.True(t, i.Size == 16<<20 && i.BlockSize == 4096, "got %+v", i)
 	client.Close()
 	testutil.Check(t, dev.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,9 +35,7 @@ func TestAbort(t *testing.T) {
 	result(abortCommand(9, 1), 1)
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	result(abortCommand(0, aer.SQE.CID()), 0)
-	if aer.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("AER: %v", aer.CQE.Status())
-	}
+	testutil.Equal(t, aer.CQE.Status(), nvme.AbortRequested, "AER")
 
 	dev.Hold(nil)
 	held := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -104,9 +103,8 @@ func TestAbortCancels(t *testing.T) {
 	}
 	dev.Release()
 	r.until("the write completes", func() bool { return stays.Done })
-	if n := r.w.Reactors[1].Memory().Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
+	n := r.w.Reactors[1].Memory().Available()
+	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 }
 
 // capsuleWrite returns a queue, its device, and a function that prepares a write of 4 KiB. The
@@ -142,9 +140,8 @@ func TestAbortFreesCapsule(t *testing.T) {
 		t.Errorf("not aborted: %v", r.CQE.Status())
 	}
 	dev.Full(false)
-	if n := b.h.memory.Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
+	n := b.h.memory.Available()
+	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 }
 
 // TestRefusedSubmitFreesCapsule: the copy is also freed if the namespace was removed while the data
@@ -153,14 +150,10 @@ func TestRefusedSubmitFreesCapsule(t *testing.T) {
 	b, _, prepare := capsuleWrite(t)
 	free := b.h.memory.Available()
 	r := prepare()
-	if gone, err := b.h.t.RemoveNamespace(testSub, 1); err != nil || untilGone(b.w, gone) != nil {
-		t.Fatal("the namespace is not removed")
-	}
+	gone, err := b.h.t.RemoveNamespace(testSub, 1)
+	testutil.MustTrue(t, err == nil && untilGone(b.w, gone) == nil, "the namespace is not removed")
 	b.h.Execute([]*fabric.Request{r})
-	if st := r.CQE.Status() &^ nvme.More; st != inactiveNamespace {
-		t.Errorf("%v", st)
-	}
-	if n := b.h.memory.Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
+	testutil.Equal(t, r.CQE.Status()&^nvme.More, inactiveNamespace, "")
+	n := b.h.memory.Available()
+	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 }

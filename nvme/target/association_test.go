@@ -54,9 +54,8 @@ func TestAllowed(t *testing.T) {
 	}
 	want := fabric.Claim{Host: h.args.host, Admin: true}
 	testutil.Equal(t, h.admin.Claim, want, "admin queue")
-	if want.Admin = false; h.io[0].Claim != want {
-		t.Errorf("I/O queue: %+v", h.io[0].Claim)
-	}
+	want.Admin = false
+	testutil.True(t, h.io[0].Claim == want, "I/O queue: %+v", h.io[0].Claim)
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: h.args.host, SubNQN: testSub}
 	q := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = testSub })

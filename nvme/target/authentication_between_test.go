@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -56,7 +57,6 @@ func TestAuthenticationBetween(t *testing.T) {
 	io, _ := r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1))
 	exchange(io, ioCommands)
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	if n, failed := r.target.Authentications(); n != 2 || failed != 0 {
-		t.Errorf("%d authentications, %d failed", n, failed)
-	}
+	n, failed := r.target.Authentications()
+	testutil.True(t, n == 2 && failed == 0, "%d authentications, %d failed", n, failed)
 }

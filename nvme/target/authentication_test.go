@@ -25,8 +25,7 @@ const (
 
 func authKey(t testing.TB, text string) *auth.Key {
 	t.Helper()
-	k, err := auth.ParseKey(text)
-	testutil.Must(t, err)
+	k := testutil.Value(auth.ParseKey(text))(t)
 	testutil.Secret(t, text)
 	return k
 }
@@ -106,9 +105,8 @@ func TestAuthentication(t *testing.T) {
 	}
 	testutil.True(t, admin.Peer == fabric.Unproven,
 		"the queue of a host that has not authenticated is an allowed host's")
-	if c := r.connections()[0]; c.Authenticated {
-		t.Errorf("before authentication: %+v", c)
-	}
+	c := r.connections()[0]
+	testutil.True(t, !c.Authenticated, "before authentication: %+v", c)
 	testutil.True(t, !strings.Contains(r.log.String(), "controller created"),
 		"a host that has not authenticated appears in the log as connected")
 	r.must(r.authenticate(admin, testHostSide(t)))
@@ -133,9 +131,8 @@ func TestAuthentication(t *testing.T) {
 	for _, c := range r.connections() {
 		testutil.Equal(t, SecurityOf(&c), SecurityAuth, "queue %d", c.QID)
 	}
-	if n, failed := r.target.Authentications(); n != 4 || failed != 0 {
-		t.Errorf("%d authentications, %d failed", n, failed)
-	}
+	n, failed := r.target.Authentications()
+	testutil.True(t, n == 4 && failed == 0, "%d authentications, %d failed", n, failed)
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	if c := r.status(admin, authCommand(nvme.FabricsAuthReceive, make([]byte, 4)),
@@ -190,15 +187,13 @@ func TestAuthenticationFails(t *testing.T) {
 	wrong.Key = authKey(t, controllerSecret)
 	for range mostFailures {
 		admin, _ := r.connectUnproven(0, adminArgs(testSub))
-		if _, refused := r.authenticate(admin, wrong).(auth.Refused); !refused {
-			t.Fatal("a wrong key is not refused")
-		}
+		_, refused := r.authenticate(admin, wrong).(auth.Refused)
+		testutil.MustTrue(t, refused, "a wrong key is not refused")
 		r.until("the queue ends", func() bool { return admin.Reason != nil })
 	}
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
-	if _, failed := r.target.Authentications(); failed != mostFailures {
-		t.Errorf("%d authentications have failed", failed)
-	}
+	_, failed := r.target.Authentications()
+	testutil.True(t, failed == mostFailures, "%d authentications have failed", failed)
 	elsewhere := info(nvme.TransportTCP)
 	elsewhere.Remote = netip.MustParseAddrPort("192.0.2.10:1")
 	q := r.dialInfo(0, elsewhere)
@@ -238,9 +233,8 @@ func TestAuthenticationLate(t *testing.T) {
 		r.until("the queue ends", func() bool { return late.Closed() })
 		testutil.True(t, !x.Busy(), "the message of a queue that has ended is kept")
 	}
-	if _, failed := p.Counts(); failed > 0 {
-		t.Error("the target is late, and the host has failed")
-	}
+	_, failed := p.Counts()
+	testutil.True(t, failed == 0, "the target is late, and the host has failed")
 }
 
 // TestAuthenticationMemory: memory held by peers from elsewhere does not keep out a host that has

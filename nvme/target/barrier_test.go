@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -253,9 +254,7 @@ func TestBarriers(t *testing.T) {
 					event.happen(p)
 					p.w.Settle()
 					waits := slices.Contains(user.waits, io.name) || user.name == "late write"
-					if p.done && waits {
-						t.Error("it does not wait for the IO")
-					}
+					testutil.True(t, !p.done || !waits, "it does not wait for the IO")
 					if event.name != "removed" {
 						p.write(0) // arrives
 					}
@@ -266,9 +265,7 @@ func TestBarriers(t *testing.T) {
 					if user.name != "late write" || p.dev.Held() > 0 { // it is there still
 						n = len(p.reached)
 					}
-					if n != before {
-						t.Errorf("%d writes reach the device", n-before)
-					}
+					testutil.True(t, n == before, "%d writes reach the device", n-before)
 					p.end()
 					p.w.Settle()
 					p.w.Advance(2 * time.Second) // refusals are delayed
@@ -308,13 +305,9 @@ func TestLockOfGivenUp(t *testing.T) {
 		p.hold(c)
 		l := p.lock(func() { p.done = true })
 		p.w.Settle()
-		if p.done {
-			t.Error("the lock does not wait for the IO")
-		}
+		testutil.True(t, !p.done, "the lock does not wait for the IO")
 		p.w.Advance(50 * time.Second) // discards have more time
-		if !p.done {
-			t.Error("the lock waits for what was given up")
-		}
+		testutil.True(t, p.done, "the lock waits for what was given up")
 		p.dev.Release()
 		l.release()
 		p.w.Settle()
@@ -333,9 +326,8 @@ func TestFenceOfManyIOs(t *testing.T) {
 	}
 	p.until("the device has them", func() bool { return p.dev.Held() == len(p.all) })
 	p.preempt(nvme.ReservationPreempt)
-	if n := len(p.raw[1].channels[0].awaited); n != len(p.all) {
-		t.Errorf("it waits for %d IOs of %d", n, len(p.all))
-	}
+	n := len(p.raw[1].channels[0].awaited)
+	testutil.True(t, n == len(p.all), "it waits for %d IOs of %d", n, len(p.all))
 	p.dev.Release()
 	p.end()
 	p.allDone(p.all, nvme.Success)

@@ -64,8 +64,7 @@ type bare struct {
 
 func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	tb.Helper()
-	w, err := fabrictest.NewWorld(1)
-	testutil.Must(tb, err)
+	w := testutil.Value(fabrictest.NewWorld(1))(tb)
 	t := New(Options{Log: slog.New(slog.DiscardHandler)}) // lines would be between the results
 	if err := t.AddSubsystem(SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
@@ -73,8 +72,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	h, err := t.NewHandler(HandlerConfig{Loop: clockLoop{w.Reactors[0]}})
-	testutil.Must(tb, err)
+	h := testutil.Value(t.NewHandler(HandlerConfig{Loop: clockLoop{w.Reactors[0]}}))(tb)
 	w.Reactors[0].Attach(h)
 	b := &bare{w: w, h: h, q: &stubQueue{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
@@ -153,8 +151,7 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 }
 
 func devices(tb testing.TB) map[string]NamespaceConfig {
-	n, err := null.Open(null.Config{Size: 1 << 30, BlockSize: 512})
-	testutil.Must(tb, err)
+	n := testutil.Value(null.Open(null.Config{Size: 1 << 30, BlockSize: 512}))(tb)
 	closeLast(tb, n)
 	return map[string]NamespaceConfig{
 		"null": {NSID: 1, Device: n}, "ram": {NSID: 1, Device: ramDevice(tb, 64<<20, 512)},
@@ -168,28 +165,22 @@ func TestNoAllocations(t *testing.T) {
 		b := newBare(t, dev, 32)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			for _, batch := range []int{1, 32} {
-				if n := testutil.AllocsPerRun(200, func() { b.run(op, batch, data) }); n != 0 {
-					t.Errorf("%s: opcode %#x in batches of %d: %v allocations", name, op, batch, n)
-				}
+				testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, batch, data) }), 0,
+					"%s: opcode %#x in batches of %d: allocations", name, op, batch)
 			}
 		}
-		if b.q.bad > 0 {
-			t.Errorf("%s: %d commands failed", name, b.q.bad)
-		}
+		testutil.True(t, b.q.bad == 0, "%s: %d commands failed", name, b.q.bad)
 		b.q.noZeroCopy = true
-		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
-			t.Errorf("%s: reads without zero copy: %v allocations", name, n)
-		}
-		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
-			t.Errorf("%s: a refused command: %v allocations", name, n)
-		}
+		testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }), 0,
+			"%s: reads without zero copy: allocations", name)
+		testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }), 0,
+			"%s: a refused command: allocations", name)
 		b.h.t.options.Uncorrectable = newMarkStore()
 		b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil))
 		b.h.Poll(64)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
-			if n := testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }); n != 0 {
-				t.Errorf("%s: opcode %#x beside marked blocks: %v allocations", name, op, n)
-			}
+			testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }), 0,
+				"%s: opcode %#x beside marked blocks: allocations", name, op)
 		}
 		b.h.channels[0].access = (&reservation.State{
 			Type: nvme.ExclusiveAccessRegistrantsOnly,

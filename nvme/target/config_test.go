@@ -136,8 +136,7 @@ func TestClosedTarget(t *testing.T) {
 
 // TestCloseWithoutReactors: a target closes at once if its reactors never ran.
 func TestCloseWithoutReactors(t *testing.T) {
-	w, err := fabrictest.NewWorld(1)
-	testutil.Must(t, err)
+	w := testutil.Value(fabrictest.NewWorld(1))(t)
 	target := New(Options{})
 	testutil.Must(t, target.AddSubsystem(ramSubsystem(t, 3)))
 	testutil.Value(target.NewHandler(HandlerConfig{Loop: w.Reactors[0]}))(t)
@@ -153,7 +152,6 @@ func TestSubsystemName(t *testing.T) {
 	r := newHarness(t, 1, sub, ramSubsystem(t, 0))
 	h := r.connectHost(1, on(name))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	if got, _ := nvme.ParseNQN(&h.controller().SUBNQN); got != name {
-		t.Errorf("SUBNQN %q", got)
-	}
+	got, _ := nvme.ParseNQN(&h.controller().SUBNQN)
+	testutil.True(t, got == name, "SUBNQN %q", got)
 }

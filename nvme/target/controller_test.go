@@ -64,12 +64,10 @@ func TestShutdownOnce(t *testing.T) {
 				}
 				r.w.Advance(1e9)
 			}
-			if n := r.w.Reactors[0].Timers(); n > before+1 {
-				t.Errorf("%d timers, %d before", n, before)
-			}
-			if st := h.csts(); st.SHST() != 2 {
-				t.Errorf("CSTS %#x", st)
-			}
+			n := r.w.Reactors[0].Timers()
+			testutil.True(t, n <= before+1, "%d timers, %d before", n, before)
+			st := h.csts()
+			testutil.True(t, st.SHST() == 2, "CSTS %#x", st)
 			r.w.Advance(21e9)
 			testutil.True(t, h.admin.Closed() && len(r.target.Controllers()) == 0,
 				"the association has not ended")
@@ -143,9 +141,8 @@ func TestResetAndShutdownTogether(t *testing.T) {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.until("disabled", func() bool { return !h.csts().RDY() })
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-				if st := h.csts(); st != nvme.CSTSReady {
-					t.Errorf("CSTS %#x after enabling again", st)
-				}
+				st := h.csts()
+				testutil.True(t, st == nvme.CSTSReady, "CSTS %#x after enabling again", st)
 				r.w.Advance(300e9)
 				r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
 			}

@@ -47,9 +47,8 @@ func TestGeneration(t *testing.T) {
 	target := New(Options{Generation: 41})
 	before := target.Generation()
 	testutil.Must(t, target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	if after := target.Generation(); before != 41 || after != 42 {
-		t.Errorf("generation %d, then %d", before, after)
-	}
+	after := target.Generation()
+	testutil.True(t, before == 41 && after == 42, "generation %d, then %d", before, after)
 }
 
 // TestRemovePort: a removed listener leaves the discovery log. Every queue that came through it

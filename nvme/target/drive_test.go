@@ -53,8 +53,7 @@ func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	r.t.Helper()
 	c := logCommand(nvme.LogSMART, 512, 0)
 	c.SQE.SetNSID(nsid)
-	l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
-	testutil.Must(r.t, err)
+	l := testutil.Value(nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data))(r.t)
 	return *l
 }
 
@@ -89,9 +88,8 @@ func TestDriveHealth(t *testing.T) {
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	}
 	for nsid, want := range map[uint32]nvme.SMARTLog{1: a.log, 2: a.log, 3: b.log} {
-		if l := r.smart(h, nsid); l != want {
-			t.Errorf("namespace %d: %+v\nwant %+v", nsid, l, want)
-		}
+		l := r.smart(h, nsid)
+		testutil.True(t, l == want, "namespace %d: %+v\nwant %+v", nsid, l, want)
 	}
 	want := full(2) // the worst values; the loop adds up the counts
 	want.CriticalWarning, want.EnduranceWarnings = nvme.SMARTSpareLow, 2|4
@@ -107,9 +105,8 @@ func TestDriveHealth(t *testing.T) {
 	} {
 		*sum.to = sum.to.Add(*sum.a)
 	}
-	if l := r.smart(h, nvme.NSIDAll); l != want {
-		t.Errorf("the subsystem: %+v\nwant %+v", l, want)
-	}
+	l := r.smart(h, nvme.NSIDAll)
+	testutil.True(t, l == want, "the subsystem: %+v\nwant %+v", l, want)
 }
 
 // TestDriveAndMemory: the target counts for drives that do not count, and for namespaces without a
@@ -145,9 +142,8 @@ func TestDriveAndMemory(t *testing.T) {
 			PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1),
 		},
 	} {
-		if l := r.smart(h, nsid); l != want {
-			t.Errorf("namespace %#x: %+v\nwant %+v", nsid, l, want)
-		}
+		l := r.smart(h, nsid)
+		testutil.True(t, l == want, "namespace %#x: %+v\nwant %+v", nsid, l, want)
 	}
 }
 
@@ -182,9 +178,8 @@ func TestDriveWarns(t *testing.T) {
 	}
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	d.set(nothing, errors.New("no answer")) // the last answer stays
-	if check(); aer.Done {
-		t.Error("a second event")
-	}
+	check()
+	testutil.True(t, !aer.Done, "a second event")
 }
 
 // TestEventDuringSlowLog: an event is not lost if it happens while the target asks a drive for the
@@ -201,16 +196,14 @@ func TestEventDuringSlowLog(t *testing.T) {
 		r.w.Settle()
 	}
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	if raise(); !aer.Done {
-		t.Fatal("no event")
-	}
+	raise()
+	testutil.MustTrue(t, aer.Done, "no event")
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
 	<-d.asked
 	raise()
 	close(d.release)
 	r.until("the log is read", func() bool { return log.Done })
-	if r.w.Settle(); !aer.Done {
-		t.Error("the event is lost")
-	}
+	r.w.Settle()
+	testutil.True(t, aer.Done, "the event is lost")
 }

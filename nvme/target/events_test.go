@@ -3,6 +3,7 @@ package target
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -21,12 +22,8 @@ func TestANAEventOfManyNamespaces(t *testing.T) {
 		r.must(r.target.AddNamespace(testSub, cfg))
 		c.namespaceChanged(cfg.NSID)
 	}
-	if c.ana.Changes() != before {
-		t.Error("the log is made anew for each namespace")
-	}
+	testutil.True(t, c.ana.Changes() == before, "the log is made anew for each namespace")
 	r.w.Settle()
-	if !event.Done {
-		t.Error("no event")
-	}
+	testutil.True(t, event.Done, "no event")
 	h.wantANA(2, anaGroup(1, nvme.ANAStateOptimized, 2, 1, 10, 11, 12))
 }

@@ -42,9 +42,8 @@ func TestDiskFull(t *testing.T) {
 	})
 	writes(146)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	if l := lines(); len(l) != 1 {
-		t.Fatalf("%d lines: %v", len(l), l)
-	}
+	l := lines()
+	testutil.MustTrue(t, len(l) == 1, "%d lines: %v", len(l), l)
 	for _, want := range []string{"subsystem=" + testSub, "nsid=1", "device=ram", "command=write"} {
 		testutil.True(t, strings.Contains(lines()[0], want), "%s is not in %s", want, lines()[0])
 	}

@@ -3,6 +3,7 @@ package target
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,9 +29,7 @@ func TestFenceOfReadmitted(t *testing.T) {
 		p.a.untilChanged(func(s *nvme.ReservationStatus) bool { return s.REGCTL == 2 })
 		h.inPieces(h.walkOn, func() { h.walking = false })
 		p.w.Settle()
-		if c.Done {
-			t.Errorf("round begun %v: the preempt completes before the write", begun)
-		}
+		testutil.True(t, !c.Done, "round begun %v: the preempt completes before the write", begun)
 		p.dev.Release()
 		p.allDone(append(p.all, c, d), nvme.Success)
 		p.nothingLeft()

@@ -24,9 +24,8 @@ func TestStoreFails(t *testing.T) {
 	store.mu.Unlock()
 	r.status(a.io[0], acquire(1, nvme.ExclusiveAccess), nvme.InternalError)
 	r.ok(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-	if s, _ := b.report(); s.RTYPE != 0 || s.PTPLS != 1 {
-		t.Errorf("%+v", s)
-	}
+	s, _ := b.report()
+	testutil.True(t, s.RTYPE == 0 && s.PTPLS == 1, "%+v", s)
 	testutil.True(t, strings.Contains(r.log.String(), "reservations cannot be stored"),
 		"it is not logged")
 	entered, free := store.hold()
@@ -51,9 +50,8 @@ func TestStoreFails(t *testing.T) {
 	d = r.send(b.io[0], resv(nvme.IOReservationRegister, nvme.ReservationUnregister, 0, 2, 0))
 	r.w.Advance(drainDeadline)
 	for _, c := range []*fabrictest.Command{c, d} {
-		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.InternalError {
-			t.Errorf("done %v, %v", c.Done, st)
-		}
+		st := c.CQE.Status() &^ nvme.More
+		testutil.True(t, c.Done && st == nvme.InternalError, "done %v, %v", c.Done, st)
 	}
 	r.send(b.io[0], register(2))
 	b.hangUp()
@@ -167,9 +165,8 @@ func TestPreemptWithOrphans(t *testing.T) {
 	a.untilChanged(isReserved)
 	testutil.True(t, !c.Done, "acquired while the device may still write")
 	r.w.Advance(drainDeadline)
-	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.InternalError {
-		t.Errorf("done %v, %v", c.Done, st)
-	}
+	st := c.CQE.Status() &^ nvme.More
+	testutil.True(t, c.Done && st == nvme.InternalError, "done %v, %v", c.Done, st)
 	// The reservation is held now, and the device may still write: to say it again changes nothing.
 	for _, again := range []*fabrictest.Command{
 		acquire(1, nvme.WriteExclusive),
@@ -230,9 +227,8 @@ func TestReservationsOutlive(t *testing.T) {
 	r.must(again.AddSubsystem(another))
 	ns, err := again.namespace(testSub, 1)
 	r.must(err)
-	if now := ns.reservations.State(); now.Type != nvme.WriteExclusive || !now.PTPL {
-		t.Errorf("after a restart: %+v", now)
-	}
+	now := ns.reservations.State()
+	testutil.True(t, now.Type == nvme.WriteExclusive && now.PTPL, "after a restart: %+v", now)
 	r.must(again.Close())
 	remove()
 	r.during(func() error { r.target.ForgetNamespace(testSub, 1); return nil })

@@ -73,14 +73,12 @@ func TestMadeUpNQNs(t *testing.T) {
 		all += fill(s)
 	}
 	// Each is a flow that has little, for which a host may have twice its share.
-	if free := h.memory.Usage().Size - all; all > 4*free {
-		t.Errorf("NQNs of a network have %d bytes, and %d stay free", all, free)
-	}
+	free := h.memory.Usage().Size - all
+	testutil.True(t, all <= 4*free, "NQNs of a network have %d bytes, and %d stay free", all, free)
 	testutil.True(t, elsewhere.share == made[0].share && elsewhere.payer != made[0].payer,
 		"an NQN that is claimed in two networks does not count for both and for itself")
-	if n := fill(other); n < 1<<20 {
-		t.Errorf("another network finds %d bytes", n)
-	}
+	n := fill(other)
+	testutil.True(t, n >= 1<<20, "another network finds %d bytes", n)
 	testutil.Equal(t, len(h.owners), observe.LatencyEntries+1+3, "owners")
 	qi := from(1)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub}
@@ -130,10 +128,9 @@ func TestHostConnectsAnew(t *testing.T) {
 	testutil.MustTrue(t, h.memory.Alloc(&left, &host.admin, 4096), "no memory")
 	a.hangUp()
 	b := r.connectHost(1)
-	if h.hosts[testKey].payer != host.payer || host.payer.Used() != 4096 ||
-		h.hosts[testKey].share != host.share || host.share.Used() != 4096 {
-		t.Error("the memory is forgotten")
-	}
+	testutil.True(t, h.hosts[testKey].payer == host.payer && host.payer.Used() == 4096 &&
+		h.hosts[testKey].share == host.share && host.share.Used() == 4096,
+		"the memory is forgotten")
 	b.hangUp()
 	left.Free()
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })

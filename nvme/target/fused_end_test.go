@@ -104,15 +104,13 @@ func TestFusedHangs(t *testing.T) {
 	r.until("the device reads", func() bool { return dev.Held() == 1 })
 	r.w.Advance(4 * time.Second)
 	for i, c := range p {
-		if st := c.CQE.Status().Code(); !c.Done || st != notReady {
-			t.Errorf("command %d: done %v, %v", i, c.Done, st)
-		}
+		st := c.CQE.Status().Code()
+		testutil.True(t, c.Done && st == notReady, "command %d: done %v, %v", i, c.Done, st)
 	}
 	dev.Release()
 	r.w.Settle()
-	if n := r.w.Reactors[1].Memory().Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
+	n := r.w.Reactors[1].Memory().Available()
+	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 	testutil.True(t, bytes.Equal(r.ok(q, rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512))).Data, zero),
 		"it has written after all")
 	p = pairOf(8, zero, one)

@@ -108,9 +108,8 @@ func TestFusedLock(t *testing.T) {
 			t.Errorf("opcode %#x: %v", c.SQE.Opcode(), c.CQE.Status())
 		}
 	}
-	if got := read(); got != 0 {
-		t.Errorf("block 8 is %d: the last write is lost", got)
-	}
+	got := read()
+	testutil.True(t, got == 0, "block 8 is %d: the last write is lost", got)
 }
 
 // TestFusedLockPending: a pair waits for writes that the device has. Writes that it does not have

@@ -104,13 +104,11 @@ func TestGateColumns(t *testing.T) {
 		starts, admin := adminAgain[op]
 		o = &adminOps[i]
 		again := map[bool]againGate{true: againStarts}[starts]
-		if admin != (o.execute != nil) || (o.gates != gates{ana: o.ana, again: again}) {
-			t.Errorf("admin command %#x: %+v, want a row %v that starts the time %v", i, o.gates,
-				admin, starts)
-		}
-		if o = &fabricsOps[i]; o.gates != (gates{}) {
-			t.Errorf("%s: %+v", o.name, o.gates)
-		}
+		testutil.True(t, admin == (o.execute != nil) && o.gates == gates{ana: o.ana, again: again},
+			"admin command %#x: %+v, want a row %v that starts the time %v", i, o.gates, admin,
+			starts)
+		o = &fabricsOps[i]
+		testutil.True(t, o.gates == (gates{}), "%s: %+v", o.name, o.gates)
 	}
 }
 

@@ -46,8 +46,7 @@ type harness struct {
 // newHarness makes a target with n reactors; everything is checked for leaks when the test ends.
 func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	t.Helper()
-	w, err := fabrictest.NewWorld(n)
-	testutil.Must(t, err)
+	w := testutil.Value(fabrictest.NewWorld(n))(t)
 	r := &harness{t: t, w: w, log: new(testutil.Log)}
 	r.recorder = ratelog.NewRecorder(r.log.Logger().Handler())
 	r.target = New(Options{Log: slog.New(r.recorder), Firmware: testFW})
@@ -144,8 +143,7 @@ func ramDevice(t testing.TB, size int64, bs int) backend.Device {
 
 func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
 	t.Helper()
-	d, err := ram.Open(ram.Config{Size: size, BlockSize: bs})
-	testutil.Must(t, err)
+	d := testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: bs}))(t)
 	return d
 }
 

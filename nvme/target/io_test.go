@@ -117,8 +117,7 @@ func TestBackends(t *testing.T) {
 			return d
 		},
 		"null": func(t *testing.T, bs int) backend.Device {
-			d, err := null.Open(null.Config{Size: size, BlockSize: bs})
-			testutil.Must(t, err)
+			d := testutil.Value(null.Open(null.Config{Size: size, BlockSize: bs}))(t)
 			closeLast(t, d)
 			return d
 		},

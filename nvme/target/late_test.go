@@ -192,15 +192,12 @@ func TestManyLateWrites(t *testing.T) {
 	p.dev.Release()
 	for i, c := range waiting {
 		p.until("a write completes", func() bool { return c.Done })
-		if st := c.CQE.Status(); st.OK() != (i < 99) {
-			t.Errorf("write %d: %v", i, st)
-		}
+		st := c.CQE.Status()
+		testutil.True(t, st.OK() == (i < 99), "write %d: %v", i, st)
 	}
 	for slba := range uint64(9) {
-		if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512))); got.Data[0] !=
-			'b' {
-			t.Errorf("block %d begins with %q", slba, got.Data[0])
-		}
+		got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512)))
+		testutil.True(t, got.Data[0] == 'b', "block %d begins with %q", slba, got.Data[0])
 	}
 	for i, h := range p.raw[1:] {
 		if ch := h.channels[0]; len(ch.awaited)+len(ch.avoids)+ch.held() > 0 {
@@ -219,17 +216,14 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 	p.send(p.b.io[0], write(0, 'b'))
 	p.send(p.b.io[0], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1}))
 	p.w.Settle()
-	if n := p.raw[2].channels[0].held(); n != 2 {
-		t.Errorf("%d IOs wait", n)
-	}
+	testutil.Equal(t, p.raw[2].channels[0].held(), 2, "IOs wait")
 	p.b.hangUp()
 	p.until("the queue ends", func() bool { return p.raw[2].sessionCount.Load() == 0 })
 	p.dev.Release()
 	h := p.connectHost(1)
 	p.until("the write is back", func() bool { return p.target.Sessions() == 2 })
-	if got := p.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'a' {
-		t.Errorf("block 0 begins with %q", got[0])
-	}
+	got := p.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
+	testutil.True(t, got[0] == 'a', "block 0 begins with %q", got[0])
 }
 
 // TestUnion: ranges that overlap or touch are joined.
@@ -258,9 +252,8 @@ func TestLateWriteGivenUp(t *testing.T) {
 	}
 	p.dev.Release()
 	p.until("the retry completes", func() bool { return c.Done })
-	if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'b' {
-		t.Errorf("block 0 begins with %q", got[0])
-	}
+	got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
+	testutil.True(t, got[0] == 'b', "block 0 begins with %q", got[0])
 }
 
 // TestNothingAfterKeepAlive: after the keep alive timer of a path has expired, new commands of the
@@ -277,7 +270,6 @@ func TestNothingAfterKeepAlive(t *testing.T) {
 	p.until("the write is aborted", func() bool { return waits.Done })
 	testutil.Equal(t, waits.CQE.Status(), nvme.AbortRequested, "a write that waits for the device")
 	p.status(p.a.io[0], write(0, 'a'), nvme.CommandSequenceError)
-	if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'x' {
-		t.Errorf("block 0 begins with %q", got[0])
-	}
+	got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
+	testutil.True(t, got[0] == 'x', "block 0 begins with %q", got[0])
 }

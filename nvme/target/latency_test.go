@@ -249,18 +249,16 @@ func TestStagesAreNeverNegative(t *testing.T) {
 	q.then = func() { send(b.reqs[1]) }
 	send(b.reqs[0])
 	b.h.Poll(64)
-	if got := b.reqs[1].Stages[fabric.StageBackend]; got <= 0 {
-		t.Errorf("%d ns in the backend", got)
-	}
+	got := b.reqs[1].Stages[fabric.StageBackend]
+	testutil.True(t, got > 0, "%d ns in the backend", got)
 }
 
 // TestLatencyEntries: the number of entries is bounded, and hosts beyond it share one. A host that
 // comes back finds its entry. The oldest host that has left makes room for a new one. The counts of
 // a namespace never decrease.
 func TestLatencyEntries(t *testing.T) {
-	if n := reflect.TypeFor[observe.Latency]().Size(); n > 22<<10 {
-		t.Errorf("%d bytes for each operation, 22 KiB are documented", n)
-	}
+	n := reflect.TypeFor[observe.Latency]().Size()
+	testutil.True(t, n <= 22<<10, "%d bytes for each operation, 22 KiB are documented", n)
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	name := func(i int) string { return fmt.Sprint(testHost[:len(testHost)-3], 100+i) }
 	connect := func(i int) *host {

@@ -52,14 +52,12 @@ func TestLogUnderAttack(t *testing.T) {
 			`message="connect refused"`:               1,
 			fmt.Sprintf("lines=%d ", seconds*each-10): 1, `evil\n\x1b[31m%s`: 20,
 		} {
-			if n := strings.Count(log, text); n != want {
-				t.Errorf("the log says %d times %q, want %d", n, text, want)
-			}
+			n := strings.Count(log, text)
+			testutil.True(t, n == want, "the log says %d times %q, want %d", n, text, want)
 		}
 		testutil.True(t, !strings.Contains(log, "\x1b"), "what a peer sends is not escaped")
-		if n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO"); n > 50 {
-			t.Errorf("%d lines", n)
-		}
+		n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO")
+		testutil.True(t, n <= 50, "%d lines", n)
 	})
 }
 
@@ -99,9 +97,8 @@ func TestRefusedConnectHasAHint(t *testing.T) {
 		args := adminArgs(testSub)
 		change(&args)
 		r.do(r.dial(0), args.command())
-		if log := r.log.String(); !strings.Contains(log, want) {
-			t.Errorf("no %q in the log:\n%s", want, log)
-		}
+		log := r.log.String()
+		testutil.True(t, strings.Contains(log, want), "no %q in the log:\n%s", want, log)
 	}
 	h.hangUp()
 }
@@ -126,9 +123,8 @@ func TestControllerHasOneLine(t *testing.T) {
 		end(h)
 		r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
 		log := r.log.String()[before:]
-		if strings.Count(log, want) != 1 || strings.Count(log, "\n") > 2 ||
-			strings.Count(log, "controller removed") != 1 {
-			t.Errorf("no %s, or more than that:\n%s", want, log)
-		}
+		testutil.True(t, strings.Count(log, want) == 1 && strings.Count(log, "\n") <= 2 &&
+			strings.Count(log, "controller removed") == 1, "no %s, or more than that:\n%s", want,
+			log)
 	}
 }

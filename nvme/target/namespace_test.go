@@ -50,9 +50,8 @@ func TestSwapSmaller(t *testing.T) {
 	if _, _, write = swap(true); write.CQE.Status()&^nvme.More != writeProtected {
 		t.Errorf("write: %v", write.CQE.Status())
 	}
-	if l := next.take(); len(l) != 1 {
-		t.Errorf("the device got %+v, which is write protected", l)
-	}
+	l := next.take()
+	testutil.True(t, len(l) == 1, "the device got %+v, which is write protected", l)
 }
 
 // TestSwapUnseen: hosts get no event if they see no difference, as when the same storage is opened
@@ -66,9 +65,8 @@ func TestSwapUnseen(t *testing.T) {
 	next := &recorder{Device: dev, info: func(i *backend.Info) { i.Identity = "/dev/other" }}
 	x, _ := r.exchange(NamespaceConfig{})
 	r.must(x.end(next, nil))
-	if r.w.Settle(); aer.Done {
-		t.Error("hosts are notified")
-	}
+	r.w.Settle()
+	testutil.True(t, !aer.Done, "hosts are notified")
 	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).identity(), "/dev/other",
 		"the log calls it")
 }
@@ -98,9 +96,8 @@ func TestSwapFails(t *testing.T) {
 		t.Errorf("without a device: %v %v, %+v", read.Done, st, r.target.Stats()[0])
 	}
 	r.notReady(q, readAt(0))
-	if x, old = r.exchange(NamespaceConfig{}); old != nil {
-		t.Errorf("there is no device, and swap is called with %v", old)
-	}
+	x, old = r.exchange(NamespaceConfig{})
+	testutil.True(t, old == nil, "there is no device, and swap is called with %v", old)
 	r.must(x.end(dev, nil))
 	r.ok(q, readAt(0))
 	testutil.True(t, r.target.Stats()[0].Ready, "%+v", r.target.Stats()[0])
@@ -150,13 +147,11 @@ func TestUpdateNamespace(t *testing.T) {
 	r.until("the write is refused", func() bool { return accepted.Done })
 	testutil.Equal(t, accepted.CQE.Status()&^nvme.More, writeProtected,
 		"a write that no device had when the namespace became read-only")
-	if id := h.namespace(1); id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{} {
-		t.Errorf("%+v", id)
-	}
+	id := h.namespace(1)
+	testutil.True(t, id.NSATTR == nvme.NSATTRWriteProtected && id.NGUID == [16]byte{}, "%+v", id)
 	r.w.Advance(2 * time.Second)
-	if st := hung.CQE.Status() &^ nvme.More; !hung.Done || st != notReady {
-		t.Errorf("after the new timeout: %v %v", hung.Done, st)
-	}
+	st := hung.CQE.Status() &^ nvme.More
+	testutil.True(t, hung.Done && st == notReady, "after the new timeout: %v %v", hung.Done, st)
 	dev.Release()
 	r.w.Settle()
 	cfg.ReadOnly = false
@@ -184,9 +179,8 @@ func TestUpdateKeepsAnswers(t *testing.T) {
 	if s := update("a"); s.Drive.Answered.IsZero() || s.Allocated != 4096 {
 		t.Errorf("%+v, %d bytes are allocated", s.Drive, s.Allocated)
 	}
-	if s := update("b"); !s.Drive.Answered.IsZero() || s.Drive.ID != "b" {
-		t.Errorf("%+v", s.Drive)
-	}
+	s := update("b")
+	testutil.True(t, s.Drive.Answered.IsZero() && s.Drive.ID == "b", "%+v", s.Drive)
 }
 
 // TestSwapDegraded: a device that was opened anew is no longer write protected because the old one

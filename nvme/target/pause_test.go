@@ -48,9 +48,8 @@ func TestPause(t *testing.T) {
 	commands := send()
 	r.pause() // again
 	r.target.closeDeadline = time.Millisecond
-	if err := r.target.find(testSub).namespaces.Load().get(1).quiesce(); err != nil {
-		t.Error("a reactor is told anew:", err)
-	}
+	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).quiesce(), nil,
+		"a reactor is told anew")
 	r.target.closeDeadline = closeDeadline
 	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {
 		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done,

@@ -97,9 +97,8 @@ func TestParallelQueues(t *testing.T) {
 		connect,
 		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)),
 	} {
-		if st, err := h.do(admin, c); err != nil || !st.OK() {
-			t.Fatal(err, st)
-		}
+		st, err := h.do(admin, c)
+		testutil.MustTrue(t, err == nil && st.OK(), "%v %v", err, st)
 	}
 	const queues = 16
 	var statuses [2 * queues]nvme.Status

@@ -129,13 +129,11 @@ func TestReauthenticateNot(t *testing.T) {
 	x.until("the controller ends", func() bool {
 		return x.ended() && x.io[0].Reason != nil && x.io[1].Reason != nil
 	})
-	if log := x.log.String(); strings.Count(log, "authentication failed") != 1 ||
-		!strings.Contains(log, "did not authenticate again within 1m0s") {
-		t.Errorf("no line says why:\n%s", log)
-	}
-	if _, failed := x.target.Authentications(); failed != 1 {
-		t.Errorf("%d failures", failed)
-	}
+	log := x.log.String()
+	testutil.True(t, strings.Count(log, "authentication failed") == 1 && strings.Contains(log,
+		"did not authenticate again within 1m0s"), "no line says why:\n%s", log)
+	_, failed := x.target.Authentications()
+	testutil.True(t, failed == 1, "%d failures", failed)
 	from := x.admin.Info().Remote.Addr()
 	for range 9 { // with another one a host has to wait
 		x.target.auth.Failed(testHost, from)
@@ -289,9 +287,8 @@ func TestReauthenticateSpread(t *testing.T) {
 		return n
 	}
 	x.w.Advance(everyHour * 9 / 10)
-	if n := due(); n > 0 {
-		t.Errorf("%d controllers are due more than a tenth too early", n)
-	}
+	n := due()
+	testutil.True(t, n == 0, "%d controllers are due more than a tenth too early", n)
 	before := 0
 	for i := range steps {
 		x.w.Advance(everyHour / 10 / steps)

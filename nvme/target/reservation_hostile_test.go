@@ -103,7 +103,6 @@ func TestReservationOfLostNamespace(t *testing.T) {
 	free()
 	r.until("the commands complete", func() bool { return first.Done && late.Done })
 	testutil.Equal(t, late.CQE.Status()&^nvme.More, inactiveNamespace, "")
-	if s, _ := a.report(); s.REGCTL != 1 {
-		t.Errorf("%d hosts are registered", s.REGCTL)
-	}
+	s, _ := a.report()
+	testutil.True(t, s.REGCTL == 1, "%d hosts are registered", s.REGCTL)
 }

@@ -199,10 +199,9 @@ func TestManyRegistrants(t *testing.T) {
 	}
 	h := host(1000, 1000)
 	r.status(h.io[0], register(1), tooManyRegistrants)
-	if s, list := h.report(); int(s.REGCTL) != reservation.MaxRegistrants ||
-		list[255].HostID != [16]byte{255, 0, 1} {
-		t.Errorf("%d registrants", s.REGCTL)
-	}
+	s, list := h.report()
+	testutil.True(t, int(s.REGCTL) == reservation.MaxRegistrants &&
+		list[255].HostID == [16]byte{255, 0, 1}, "%d registrants", s.REGCTL)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
@@ -223,9 +222,8 @@ func TestUnknownRegistrants(t *testing.T) {
 		case c.CQE.Status().OK():
 			made++
 		case c.CQE.Status()&^nvme.More == tooManyRegistrants && networks < 100:
-			if networks++; networks == 1 && made != 85 {
-				t.Errorf("a network has %d", made)
-			}
+			networks++
+			testutil.True(t, networks != 1 || made == 85, "a network has %d", made)
 		default:
 			t.Fatalf("%d are registered: %v", made, c.CQE.Status())
 		}

@@ -300,8 +300,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	r.must(r.target.SetDiscovery(cfg))
 	r.w.Settle()
 	testutil.True(t, changed.Done, "no event")
-	if _, list := h.discoveryLog(); len(list) != 4 ||
-		list[3].SUBTYPE != nvme.SubsystemReferral {
-		t.Errorf("%d entries", len(list))
-	}
+	_, list := h.discoveryLog()
+	testutil.True(t, len(list) == 4 && list[3].SUBTYPE == nvme.SubsystemReferral, "%d entries",
+		len(list))
 }

@@ -62,8 +62,7 @@ func (r *harness) selfTestReads() bool {
 // TestSelfTestSample: a short test reads some of a large namespace, from the first to the last
 // chunk, at a bounded rate; an extended one reports how much of it is done.
 func TestSelfTestSample(t *testing.T) {
-	dev, err := null.Open(null.Config{Size: 1<<40 + 512, BlockSize: 512})
-	testutil.Must(t, err)
+	dev := testutil.Value(null.Open(null.Config{Size: 1<<40 + 512, BlockSize: 512}))(t)
 	closeLast(t, dev)
 	d := &recorder{Device: dev, info: func(*backend.Info) {}}
 	r := newHarness(t, 1, SubsystemConfig{

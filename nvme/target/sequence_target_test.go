@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -218,9 +219,7 @@ func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) Namespace
 
 func (s *sequence) closeDevices() {
 	for _, d := range s.devices {
-		if err := d.Close(); err != nil {
-			s.t.Error(err)
-		}
+		testutil.Check(s.t, d.Close())
 	}
 }
 

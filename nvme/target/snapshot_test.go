@@ -32,10 +32,9 @@ func TestStats(t *testing.T) {
 	list := r.target.Stats()
 	testutil.MustTrue(t, len(list) == 3, "%+v", list)
 	a, b, c := list[0], list[1], list[2]
-	if a.NSID != 1 || !a.Drive.Counts || a.Drive.ID != "a" || a.Drive.Answered.IsZero() ||
-		*a.Health != full(1) {
-		t.Errorf("a drive: %+v, %+v, %+v", a, a.Drive, a.Health)
-	}
+	testutil.True(t, a.NSID == 1 && a.Drive.Counts && a.Drive.ID == "a" &&
+		!a.Drive.Answered.IsZero() && *a.Health == full(1), "a drive: %+v, %+v, %+v", a, a.Drive,
+		a.Health)
 	testutil.True(t, b.Reads == 3 && b.ReadBytes == 3072 && b.Writes == 1 &&
 		b.WrittenBytes == 2048 && b.BlockSizeBytes == 512 && b.SizeBytes != 0 && b.Ready,
 		"counters: %+v", b)
@@ -43,9 +42,8 @@ func TestStats(t *testing.T) {
 		"counters: %+v, another namespace: %+v", b, c)
 	testutil.True(t, b.Health.HostReads == u128(3) && b.Health.Temperature == 310,
 		"the drive does not count: %+v", b.Health)
-	if c.Drive != nil || c.Health.CriticalWarning != 0 || c.Degraded || c.WriteProtected {
-		t.Errorf("no drive: %+v, %+v", c, c.Health)
-	}
+	testutil.True(t, c.Drive == nil && c.Health.CriticalWarning == 0 && !c.Degraded &&
+		!c.WriteProtected, "no drive: %+v, %+v", c, c.Health)
 
 	r.target.find(testSub).namespaces.Load().get(3).degrade(r.target.log, backend.ErrDegraded)
 	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected ||
@@ -76,10 +74,9 @@ func TestStatsWaitForNoDrive(t *testing.T) {
 		close(checked)
 	}()
 	<-d.asked
-	if s := r.target.Stats()[0]; !s.Drive.Answered.IsZero() || s.Health.Temperature != 0 ||
-		s.Health.AvailableSpare != 100 {
-		t.Errorf("%+v, %+v", s.Drive, s.Health)
-	}
+	s := r.target.Stats()[0]
+	testutil.True(t, s.Drive.Answered.IsZero() && s.Health.Temperature == 0 &&
+		s.Health.AvailableSpare == 100, "%+v, %+v", s.Drive, s.Health)
 	close(d.release)
 	<-checked
 	if s := r.target.Stats()[0]; s.Drive.Answered.IsZero() || s.Health.Temperature != 300 {

@@ -217,11 +217,9 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 	for i := range n {
 		re, err := reactor.New(reactor.Config{Index: i, CPU: -1})
 		testutil.Must(t, err)
-		arena, err := mem.NewArena("stress", 64<<20)
-		testutil.Must(t, err)
+		arena := testutil.Value(mem.NewArena("stress", 64<<20))(t)
 		memory := mem.NewPool(arena, 0)
-		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: memory})
-		testutil.Must(t, err)
+		h := testutil.Value(target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: memory}))(t)
 		re.Attach(h)
 		cores = append(cores,
 			&core{

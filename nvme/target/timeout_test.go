@@ -213,9 +213,8 @@ func TestCanceledCommands(t *testing.T) {
 		l[0].Timeouts != uint64(len(all)) || dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
-	if n := r.w.Reactors[0].Memory().Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
+	n := r.w.Reactors[0].Memory().Available()
+	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 	dev.Release()
 	for _, c := range everyCommand() {
 		r.ok(q, c)

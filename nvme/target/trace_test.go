@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,9 +35,7 @@ func (r *harness) traceIO() observed.TraceQueue {
 	list := r.trace(r.target.NewTracer(observed.TraceQuery{
 		Host: testHost, Subsystem: testSub, Queue: 1,
 	}))
-	if len(list) != 1 {
-		r.t.Fatalf("%d queues", len(list))
-	}
+	testutil.MustEqual(r.t, len(list), 1, "queues")
 	return list[0]
 }
 
@@ -44,9 +43,8 @@ func block() []byte { return make([]byte, 512) }
 
 // TestRecordSize: the size of a ring is the size that transports count for it.
 func TestRecordSize(t *testing.T) {
-	if n := reflect.TypeFor[[TraceDepth]record]().Size(); n != fabric.HandlerMemory {
-		t.Errorf("%d bytes, %d are counted", n, fabric.HandlerMemory)
-	}
+	n := reflect.TypeFor[[TraceDepth]record]().Size()
+	testutil.True(t, n == fabric.HandlerMemory, "%d bytes, %d are counted", n, fabric.HandlerMemory)
 }
 
 // TestTrace: the records of commands that succeed, fail, and are not completed.
@@ -62,10 +60,8 @@ func TestTrace(t *testing.T) {
 	held := r.send(h.io[0], rw(nvme.NVMRead, 1, 4, 1, block()))
 	r.w.Advance(time.Second)
 	q := r.traceIO()
-	if len(q.Commands) != 4 || q.Missed != 0 || q.Reason != "" || q.QID != 1 ||
-		q.Host != testHost || q.Subsystem != testSub {
-		t.Fatalf("%+v", q)
-	}
+	testutil.MustTrue(t, len(q.Commands) == 4 && q.Missed == 0 && q.Reason == "" && q.QID == 1 &&
+		q.Host == testHost && q.Subsystem == testSub, "%+v", q)
 	for i, want := range []observed.TraceCommand{
 		{
 			Number: 1, State: "done", Command: "Connect", Opcode: uint16(nvme.FabricsOpcode),
@@ -89,25 +85,18 @@ func TestTrace(t *testing.T) {
 		if i == 0 {
 			want.Length = got.Length
 		}
-		if age := q.Time.Sub(got.Start); age < time.Second || age > time.Minute {
-			t.Errorf("%v old", age)
-		}
+		age := q.Time.Sub(got.Start)
+		testutil.True(t, age >= time.Second && age <= time.Minute, "%v old", age)
 		got.Start, got.CID = time.Time{}, 0
 		got.WaitSeconds, got.HostDataSeconds, got.BackendSeconds, got.ResponseSeconds = 0, 0, 0, 0
-		if got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		testutil.Equal(t, got, want, "")
 	}
 	dev.Release()
 	r.until("it completes", func() bool { return held.Done })
 	last := r.traceIO().Commands[3]
-	if last.State != "done" || last.BackendSeconds < 1 {
-		t.Errorf("%+v", last)
-	}
+	testutil.True(t, last.State == "done" && last.BackendSeconds >= 1, "%+v", last)
 	r.dial(0) // nothing is known of its peer
-	if n := len(r.trace(r.target.NewTracer(allQueues))); n != 2 {
-		t.Errorf("%d queues", n)
-	}
+	testutil.Equal(t, len(r.trace(r.target.NewTracer(allQueues))), 2, "queues")
 }
 
 // TestFollowTrace: a Tracer that follows returns each command once, and the number of missed
@@ -124,9 +113,8 @@ func TestFollowTrace(t *testing.T) {
 		seen := uint64(0)
 		for _, q := range r.trace(tr) {
 			seen += q.Missed + uint64(len(q.Commands))
-			if len(q.Commands) > TraceDepth || q.Missed > 0 != (n > TraceDepth) {
-				t.Errorf("%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
-			}
+			testutil.True(t, len(q.Commands) <= TraceDepth && q.Missed > 0 == (n > TraceDepth),
+				"%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
 		}
 		if want += uint64(n); seen != want {
 			t.Errorf("%d of %d commands", seen, want)
@@ -143,9 +131,8 @@ func TestFollowTrace(t *testing.T) {
 	}
 	h.hangUp()
 	r.until("the queues have ended", func() bool { return r.target.Sessions() == 0 })
-	if r.trace(tr); len(tr.read) > 0 {
-		t.Errorf("%d queues that have ended are known", len(tr.read))
-	}
+	r.trace(tr)
+	testutil.True(t, len(tr.read) == 0, "%d queues that have ended are known", len(tr.read))
 }
 
 type countingLoop struct {
@@ -203,18 +190,13 @@ func TestTraceDumps(t *testing.T) {
 			r.w.Settle()
 			dumps := r.target.TraceDumps(allQueues)
 			for i, q := range dumps {
-				if i >= len(tc.want) || q.Reason != tc.want[i] || len(q.Commands) == 0 {
-					t.Errorf("kept: %q, %d commands", q.Reason, len(q.Commands))
-				}
+				testutil.True(t, i < len(tc.want) && q.Reason == tc.want[i] && len(q.Commands) != 0,
+					"kept: %q, %d commands", q.Reason, len(q.Commands))
 				last := q.Commands[len(q.Commands)-1]
-				if q.QID == 1 && q.Reason != "" && (last.Command == "Read") !=
-					(last.State == "executing") {
-					t.Errorf("%+v", last)
-				}
+				testutil.True(t, q.QID != 1 || q.Reason == "" ||
+					(last.Command == "Read") == (last.State == "executing"), "%+v", last)
 			}
-			if len(dumps) != len(tc.want) {
-				t.Errorf("%d dumps, want %d", len(dumps), len(tc.want))
-			}
+			testutil.Equal(t, len(dumps), len(tc.want), "dumps")
 			// A command that takes long is nothing that the host was refused.
 			watched := strings.Contains(r.log.String(), `level=WARN msg="a command takes long"`)
 			if refused := r.recorder.Refusals(); watched != (name == "the watchdog") ||
@@ -248,22 +230,17 @@ func TestManyDumps(t *testing.T) {
 		return n
 	}
 	for range maxDumpsOfPeer {
-		if !keep(1) {
-			t.Error("the first ones are not kept")
-		}
+		testutil.True(t, keep(1), "the first ones are not kept")
 	}
-	if keep(1) || !keep(2) {
-		t.Error("one address keeps more than its share, or another one keeps none")
-	}
+	testutil.True(t, !keep(1) && keep(2),
+		"one address keeps more than its share, or another one keeps none")
 	if now = now.Add(dumpEvery); !keep(1) || count(1) != maxDumpsOfPeer {
 		t.Errorf("%d of one address", count(1))
 	}
 	for i := range 100 {
 		keep(3 + i)
 	}
-	if n := len(r.target.TraceDumps(allQueues)); n != maxDumps {
-		t.Errorf("%d are kept", n)
-	}
+	testutil.Equal(t, len(r.target.TraceDumps(allQueues)), maxDumps, "are kept")
 	for i := range 2 * maxDumps { // of reactors that were all allowed to
 		d.add(observed.TraceQueue{Remote: testAddr(i % 6), Time: now})
 	}
@@ -275,9 +252,7 @@ func TestManyDumps(t *testing.T) {
 	d.expire(now.Add(dumpsFor))
 	left := len(d.list)
 	d.mu.Unlock()
-	if left > 0 {
-		t.Errorf("%d are left", left)
-	}
+	testutil.True(t, left == 0, "%d are left", left)
 }
 
 func testAddr(i int) netip.AddrPort {

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -141,14 +142,11 @@ func TestTurns(t *testing.T) {
 							i, ios, work, turnWork)
 					}
 					read := r.send(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
-					if !read.Done || !read.CQE.Status().OK() {
-						t.Fatalf("a read of another host waits")
-					}
+					testutil.MustTrue(t, read.Done && read.CQE.Status().OK(),
+						"a read of another host waits")
 					d.take()
 				}
-				if total < 48 {
-					t.Errorf("%d IOs in 100 polls", total)
-				}
+				testutil.True(t, total >= 48, "%d IOs in 100 polls", total)
 				f.Hold(nil)
 				r.w.Settle()
 				if _, work := d.take(); work < flowWork || work >= flowWork+turnWork {
@@ -156,13 +154,11 @@ func TestTurns(t *testing.T) {
 				}
 				held := f.Held()
 				r.send(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
-				if f.Held() != held+1 {
-					t.Error("a read of another host does not reach the device")
-				}
+				testutil.True(t, f.Held() == held+1,
+					"a read of another host does not reach the device")
 				f.Release()
-				if d.most > kind.piece {
-					t.Errorf("the device gets %d bytes, want at most %d", d.most, kind.piece)
-				}
+				testutil.True(t, d.most <= kind.piece, "the device gets %d bytes, want at most %d",
+					d.most, kind.piece)
 				again = false
 				r.until("all end", func() bool {
 					for len(all) > 0 && all[0].Done {
@@ -229,9 +225,8 @@ func TestTurnsByBytes(t *testing.T) {
 				if other.name == "compare" {
 					b *= 2
 				}
-				if a+b < 200<<20 || max(a, b)-min(a, b) > (a+b)/20 {
-					t.Errorf("%d MiB and %d MiB", a>>20, b>>20)
-				}
+				testutil.True(t, a+b >= 200<<20 && max(a, b)-min(a, b) <= (a+b)/20,
+					"%d MiB and %d MiB", a>>20, b>>20)
 				many.hangUp()
 				few.hangUp()
 			})
@@ -265,13 +260,10 @@ func TestPostponed(t *testing.T) {
 				all = append(all, list)
 			}
 			r.w.Settle()
-			if h.inUse != most {
-				t.Errorf("%d compounds, want %d", h.inUse, most)
-			}
+			testutil.Equal(t, h.inUse, most, "compounds")
 			other := r.send(b.io[0], kind.make(1, 0))
-			if r.w.Settle(); h.inUse != most+1 {
-				t.Errorf("%d compounds with that of another host", h.inUse)
-			}
+			r.w.Settle()
+			testutil.True(t, h.inUse == most+1, "%d compounds with that of another host", h.inUse)
 			last := all[4][99]
 			r.abortAndHangUp(a, 5, last, 4)
 			f.Release()
@@ -393,14 +385,11 @@ func TestTurnsAtLimits(t *testing.T) {
 	// The end of a queue ends the commands that wait.
 	c := r.send(q, rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil))
 	r.w.Advance(2 * time.Second)
-	if c.Done {
-		t.Error("it does not wait")
-	}
+	testutil.True(t, !c.Done, "it does not wait")
 	q.HangUp()
 	r.w.Settle()
-	if n := q.Outstanding(); n > 0 {
-		t.Errorf("%d commands of a queue that has ended are outstanding", n)
-	}
+	n := q.Outstanding()
+	testutil.True(t, n == 0, "%d commands of a queue that has ended are outstanding", n)
 }
 
 // TestTurnsOfPairs: a pair of another host waits for one pair of each host, not for all that have
@@ -438,13 +427,10 @@ func TestTurnsOfPairs(t *testing.T) {
 	for _, q := range a.io {
 		after += q.Outstanding()
 	}
-	if before < 100 || before-after > 3*2 {
-		t.Errorf("%d commands of the host before, %d after a pair of another one", before, after)
-	}
+	testutil.True(t, before >= 100 && before-after <= 3*2,
+		"%d commands of the host before, %d after a pair of another one", before, after)
 	r.w.Settle()
-	if len(order) != 10 || !slices.IsSorted(order) {
-		t.Errorf("order %v", order)
-	}
+	testutil.True(t, len(order) == 10 && slices.IsSorted(order), "order %v", order)
 }
 
 // slowLoop is a loop with a clock that moves without timers.
@@ -485,9 +471,8 @@ func TestTurnsTakeTime(t *testing.T) {
 	h.run()
 	for _, c := range all {
 		r.until("a command completes", func() bool { return c.Done })
-		if st := c.CQE.Status(); !st.OK() {
-			t.Error(st)
-		}
+		st := c.CQE.Status()
+		testutil.True(t, st.OK(), "%v", st)
 	}
 }
 
@@ -512,9 +497,8 @@ func TestRefusedInTurns(t *testing.T) {
 			d.take()
 			c := r.send(q, kind.make(1, 0))
 			r.w.Step()
-			if n, _ := d.take(); n == 0 || r.raw[0].turns.Empty() {
-				t.Fatalf("the device has %d pieces", n)
-			}
+			n, _ := d.take()
+			testutil.MustTrue(t, n != 0 && !r.raw[0].turns.Empty(), "the device has %d pieces", n)
 			aborted := reservation.Host{HostID: testHostID, NQN: testHost}
 			r.raw[0].channels[0].setAccess(nil, &fence{
 				aborted: map[reservation.Host]bool{aborted: true}, drained: func() {},
@@ -541,9 +525,8 @@ func TestSpareCompounds(t *testing.T) {
 	}
 	for _, c := range all {
 		r.until("all are done", func() bool { return c.Done })
-		if st := c.CQE.Status(); !st.OK() {
-			t.Fatal(st)
-		}
+		st := c.CQE.Status()
+		testutil.MustTrue(t, st.OK(), "%v", st)
 	}
 	h, n := r.target.handlers[0], 0
 	for range h.compounds.All() {
@@ -581,15 +564,11 @@ func TestTimeoutsOfOthers(t *testing.T) {
 		}
 	}
 	r.w.Settle()
-	if last.Done || read.Done {
-		t.Fatal("it was not postponed, or the read is done")
-	}
+	testutil.MustTrue(t, !last.Done && !read.Done, "it was not postponed, or the read is done")
 	for !last.Done {
 		r.w.Advance(time.Duration(timeoutInterval))
 	}
-	if !read.Done {
-		t.Error("the command of the other host is not given up")
-	}
+	testutil.True(t, read.Done, "the command of the other host is not given up")
 }
 
 // TestPostponedEnd: commands of a host at a device that hangs keep its other commands from being
@@ -618,9 +597,7 @@ func TestPostponedEnd(t *testing.T) {
 		}
 	}
 	r.w.Settle()
-	if a.io[4].Outstanding() == 0 {
-		t.Fatal("nothing is postponed")
-	}
+	testutil.MustTrue(t, a.io[4].Outstanding() != 0, "nothing is postponed")
 	r.w.Advance(time.Minute)
 	for i, c := range all {
 		st := c.CQE.Status()
@@ -631,9 +608,8 @@ func TestPostponedEnd(t *testing.T) {
 	f.Release()
 	r.w.Advance(time.Second)
 	r.ok(a.io[0], rw(nvme.NVMVerify, 1, 0, 1, nil))
-	if h.inUse != 0 || h.moves != 0 {
-		t.Errorf("%d compounds and %d moves are left", h.inUse, h.moves)
-	}
+	testutil.True(t, h.inUse == 0 && h.moves == 0, "%d compounds and %d moves are left", h.inUse,
+		h.moves)
 }
 
 // abortAndHangUp aborts command c of queue sqid of a host, which the device does not have. Then it

@@ -150,9 +150,8 @@ func TestWriteUncorrectable(t *testing.T) {
 			}
 			e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
 				logCommand(nvme.LogError, 64, 0)).Data)
-			if r.must(err); e.LBA != 31 {
-				t.Errorf("the error log names block %d", e.LBA)
-			}
+			r.must(err)
+			testutil.True(t, e.LBA == 31, "the error log names block %d", e.LBA)
 			r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, 1))
 			if got := h.selfTestEnds(); got.FLBA != 30 || got.SCT != 2 || got.SC != 0x81 {
 				t.Errorf("self-test: %+v", got)
@@ -192,13 +191,10 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 	testutil.Equal(t, len(store.blocks()), 33, "ranges")
 	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
-	if r.must(err); id.ONCS&nvme.ONCSWriteUncorrectable == 0 {
-		t.Errorf("ONCS %#x", id.ONCS)
-	}
+	r.must(err)
+	testutil.True(t, id.ONCS&nvme.ONCSWriteUncorrectable != 0, "ONCS %#x", id.ONCS)
 	limits := r.ok(h.admin, identifyCommand(nvme.CNSCommandSetController, 0)).Data
-	if got := 4096 << limits[2]; got != marks.Max {
-		t.Errorf("WUSL: %d bytes", got)
-	}
+	testutil.Equal(t, 4096<<limits[2], marks.Max, "WUSL: bytes")
 }
 
 // TestMarksAreStored: a command that changes the marks of storage that outlives the target
@@ -226,12 +222,10 @@ func TestMarksAreStored(t *testing.T) {
 	rec := dev.Device.(*recorder)
 	rec.take()
 	waits(rw(nvme.NVMWrite, 1, 6, 1, make([]byte, 512)))
-	if l := rec.take(); len(l) != 1 || l[0].Flags&backend.FUA == 0 {
-		t.Errorf("the device got %+v", l)
-	}
-	if got := store.blocks(); !reflect.DeepEqual(got, [][2]int64{{5, 6}, {7, 8}}) {
-		t.Errorf("kept: %v", got)
-	}
+	l := rec.take()
+	testutil.True(t, len(l) == 1 && l[0].Flags&backend.FUA != 0, "the device got %+v", l)
+	got := store.blocks()
+	testutil.True(t, reflect.DeepEqual(got, [][2]int64{{5, 6}, {7, 8}}), "kept: %v", got)
 	r.ok(q, readAt(6))
 
 	store.fail(errors.New("full"))
@@ -325,9 +319,8 @@ func TestMarksOfStorageThatComesBack(t *testing.T) {
 	r.status(q, readAt(7), unrecovered)
 	store.fail(nil)
 	r.ok(q, rw(nvme.NVMWrite, 1, 7, 1, fill(1, 512)))
-	if l := store.blocks(); l != nil {
-		t.Errorf("kept: %v", l)
-	}
+	l := store.blocks()
+	testutil.True(t, l == nil, "kept: %v", l)
 }
 
 // TestCutDoesNotWait: storage that has become smaller while the target was stopped is added while

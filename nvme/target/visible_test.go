@@ -116,9 +116,8 @@ func TestHiddenBeforeItIsOpened(t *testing.T) {
 		dev.Release()
 	}
 	r.until("the command completes", func() bool { return flush.Done })
-	if ios := hidden.take(); len(ios) > 0 {
-		t.Errorf("the device has got %+v", ios)
-	}
+	ios := hidden.take()
+	testutil.True(t, len(ios) == 0, "the device has got %+v", ios)
 }
 
 // TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device

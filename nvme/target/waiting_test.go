@@ -41,9 +41,8 @@ func TestAdmitsInTurns(t *testing.T) {
 	for ; h.gate.Ready(); polls++ {
 		h.Poll(64)
 		now := waiting()
-		if n := before[0] - now[0] + before[1] - now[1]; n > qos.AdmitMost {
-			t.Errorf("%d commands in one poll", n)
-		}
+		n := before[0] - now[0] + before[1] - now[1]
+		testutil.True(t, n <= qos.AdmitMost, "%d commands in one poll", n)
 		testutil.True(t, polls != 0 || (now[0] == before[0]) != (now[1] == before[1]),
 			"not in turns: %v, before %v", now, before)
 		before = now

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -33,9 +34,8 @@ func TestHoldSteps(t *testing.T) {
 		for ; ch.inflight < n; steps++ {
 			before := ch.inflight
 			r.w.Step()
-			if ch.inflight > before+batchSize || ch.inflight == before {
-				t.Fatalf("a step gives the device %d", ch.inflight-before)
-			}
+			testutil.MustTrue(t, ch.inflight <= before+batchSize && ch.inflight != before,
+				"a step gives the device %d", ch.inflight-before)
 		}
 		looked, ended := 0, false
 		l := &await{done: func() { ended = true }}
@@ -44,15 +44,12 @@ func TestHoldSteps(t *testing.T) {
 			t.Error("an IO that the device has is withdrawn, or none is left for the next turn")
 		}
 		for ; !ended; steps++ {
-			if looked > batchSize {
-				t.Fatalf("a search looks at %d at a time", looked)
-			}
+			testutil.MustTrue(t, looked <= batchSize, "a search looks at %d at a time", looked)
 			looked = 0
 			r.w.Step()
 		}
-		if want := n / batchSize; steps < want {
-			t.Errorf("%d IOs take %d steps, want at least %d", n, steps, want)
-		}
+		want := n / batchSize
+		testutil.True(t, steps >= want, "%d IOs take %d steps, want at least %d", n, steps, want)
 		*ch.sent, ch.inflight, ch.dev = list.List[backend.IO]{}, 0, dev
 	}
 }
@@ -103,15 +100,12 @@ func TestPreemptSteps(t *testing.T) {
 			}
 			return doneOf(all) > 0
 		})
-		if n := doneOf(all); n == len(all) {
-			t.Fatalf("%s: all at once", preemption.name)
-		}
+		testutil.MustTrue(t, doneOf(all) != len(all), "%s: all at once", preemption.name)
 		p.dev.Full(false)
 		p.allDone(all, nvme.AbortedPreempt)
 		p.allDone([]*fabrictest.Command{c}, nvme.Success)
-		if len(p.reached) > 0 {
-			t.Errorf("%s: %d writes reach the device", preemption.name, len(p.reached))
-		}
+		testutil.True(t, len(p.reached) == 0, "%s: %d writes reach the device", preemption.name,
+			len(p.reached))
 		p.nothingLeft()
 	}
 }
@@ -143,9 +137,7 @@ func TestEndSteps(t *testing.T) {
 	p.b.hangUp()
 	h := p.raw[1]
 	left := h.channels[0].waiting
-	if left == 0 || !h.walking {
-		t.Fatal("all at once")
-	}
+	testutil.MustTrue(t, left != 0 && h.walking, "all at once")
 	p.dev.Full(false)
 	p.until("the queues end", func() bool {
 		before := h.channels[0].waiting
@@ -155,9 +147,7 @@ func TestEndSteps(t *testing.T) {
 		}
 		return p.target.Sessions() == 2
 	})
-	if len(p.reached) > 0 {
-		t.Errorf("%d writes reach the device", len(p.reached))
-	}
+	testutil.True(t, len(p.reached) == 0, "%d writes reach the device", len(p.reached))
 	p.nothingLeft()
 }
 
@@ -175,9 +165,7 @@ func TestPollPastHeld(t *testing.T) {
 	ch.pollOrSettle()
 	for ch.h.Poll(64) > 0 {
 	}
-	if !ch.pending.Empty() {
-		t.Error("some are still pending")
-	}
+	testutil.True(t, ch.pending.Empty(), "some are still pending")
 	ch.lock, ch.waiting, ch.dev = nil, 0, dev
 }
 
@@ -198,15 +186,11 @@ func TestOneLookForTimeouts(t *testing.T) {
 	for range h.walks[ownWalk].All() {
 		n++
 	}
-	if n != 1 {
-		t.Errorf("%d looks wait", n)
-	}
+	testutil.Equal(t, n, 1, "looks wait")
 	h.inPieces(h.walkOn, func() { h.walking = false })
 	r.w.Advance(time.Minute)
 	for _, c := range all {
-		if !c.Done {
-			t.Error("a command is not given up")
-		}
+		testutil.True(t, c.Done, "a command is not given up")
 	}
 	dev.Release()
 	r.w.Settle()
@@ -240,9 +224,7 @@ func TestLongRounds(t *testing.T) {
 		r.w.Step()
 		return all[0].Done && r.target.Sessions() == 2
 	})
-	if left == 0 {
-		t.Error("they had to wait for the round")
-	}
+	testutil.True(t, left != 0, "they had to wait for the round")
 	dev.Full(false)
 	r.w.Settle()
 }
@@ -265,9 +247,7 @@ func TestPreemptLeavesOthers(t *testing.T) {
 		all = append(all, r.send(b.io[len(all)/100], c))
 	}
 	flush := r.send(other.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
-	if payer.postponed.Empty() {
-		t.Fatal("nothing is postponed")
-	}
+	testutil.MustTrue(t, !payer.postponed.Empty(), "nothing is postponed")
 	c := r.send(a.io[0], preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive))
 	r.until("the preempt completes", func() bool { return c.Done })
 	dev.Full(false)

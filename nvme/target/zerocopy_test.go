@@ -44,8 +44,7 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 		got[statSectors] != 16 {
 		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
 	}
-	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	testutil.Must(t, err)
+	gone := testutil.Value(b.h.t.RemoveNamespace(testSub, 1))(t)
 	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
 	testutil.True(t, !b.h.WriterWaits(reqs[0]), "a writer waits, although there is none")
 	b.h.EndZeroCopy(reqs[0])
@@ -131,8 +130,7 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 		got[statSectors+1] != 128 {
 		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
 	}
-	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	testutil.Must(t, err)
+	gone := testutil.Value(b.h.t.RemoveNamespace(testSub, 1))(t)
 	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
 	b.h.Execute(reqs[3:4]) // its data came in time
 	b.h.Close(b.io)
@@ -151,11 +149,9 @@ func TestNoZeroCopyWrite(t *testing.T) {
 	for _, inCapsule := range []bool{false, true} {
 		b.q.noZeroCopy = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {
-			if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 64<<10 {
-				t.Errorf("in capsule %v: zero copy %v, %d segments, %d bytes", inCapsule,
-					r.ZeroCopy,
-					len(r.Segs), r.Length)
-			}
+			testutil.True(t, !r.ZeroCopy && len(r.Segs) == 0 && r.Length == 64<<10,
+				"in capsule %v: zero copy %v, %d segments, %d bytes", inCapsule, r.ZeroCopy,
+				len(r.Segs), r.Length)
 			b.h.Abandon(r)
 		}
 	}

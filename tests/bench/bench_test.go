@@ -32,9 +32,8 @@ func TestFloorServesEveryShape(t *testing.T) {
 		go func() { served <- serveFloor(port, anyCPU, traffic) }()
 		// with one processor the sides take turns of 10 ms
 		iops := testutil.Value(loadFloor(port, anyCPU, traffic, 50*time.Millisecond))(t)
-		if l := traffic.latency; l != nil && l.Quantile(0.5) <= 0 {
-			t.Errorf("%+v: no latency", w)
-		}
+		l := traffic.latency
+		testutil.True(t, l == nil || l.Quantile(0.5) > 0, "%+v: no latency", w)
 		if err := <-served; err != nil || iops == 0 {
 			t.Errorf("%+v: %v answers a second, server: %v", traffic, iops, err)
 		}
@@ -54,9 +53,8 @@ func TestWorkloads(t *testing.T) {
 				reads++
 			}
 		}
-		if got := 100 * reads / len(w.pattern()); got != w.Reads {
-			t.Errorf("%q: the floor reads %d %%, want %d", w.Name, got, w.Reads)
-		}
+		got := 100 * reads / len(w.pattern())
+		testutil.True(t, got == w.Reads, "%q: the floor reads %d %%, want %d", w.Name, got, w.Reads)
 	}
 	testutil.True(t, len(few) < len(all) && names["4K random 70/30 QD 32 on 16 queues"],
 		"%d workloads, with -all %d", len(few), len(all))

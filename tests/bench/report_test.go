@@ -23,10 +23,9 @@ func TestLabReport(t *testing.T) {
 	text := testutil.Value(os.ReadFile(filepath.Join(dir, "lab.json")))(t)
 	var p report
 	testutil.Must(t, json.Unmarshal(text, &p))
-	if len(p.Rows) != 4 || p.Rounds != 1 || p.Rows[0].Ratio.Median != 0.5 ||
-		p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
-		t.Errorf("rows: %s", text)
-	}
+	testutil.True(t, len(p.Rows) == 4 && p.Rounds == 1 && p.Rows[0].Ratio.Median == 0.5 &&
+		p.Rows[1].Ratio.Median == 1.2 && p.Rows[1].AtLeast == 1 && p.Rows[2].Ratio == nil,
+		"rows: %s", text)
 	testutil.True(t, len(p.Notes) == 1 && len(p.Machine.Loads) == 2, "notes %q, loads %v", p.Notes,
 		p.Machine.Loads)
 	var table bytes.Buffer
@@ -42,9 +41,8 @@ func TestLabReport(t *testing.T) {
 			"p50 over nvmet's",
 		"3 of 4 met.",
 	} {
-		if !strings.Contains(squeezed, want) {
-			t.Errorf("%q is not in the table:\n%s", want, table.String())
-		}
+		testutil.True(t, strings.Contains(squeezed, want), "%q is not in the table:\n%s", want,
+			table.String())
 	}
 	picture := testutil.Value(os.Open(filepath.Join(dir, "lab.svg")))(t)
 	defer picture.Close()
@@ -76,10 +74,9 @@ func TestResults(t *testing.T) {
 		}
 	}
 	unmeasured := []bound{{value: func(measured) []float64 { return nil }}}
-	if len(evaluateAll(unmeasured, nil, true)) != 1 ||
-		len(evaluateAll(unmeasured, nil, false)) != 0 {
-		t.Error("unmeasured claims must be reported if everything was to be measured, only then")
-	}
+	testutil.True(t, len(evaluateAll(unmeasured, nil, true)) == 1 &&
+		len(evaluateAll(unmeasured, nil, false)) == 0,
+		"unmeasured claims must be reported if everything was to be measured, only then")
 }
 
 // TestEveryClaimIsMeasured: every claim is about rows that are measured without further options.
@@ -130,8 +127,7 @@ func everyFigure(group, name string) []record {
 func wantResults(t *testing.T, bounds []bound, records []record) {
 	t.Helper()
 	for _, b := range bounds {
-		if c := b.evaluate(records); c.Value == nil {
-			t.Errorf("%s: %s", c.Claim, c.Result)
-		}
+		c := b.evaluate(records)
+		testutil.True(t, c.Value != nil, "%s: %s", c.Claim, c.Result)
 	}
 }

@@ -31,9 +31,7 @@ func TestZeroAllocation(t *testing.T) {
 				run := func() {
 					for range ios {
 						for q.Free() == 0 {
-							if err := collect(q, done[:]); err != nil {
-								t.Fatal(err)
-							}
+							testutil.Must(t, collect(q, done[:]))
 						}
 						i++
 						data := buf[i%q.Depth()*size:][:size]
@@ -42,14 +40,10 @@ func TestZeroAllocation(t *testing.T) {
 						} else {
 							op.Read(1, slba, uint32(size/512), data)
 						}
-						if _, err := q.Submit(&op); err != nil {
-							t.Fatal(err)
-						}
+						testutil.Value(q.Submit(&op))(t)
 					}
 					for q.Outstanding() > 0 {
-						if err := collect(q, done[:]); err != nil {
-							t.Fatal(err)
-						}
+						testutil.Must(t, collect(q, done[:]))
 					}
 				}
 				run() // buffers, free lists and tables grow

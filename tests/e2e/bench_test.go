@@ -113,9 +113,8 @@ func TestBenchRefusals(t *testing.T) {
 		c, s := h.connection("tcp"), benchSettings("randwrite")
 		change(&c, &s)
 		r, err := bench.Measure(testutil.Context(t), c, s, "e2e", nil)
-		if err == nil || !strings.Contains(err.Error(), want) || r != nil && len(r.Runs) > 0 {
-			t.Errorf("%v, want %s", err, want)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), want) &&
+			(r == nil || len(r.Runs) == 0), "%v, want %s", err, want)
 	}
 }
 
@@ -226,10 +225,9 @@ func TestBenchHungTarget(t *testing.T) {
 	r, err := bench.Measure(testutil.Context(t), c, s, "e2e",
 		func(bench.Progress) { g.set(true, nil) })
 	g.set(false, nil)
-	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
-		r.Runs[0].Groups[0].Reads == nil {
-		t.Errorf("%v, report: %+v", err, r)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"no answer for 2s, with 8 commands") && r.Runs[0].Groups[0].Reads != nil, "%v, report: %+v",
+		err, r)
 }
 
 // TestBenchKeys: keys come from files, and no output contains them.

@@ -104,9 +104,8 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
 	_, err := host.Connect(ctx, plain, o)
-	if r, is := errors.AsType[auth.Refused](err); !is || r.Reason != auth.ConcatenationMismatch {
-		t.Errorf("without concatenation: %v", err)
-	}
+	r, is := errors.AsType[auth.Refused](err)
+	testutil.True(t, is && r.Reason == auth.ConcatenationMismatch, "without concatenation: %v", err)
 	secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
 	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
 	defer c.Close()

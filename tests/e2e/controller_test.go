@@ -126,9 +126,8 @@ func TestScan(t *testing.T) {
 			nvme.LogSelfTest:     nvme.SelfTestLogSize,
 			nvme.LogEffects:      nvme.EffectsLogSize, nvme.LogChangedNamespaces: 4096,
 		} {
-			if _, err := hosttest.GetLog(ctx, c, lid, nvme.NSIDAll, 0, n, 0, false); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t,
+				testutil.Err(hosttest.GetLog(ctx, c, lid, nvme.NSIDAll, 0, n, 0, false)))
 		}
 		if c.Version() >= nvme.Version20 {
 			if b, err := c.Identify(ctx, nvme.CNSIndependentNamespace, 1, 0); err != nil {

@@ -271,10 +271,8 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 			run()
 			run()
 			got := tc.count(tc.runs, run)
-			if got > tc.most {
-				t.Errorf("%.0f allocations in %d commands, want at most %.0f", got, commands,
-					tc.most)
-			}
+			testutil.True(t, got <= tc.most, "%.0f allocations in %d commands, want at most %.0f",
+				got, commands, tc.most)
 			t.Logf("%.0f allocations in %d commands", got, commands)
 		})
 	}

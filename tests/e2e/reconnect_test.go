@@ -54,7 +54,6 @@ func TestMassReconnect(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatalf("%v\n%s", err, h.Log)
 	}
-	if u := h.usage(variants[0]); u.Connections != 2*hosts || u.Evicted != 0 || u.Refused != 0 {
-		t.Errorf("%+v", u)
-	}
+	u := h.usage(variants[0])
+	testutil.True(t, u.Connections == 2*hosts && u.Evicted == 0 && u.Refused == 0, "%+v", u)
 }

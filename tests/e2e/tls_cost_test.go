@@ -99,9 +99,8 @@ func newSealer(t *testing.T, size int) func(n int) float64 {
 	return func(n int) float64 {
 		before := processorTime(t, unix.RUSAGE_THREAD)
 		for i := range n {
-			if _, ok := a.Seal(r.Bytes()[4096+size:], uint64(i), v, 0, size, 16<<10, 23); !ok {
-				t.Fatal("not sealed")
-			}
+			_, ok := a.Seal(r.Bytes()[4096+size:], uint64(i), v, 0, size, 16<<10, 23)
+			testutil.MustTrue(t, ok, "not sealed")
 		}
 		return (processorTime(t, unix.RUSAGE_THREAD) - before) * 1e6 / float64(n)
 	}

@@ -81,17 +81,15 @@ func TestTLSOpenSSLClient(t *testing.T) {
 	testutil.Value(client.in.Write(greeting()))(h.T)
 	var resp pdu.ICResp
 	client.read(t, resp[:])
-	if f := resp.Check(); !f.OK() || resp.Header().Type() != pdu.TypeICResp {
-		t.Errorf("%v: % x", f, resp)
-	}
+	f := resp.Check()
+	testutil.True(t, f.OK() && resp.Header().Type() == pdu.TypeICResp, "%v: % x", f, resp)
 	capsule, _ := connectCapsule(true)
 	testutil.Value(client.in.Write(capsule))(h.T)
 	var connected pdu.CapsuleResp
 	client.read(t, connected[:])
-	if st := connected.CQE().Status(); !st.OK() ||
-		connected.Header().Type() != pdu.TypeCapsuleResp {
-		t.Errorf("%v: % x", st, connected)
-	}
+	st := connected.CQE().Status()
+	testutil.True(t, st.OK() && connected.Header().Type() == pdu.TypeCapsuleResp, "%v: % x", st,
+		connected)
 }
 
 // TestTLSOpenSSLServer: our host connects to the server of OpenSSL, which reads its ICReq, and
@@ -125,9 +123,8 @@ func TestTLSOpenSSLServer(t *testing.T) {
 	}()
 	var req pdu.ICReq
 	server.read(t, req[:])
-	if f := req.Check(); !f.OK() || req.Header().Type() != pdu.TypeICReq {
-		t.Errorf("%v: % x", f, req)
-	}
+	f := req.Check()
+	testutil.True(t, f.OK() && req.Header().Type() == pdu.TypeICReq, "%v: % x", f, req)
 	var resp pdu.ICResp
 	resp.Set(&pdu.Params{MaxH2CData: 4096})
 	testutil.Value(server.in.Write(resp[:]))(h.T)

@@ -90,10 +90,7 @@ type Harness struct {
 // Parse parses a configuration file with this text.
 func Parse(t testing.TB, text string) *config.Config {
 	t.Helper()
-	c, err := app.Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(app.Parse("test.yaml", []byte(text), nil))(t)
 	return c
 }
 
@@ -142,9 +139,8 @@ func newFabric(o Options) *verbstest.Fabric {
 func (h *Harness) closeFabric() {
 	h.Fabric.Close()
 	for _, machine := range []string{TargetMachine, HostMachine} {
-		if live := h.Fabric.Live(machine); live != (verbstest.Counts{}) {
-			h.T.Errorf("RDMA objects of the %s are left: %+v", machine, live)
-		}
+		testutil.Equal(h.T, h.Fabric.Live(machine), (verbstest.Counts{}),
+			"RDMA objects of the %s are left", machine)
 	}
 }
 
@@ -152,21 +148,14 @@ func (h *Harness) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	// The arenas report leaked memory.
-	if err := h.Server.Stop(ctx); err != nil {
-		h.T.Errorf("stop: %v", err)
-	}
+	testutil.Equal(h.T, h.Server.Stop(ctx), nil, "stop")
 	if h.Target != nil {
-		if n := h.Target.Sessions(); n != 0 {
-			h.T.Errorf("%d sessions are left", n)
-		}
-		if c := h.Target.Controllers(); len(c) > 0 {
-			h.T.Errorf("controllers are left: %+v", c)
-		}
+		testutil.Equal(h.T, h.Target.Sessions(), 0, "sessions are left")
+		c := h.Target.Controllers()
+		testutil.True(h.T, len(c) == 0, "controllers are left: %+v", c)
 	}
 	for _, d := range h.devices {
-		if err := d.Close(); err != nil {
-			h.T.Error(err)
-		}
+		testutil.Check(h.T, d.Close())
 	}
 	if h.T.Failed() {
 		h.T.Logf("log of the target:\n%s", h.Log)
@@ -176,9 +165,7 @@ func (h *Harness) stop() {
 // Must fails the test if err is not nil.
 func (h *Harness) Must(err error) {
 	h.T.Helper()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	testutil.Must(h.T, err)
 }
 
 // Until waits until cond returns true; the text names the event.
@@ -217,9 +204,7 @@ func (h *Harness) Open(c *host.Controller, qid uint16, size int) *host.Queue {
 	q, err := c.OpenQueue(testutil.Context(h.T), qid, size)
 	h.Must(err)
 	h.T.Cleanup(func() {
-		if err := q.Close(); err != nil {
-			h.T.Errorf("close queue %d: %v", qid, err)
-		}
+		testutil.Equal(h.T, q.Close(), nil, "close queue %d", qid)
 	})
 	return q
 }
@@ -250,9 +235,6 @@ func (h *Harness) RAM(size int64, blockSize int) backend.Device {
 // OpenRAM opens a RAM device.
 func OpenRAM(t testing.TB, size int64, blockSize int) backend.Device {
 	t.Helper()
-	d, err := ram.Open(ram.Config{Size: size, BlockSize: blockSize})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: blockSize}))(t)
 	return d
 }

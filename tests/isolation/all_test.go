@@ -35,9 +35,8 @@ func TestAllCulprits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("NVMF_ISOLATION_SEED"); s != "" {
 		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed, err = strconv.ParseUint(s, 10, 64)
+		testutil.MustTrue(t, err == nil, "%v", err)
 	}
 	t.Logf("NVMF_ISOLATION_SEED=%d", seed)
 	for _, link := range onBoth {

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // latencies counts latencies in buckets that are at most a 32nd of their values wide, so that a run
@@ -82,7 +84,6 @@ func TestLatencies(t *testing.T) {
 		l.note(time.Duration(i+1) * time.Microsecond)
 	}
 	got, most := l.p99(), l.worst()
-	if got < 991*time.Microsecond || got > 1024*time.Microsecond || most < time.Millisecond {
-		t.Errorf("p99 %v, longest %v", got, most)
-	}
+	testutil.True(t, got >= 991*time.Microsecond && got <= 1024*time.Microsecond &&
+		most >= time.Millisecond, "p99 %v, longest %v", got, most)
 }

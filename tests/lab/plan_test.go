@@ -406,9 +406,8 @@ func TestMatching(t *testing.T) {
 		"TestScenarios/connect": 6, "TestScenarios/connect/rxe$": 1, "TestScenarios/^fio$/siw": 1,
 		"TestScenarios": len(everything(all)), "": len(everything(all)),
 	} {
-		if got := matching(everything(all), pattern); len(got) != want {
-			t.Errorf("%q names %d jobs, want %d", pattern, len(got), want)
-		}
+		got := matching(everything(all), pattern)
+		testutil.True(t, len(got) == want, "%q names %d jobs, want %d", pattern, len(got), want)
 	}
 }
 
@@ -423,9 +422,7 @@ func TestCovers(t *testing.T) {
 		testutil.True(t, len(s.covers) != 0, "%s covers nothing", s.name)
 		for _, dir := range s.covers {
 			covered[dir] = true
-			if _, err := os.Stat("../../" + dir); err != nil {
-				t.Errorf("%s: %v", s.name, err)
-			}
+			testutil.Equal(t, testutil.Err(os.Stat("../../"+dir)), nil, "%s", s.name)
 		}
 	}
 	out := testutil.Value(exec.Command("go", "list", "-deps", "-f",
@@ -461,8 +458,7 @@ func TestProgress(t *testing.T) {
 		testutil.Equal(t, p.end(step.id, "passed", step.seconds), step.want, "")
 	}
 	testutil.Must(t, p.expected.save(file))
-	if d, err = loadDurations(file); err != nil || d["a/tcp"] != 70 || d["b/tcp"] != 240 ||
-		d["sample:c/tcp"] != 1 {
-		t.Errorf("after saving: %v, %v", d, err)
-	}
+	d, err = loadDurations(file)
+	testutil.True(t, err == nil && d["a/tcp"] == 70 && d["b/tcp"] == 240 && d["sample:c/tcp"] == 1,
+		"after saving: %v, %v", d, err)
 }

@@ -169,9 +169,8 @@ func TestChain(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("NVMF_LIVE_SEED"); s != "" {
 		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed, err = strconv.ParseUint(s, 10, 64)
+		testutil.MustTrue(t, err == nil, "%v", err)
 	}
 	t.Logf("NVMF_LIVE_SEED=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

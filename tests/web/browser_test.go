@@ -69,9 +69,8 @@ func (b *browser) clean(expected ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.problems {
-		if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(p, e) }) {
-			b.t.Errorf("the console shows: %s", p)
-		}
+		testutil.True(b.t, slices.ContainsFunc(expected,
+			func(e string) bool { return strings.Contains(p, e) }), "the console shows: %s", p)
 	}
 	b.problems = nil
 }

@@ -303,9 +303,8 @@ func TestTargets(t *testing.T) {
 	b.until(isLive + ` && /^[1-9].*\/s$/.test($('t-iops').textContent)`)
 	run(b, chromedp.Reload())
 	b.until(isLive + ` && $('host').textContent === 'other' && !$('targets').hidden`)
-	if strings.Contains(eval[string](b, "document.documentElement.outerHTML"), token) {
-		t.Error("the token is in the page")
-	}
+	testutil.True(t, !strings.Contains(eval[string](b, "document.documentElement.outerHTML"),
+		token), "the token is in the page")
 	w.more = ""
 	w.write()
 	testutil.Value(w.s.Reload("test", t.Name()))(t)

@@ -3,6 +3,7 @@ package admin
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -13,16 +14,11 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 		l.Add(2000 - i)
 		l.Add(2000 - i)
 	}
-	if l.overflow || len(l.nsids) != nvme.NamespacesPerList ||
-		l.nsids[0] != 2000-nvme.NamespacesPerList+1 {
-		t.Errorf("overflow %v, %d entries", l.overflow, len(l.nsids))
-	}
+	testutil.True(t, !l.overflow && len(l.nsids) == nvme.NamespacesPerList &&
+		l.nsids[0] == 2000-nvme.NamespacesPerList+1, "overflow %v, %d entries", l.overflow,
+		len(l.nsids))
 	l.Add(1)
-	if !l.overflow {
-		t.Error("no overflow")
-	}
-	if ids, _ := nvme.ParseNamespaceList(l.Page()); len(ids) != 1 ||
-		ids[0] != nvme.ChangedNamespacesOverflow {
-		t.Errorf("list %v", ids)
-	}
+	testutil.True(t, l.overflow, "no overflow")
+	ids, _ := nvme.ParseNamespaceList(l.Page())
+	testutil.True(t, len(ids) == 1 && ids[0] == nvme.ChangedNamespacesOverflow, "list %v", ids)
 }

@@ -45,9 +45,8 @@ func TestQuery(t *testing.T) {
 		}
 		next <- nil
 		synctest.Wait()
-		if v, at, _ := q.Peek(); v == nil || *v != 1 || at != start {
-			t.Errorf("the late answer: %v, %v", v, at)
-		}
+		v, at, _ := q.Peek()
+		testutil.True(t, v != nil && *v == 1 && at == start, "the late answer: %v, %v", v, at)
 		done := make(chan bool)
 		for range 100 {
 			go func() {
@@ -102,9 +101,8 @@ func TestQueryIsFresh(t *testing.T) {
 			len(results), calls.Load())
 		next <- struct{}{}
 		for range 100 {
-			if v := <-results; v != 2 {
-				t.Fatalf("answer %d of a call that began before the request", v)
-			}
+			v := <-results
+			testutil.MustTrue(t, v == 2, "answer %d of a call that began before the request", v)
 		}
 		synctest.Wait()
 		testutil.Equal(t, calls.Load(), 2, "calls")

@@ -18,8 +18,7 @@ type hosts struct {
 
 func testKey(t *testing.T, text string) *auth.Key {
 	t.Helper()
-	k, err := auth.ParseKey(text)
-	testutil.Must(t, err)
+	k := testutil.Value(auth.ParseKey(text))(t)
 	testutil.Secret(t, text)
 	return k
 }
@@ -77,9 +76,8 @@ func TestPSKs(t *testing.T) {
 		for i := range maxGenerated {
 			x.leave("a", 2+i)
 		}
-		if !x.has("a", 0) || x.has("a", 1) || !x.has("a", 2) || !x.has("b", 0) || x.has("b", 1) {
-			t.Error("not only the oldest one that waits has gone")
-		}
+		testutil.True(t, x.has("a", 0) && !x.has("a", 1) && x.has("a", 2) && x.has("b", 0) &&
+			!x.has("b", 1), "not only the oldest one that waits has gone")
 		testutil.True(t, first[0] == 1 && second[0] == 0,
 			"a PSK is wiped that is in use, or one is not that has gone")
 		x.PSK("a", "a0").Secret[0] = 9
@@ -91,12 +89,10 @@ func TestPSKs(t *testing.T) {
 		x.ReleasePSKs(used)
 		x.SetPolicy("a", nil)
 		testutil.True(t, x.use("a", 0) == nil, "a PSK is used whose key does not count")
-		if x.ReleasePSKs(new(Proof)); len(x.psks) != 1 || first[0] == 0 {
-			t.Error("a PSK has gone that a controller has")
-		}
-		if x.ReleasePSKs(other); len(x.psks) != 0 || first[0] != 0 {
-			t.Error("a PSK is left without its controllers")
-		}
+		x.ReleasePSKs(new(Proof))
+		testutil.True(t, len(x.psks) == 1 && first[0] != 0, "a PSK has gone that a controller has")
+		x.ReleasePSKs(other)
+		testutil.True(t, len(x.psks) == 0 && first[0] == 0, "a PSK is left without its controllers")
 	})
 }
 
@@ -116,28 +112,24 @@ func TestPSKsAtOnce(t *testing.T) {
 			"connected hosts evict a PSK that one is connecting with")
 		replaced := x.make("a", connected[0], 2000)
 		x.make("a", connected[0], 2001)
-		if replaced[0] != 0 || x.has("a", 2000) || !x.has("a", 2001) || !x.has("a", 1001) {
-			t.Error("a controller has other PSKs than its last one")
-		}
+		testutil.True(t, replaced[0] == 0 && !x.has("a", 2000) && x.has("a", 2001) && x.has("a",
+			1001), "a controller has other PSKs than its last one")
 		for i := range 2 * maxGenerated {
 			x.leave("a", 1+i)
 		}
-		if n := len(x.psks["a"]); n != maxGenerated+len(connected) {
-			t.Errorf("%d PSKs", n)
-		}
+		n := len(x.psks["a"])
+		testutil.True(t, n == maxGenerated+len(connected), "%d PSKs", n)
 		testutil.True(t, x.has("a", 0) && x.has("a", maxGenerated-1) && !x.has("a", maxGenerated),
 			"PSKs go before a host can have connected with them")
 		testutil.MustTrue(t, x.use("a", 1) != nil, "the PSK does not count")
-		if x.leave("a", 3000); !x.has("a", 3000) {
-			t.Error("one that is used keeps the place of one that waits")
-		}
+		x.leave("a", 3000)
+		testutil.True(t, x.has("a", 3000), "one that is used keeps the place of one that waits")
 
 		for _, p := range connected { // no place is free for theirs
 			x.ReleasePSKs(p)
 		}
-		if n := len(x.psks["a"]); n != maxGenerated+1 {
-			t.Errorf("%d PSKs when their controllers have ended", n)
-		}
+		testutil.Equal(t, len(x.psks["a"]), maxGenerated+1,
+			"PSKs when their controllers have ended")
 		time.Sleep(generatedConnects)
 		if x.leave("a", 3001); !x.has("a", 3001) || x.has("a", 0) || !x.has("a", 2) {
 			t.Error("the oldest does not make room when its host had time to connect")
@@ -163,13 +155,11 @@ func TestPSKsExpire(t *testing.T) {
 			x.SetPolicy("a", p)
 			secret := x.leave("a", 0)
 			used := x.use("a", 0)
-			if used == nil || !x.PSKCounts("a", "a0") || !x.has("a", 0) {
-				t.Errorf("%s: the PSK does not count before", what)
-			}
+			testutil.True(t, used != nil && x.PSKCounts("a", "a0") && x.has("a", 0),
+				"%s: the PSK does not count before", what)
 			time.Sleep(time.Second)
-			if x.use("a", 0) != nil || x.PSKCounts("a", "a0") || x.has("a", 0) {
-				t.Errorf("%s: the PSK counts after it", what)
-			}
+			testutil.True(t, x.use("a", 0) == nil && !x.PSKCounts("a", "a0") && !x.has("a", 0),
+				"%s: the PSK counts after it", what)
 			testutil.True(t, secret[0] != 0, "%s: the PSK has gone that a controller has", what)
 			x.ReleasePSKs(used)
 		}

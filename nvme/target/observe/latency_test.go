@@ -67,9 +67,8 @@ func TestLatencyReaders(t *testing.T) {
 	(<-loop.posts)()
 	list := <-all
 	for i, l := range list {
-		if l.NSID != uint32(i+1) || l.IOs != 1 || l.Stages[fabric.StageWait].Count() != 1 {
-			t.Errorf("entry %d: %+v", i, l)
-		}
+		testutil.True(t, l.NSID == uint32(i+1) && l.IOs == 1 &&
+			l.Stages[fabric.StageWait].Count() == 1, "entry %d: %+v", i, l)
 	}
 	testutil.Equal(t, len(list), entries, "entries")
 }

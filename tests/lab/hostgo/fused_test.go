@@ -36,9 +36,8 @@ func TestCompareAndWrite(t *testing.T) {
 	}
 	q := open(t, c, queues+1, 32)
 	testutil.Must(t, q.Read(ctx, 1, 0, 1, bufs[0][:block]))
-	if n := binary.LittleEndian.Uint64(bufs[0]); n != queues*rounds {
-		t.Errorf("%d increments, %d were counted", queues*rounds, n)
-	}
+	n := binary.LittleEndian.Uint64(bufs[0])
+	testutil.True(t, n == queues*rounds, "%d increments, %d were counted", queues*rounds, n)
 }
 
 // increments increments block 0 rounds times.

@@ -51,9 +51,8 @@ func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Contr
 	defer cancel()
 	c := testutil.Value(host.Connect(ctx, tr, o))(t)
 	t.Cleanup(c.Close)
-	if n, err := c.SetQueueCount(ctx, queues); err != nil || n < queues {
-		t.Fatalf("%d queues: %v", n, err)
-	}
+	n, err := c.SetQueueCount(ctx, queues)
+	testutil.MustTrue(t, err == nil && n >= queues, "%d queues: %v", n, err)
 	return c
 }
 
@@ -139,9 +138,8 @@ func TestDepth(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tr, o := testTarget(t)
 			c := connect(t, tr, o, 4)
-			if mqes := int(c.CAP().MQES()) + 1; mqes < size {
-				t.Fatalf("the target has queues of %d", mqes)
-			}
+			mqes := int(c.CAP().MQES()) + 1
+			testutil.MustTrue(t, mqes >= size, "the target has queues of %d", mqes)
 			q := open(t, c, 1, size)
 			memory := testutil.Value(c.Map(regions * regionLen))(t)
 			testutil.Must(t, churn(q, newLanes(memory), 20_000))
@@ -233,9 +231,7 @@ func TestFullQueue(t *testing.T) {
 				op.Read(1, lanes[i].slba, 1, lanes[i].data)
 			}
 			op.Token = uint64(i)
-			if _, err := q.Submit(&op); err != nil {
-				t.Fatalf("command %d: %v", i, err)
-			}
+			testutil.MustEqual(t, testutil.Err(q.Submit(&op)), nil, "command %d", i)
 		}
 		collect(t, q, len(lanes))
 		for i := range lanes {
@@ -258,9 +254,8 @@ func collect(t *testing.T, q *host.Queue, n int) {
 			continue
 		}
 		testutil.Must(t, q.Wait(time.Second))
-		if waits++; waits > idle {
-			t.Fatalf("%d commands do not complete", n)
-		}
+		waits++
+		testutil.MustTrue(t, waits <= idle, "%d commands do not complete", n)
 	}
 }
 
@@ -277,9 +272,8 @@ func TestReset(t *testing.T) {
 			testutil.Must(t, q.Read(ctx, 1, 0, 8, buf))
 		}
 		testutil.Must(t, errors.Join(c.Reset(ctx), c.Enable(ctx)))
-		if n, err := c.SetQueueCount(ctx, 4); err != nil || n < 4 {
-			t.Fatalf("%d queues after a reset: %v", n, err)
-		}
+		n, err := c.SetQueueCount(ctx, 4)
+		testutil.MustTrue(t, err == nil && n >= 4, "%d queues after a reset: %v", n, err)
 	}
 	testutil.Check(t, hosttest.KeepAlive(ctx, c))
 	testutil.Check(t, c.Shutdown(ctx))
