@@ -48,61 +48,46 @@ func TestControl(t *testing.T) {
 	s, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
 	listeners, err := c.Listeners(ctx)
-	if err != nil || len(listeners) != 3 || listeners[0].State != "up" ||
-		listeners[0].PortID != 1 || listeners[1].State != "waiting" ||
-		listeners[1].Address != "192.0.2.1:4420" || listeners[1].Reason == "" ||
-		listeners[2].State != "failed" || listeners[2].Reason == "" {
-		t.Fatalf("%+v, %v", listeners, err)
-	}
+	testutil.MustTrue(t, err == nil && len(listeners) == 3 && listeners[0].State == "up" &&
+		listeners[0].PortID == 1 && listeners[1].State == "waiting" &&
+		listeners[1].Address == "192.0.2.1:4420" && listeners[1].Reason != "" &&
+		listeners[2].State == "failed" && listeners[2].Reason != "", "%+v, %v", listeners, err)
 	tr := host.TCP{Addr: netip.MustParseAddrPort(listeners[0].Address), HeaderDigest: true}
 	h := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
 	defer h.Close()
-	if _, err = host.Connect(ctx, tr, hostOptions(testNQN+"0")); err == nil {
-		t.Fatal("a subsystem that does not exist")
-	}
+	_, err = host.Connect(ctx, tr, hostOptions(testNQN+"0"))
+	testutil.MustTrue(t, err != nil, "a subsystem that does not exist")
 
 	connections, err := c.Connections(ctx)
-	if err != nil || len(connections) == 0 {
-		t.Fatalf("%+v, %v", connections, err)
-	}
+	testutil.MustTrue(t, err == nil && len(connections) != 0, "%+v, %v", connections, err)
 	admin := connections[len(connections)-1] // a refused connection may still be there
-	if admin.Subsystem != testNQN || admin.Host != hostOptions("").HostNQN ||
-		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
-		admin.Local.String() != listeners[0].Address || admin.Depth == 0 {
-		t.Errorf("connection %+v", admin)
-	}
+	testutil.True(t, admin.Subsystem == testNQN && admin.Host == hostOptions("").HostNQN &&
+		admin.HeaderDigest && !admin.DataDigest && admin.Transport == "tcp" &&
+		admin.Local.String() == listeners[0].Address && admin.Depth != 0, "connection %+v", admin)
 	st, err := c.Status(ctx)
-	if err != nil || len(st.Shares) != 2 {
-		t.Fatalf("%+v, %v", st.Shares, err)
-	}
+	testutil.MustTrue(t, err == nil && len(st.Shares) == 2, "%+v, %v", st.Shares, err)
 	for i, of := range []string{st.Shares[0].Network, st.Shares[1].Host} {
 		u := &st.Shares[i]
-		if want := [2]string{"127.0.0.1", admin.Host}[i]; of != want || u.Proven ||
-			u.Transport != "tcp" || u.Connections != 1 || u.MostConnections < 100 ||
-			u.QueueMemory == 0 || u.MostQueueMemory < u.QueueMemory || u.MostDataMemory == 0 {
-			t.Errorf("share of %q, want %q: %+v", of, want, u)
-		}
+		want := [2]string{"127.0.0.1", admin.Host}[i]
+		testutil.True(t, of == want && !u.Proven && u.Transport == "tcp" && u.Connections == 1 &&
+			u.MostConnections >= 100 && u.QueueMemory != 0 && u.MostQueueMemory >= u.QueueMemory &&
+			u.MostDataMemory != 0, "share of %q, want %q: %+v", of, want, u)
 	}
 	reactors, err := c.Reactors(ctx)
-	if err != nil || len(reactors) != len(s.workers) || reactors[0].Polls == 0 ||
-		reactors[0].MemoryBytes == 0 {
-		t.Errorf("reactors %+v, %v", reactors, err)
-	}
+	testutil.True(t, err == nil && len(reactors) == len(s.workers) && reactors[0].Polls != 0 &&
+		reactors[0].MemoryBytes != 0, "reactors %+v, %v", reactors, err)
 	hosts, err := c.Hosts(ctx)
-	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||
-		hosts[0].ID != "01000000000000000000000000000000" || hosts[0].Remote != admin.Remote {
-		t.Errorf("hosts %+v, %v", hosts, err)
-	}
+	testutil.True(t, err == nil && len(hosts) == 1 && hosts[0].NQN == admin.Host &&
+		hosts[0].ID == "01000000000000000000000000000000" && hosts[0].Remote == admin.Remote,
+		"hosts %+v, %v", hosts, err)
 	subsystems, err := c.Subsystems(ctx)
-	if err != nil || len(subsystems) != 1 || subsystems[0].Controllers != 1 ||
-		subsystems[0].Namespaces != 1 || !subsystems[0].AllowAnyHost {
-		t.Errorf("subsystems %+v, %v", subsystems, err)
-	}
+	testutil.True(t, err == nil && len(subsystems) == 1 && subsystems[0].Controllers == 1 &&
+		subsystems[0].Namespaces == 1 && subsystems[0].AllowAnyHost, "subsystems %+v, %v",
+		subsystems, err)
 	namespaces, err := c.Namespaces(ctx)
-	if err != nil || len(namespaces) != 1 || namespaces[0].State != "ready" ||
-		namespaces[0].SizeBytes != 16<<20 || namespaces[0].Backend != "ram" {
-		t.Errorf("namespaces %+v, %v", namespaces, err)
-	}
+	testutil.True(t, err == nil && len(namespaces) == 1 && namespaces[0].State == "ready" &&
+		namespaces[0].SizeBytes == 16<<20 && namespaces[0].Backend == "ram", "namespaces %+v, %v",
+		namespaces, err)
 	id := control.NamespaceID{Subsystem: testNQN, NSID: 1}
 	if n, err := c.Pause(ctx, id); err != nil || n.State != "paused" {
 		t.Errorf("paused: %+v, %v", n, err)
@@ -115,15 +100,12 @@ func TestControl(t *testing.T) {
 		t.Errorf("an unknown namespace: %v", err)
 	}
 	status, err := c.Status(ctx)
-	if err != nil || status.Version != "test" || status.Listeners != 1 ||
-		status.WaitingListeners != 1 || status.Controllers != 1 || status.Namespaces != 1 {
-		t.Errorf("status %+v, %v", status, err)
-	}
+	testutil.True(t, err == nil && status.Version == "test" && status.Listeners == 1 &&
+		status.WaitingListeners == 1 && status.Controllers == 1 && status.Namespaces == 1,
+		"status %+v, %v", status, err)
 	checkRefusal(t, c)
 	d, err := c.Disconnect(ctx, control.Disconnect{Host: admin.Host})
-	if err != nil || d.Controllers != 1 {
-		t.Errorf("%+v, %v", d, err)
-	}
+	testutil.True(t, err == nil && d.Controllers == 1, "%+v, %v", d, err)
 }
 
 // checkRefusal looks for the refused Connect.
@@ -158,11 +140,10 @@ func TestControlCertificates(t *testing.T) {
 	} {
 		s := newServer(t, Options{Config: parse(t, anyPort, "control: {socket: '', listen: "+
 			"'127.0.0.1:0', certificate: "+certificate+", key: "+file+", client_ca: /ca}")})
-		if err := s.Start(); err == nil || !strings.Contains(err.Error(),
-			"test.yaml:8:59: control.certificate: "+certificate+": ") ||
-			!strings.Contains(err.Error(), text) {
-			t.Errorf("%s: %v", certificate, err)
-		}
+		err := s.Start()
+		testutil.True(t, err != nil && strings.Contains(err.Error(),
+			"test.yaml:8:59: control.certificate: "+certificate+": ") &&
+			strings.Contains(err.Error(), text), "%s: %v", certificate, err)
 	}
 }
 
@@ -198,9 +179,8 @@ func TestControlRenewal(t *testing.T) {
 		Config: c, Log: log.Logger(),
 		Load: func(...config.Option) (*config.Config, error) { return c, nil },
 	})
-	if !strings.Contains(log.String(), "the certificate ends on ") {
-		t.Errorf("no warning:\n%s", log)
-	}
+	testutil.True(t, strings.Contains(log.String(), "the certificate ends on "), "no warning:\n%s",
+		log)
 	reload := func(files httpd.Certificates) error {
 		t.Helper()
 		client := testutil.Value(control.NewTLSClient(s.control.Addr().String(), files))(t)
@@ -211,16 +191,10 @@ func TestControlRenewal(t *testing.T) {
 	testutil.Check(t, reload(files))
 	old := issue(t, t.TempDir(), time.Hour) // any other
 	files = issue(t, dir, 1000*time.Hour)
-	if err := reload(files); err == nil {
-		t.Error("the certificate changed without a reload")
-	}
-	if _, err := s.Reload(); err != nil {
-		t.Error(err)
-	}
+	testutil.True(t, reload(files) != nil, "the certificate changed without a reload")
+	testutil.Check(t, testutil.Err(s.Reload()))
 	testutil.Check(t, reload(files))
-	if err := reload(old); err == nil {
-		t.Error("another certificate is accepted")
-	}
+	testutil.True(t, reload(old) != nil, "another certificate is accepted")
 	testutil.Must(t, os.Truncate(files.Key, 0))
 	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), ": control.key: ") {
 		t.Errorf("a key file that is empty: %v", err)
@@ -238,9 +212,8 @@ func TestControlPending(t *testing.T) {
 	c := control.NewClient(socket)
 	defer c.Close()
 	list, err := c.Namespaces(t.Context())
-	if err != nil || len(list) != 1 || list[0].State != "pending" || list[0].Path != path {
-		t.Errorf("%+v, %v", list, err)
-	}
+	testutil.True(t, err == nil && len(list) == 1 && list[0].State == "pending" &&
+		list[0].Path == path, "%+v, %v", list, err)
 	if st, err := c.Status(t.Context()); err != nil || st.PendingNamespaces != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
@@ -260,28 +233,24 @@ func TestControlReload(t *testing.T) {
 	})
 	want := "a.yaml:1:2: tcp.x: unknown key. Delete it.\na.yaml:3:4: another"
 	for _, fn := range []func(context.Context) (control.Plan, error){c.Plan, c.Reload} {
-		if _, err := fn(t.Context()); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := fn(t.Context())
+		testutil.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 	}
 	socket := s.current().Control.Socket
 	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
 		"tcp: {in_capsule_size: 8KiB}"), nil
 	plan, err := c.Plan(t.Context())
-	if err != nil || len(plan.Changes) != 1 || !plan.Changes[0].NeedsRestart {
-		t.Errorf("plan %+v, %v", plan, err)
-	}
+	testutil.True(t, err == nil && len(plan.Changes) == 1 && plan.Changes[0].NeedsRestart,
+		"plan %+v, %v", plan, err)
 	if done, err := c.Reload(t.Context()); err != nil || !reflect.DeepEqual(done, plan) {
 		t.Errorf("reload %+v, %v; the plan was %+v", done, err, plan)
 	}
 	left, err := c.Plan(t.Context())
-	if err != nil || len(left.Changes) != 1 {
-		t.Fatalf("left to a restart: %+v, %v", left, err)
-	}
+	testutil.MustTrue(t, err == nil && len(left.Changes) == 1, "left to a restart: %+v, %v", left,
+		err)
 	text := left.Changes[0].Text
-	if !strings.Contains(text, "in_capsule_size") || strings.Contains(text, "level") {
-		t.Errorf("left to a restart: %s", text)
-	}
+	testutil.True(t, strings.Contains(text, "in_capsule_size") && !strings.Contains(text, "level"),
+		"left to a restart: %s", text)
 }
 
 // TestControlSocketTaken: a target that chose the socket itself runs without it.
@@ -293,14 +262,12 @@ func TestControlSocketTaken(t *testing.T) {
 		Config: parse(t, anyPort), ControlSocket: taken, Log: log.Logger(),
 	})
 	testutil.Check(t, auto.Start())
-	if !strings.Contains(log.String(), "the control interface is not served") {
-		t.Errorf("the log does not say so:\n%s", log)
-	}
+	testutil.True(t, strings.Contains(log.String(), "the control interface is not served"),
+		"the log does not say so:\n%s", log)
 	named := newServer(t, Options{Config: s.current()})
 	err := named.Start()
-	if err == nil || !strings.Contains(err.Error(), "control.socket: process ") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "control.socket: process "), "%v",
+		err)
 	none := newServer(t, Options{
 		Config: parse(t, anyPort, `control: {socket: ""}`), ControlSocket: taken + "2",
 	})

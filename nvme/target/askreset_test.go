@@ -61,17 +61,15 @@ func TestAskForResets(t *testing.T) {
 	r.ok(h.io[0], readAt(0)) // the host decides when
 
 	h.io[0].HangUp()
-	if r.w.Settle(); !asked[0].Begun() {
-		t.Error("the end of a queue is no begin of a reset")
-	}
+	r.w.Settle()
+	testutil.True(t, asked[0].Begun(), "the end of a queue is no begin of a reset")
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	if r.w.Settle(); h.csts().RDY() || isGone(asked[0]) {
 		t.Error("the controller is not reset, or gone already")
 	}
 	h.admin.HangUp()
-	if r.w.Settle(); !isGone(asked[0]) {
-		t.Error("the controller is not gone")
-	}
+	r.w.Settle()
+	testutil.True(t, isGone(asked[0]), "the controller is not gone")
 }
 
 // TestPauseAll: the devices have no more commands of hosts, and new commands wait. A host that
@@ -116,11 +114,9 @@ func TestPauseAll(t *testing.T) {
 	}
 	// A pause that was there before stays.
 	r.pause()
-	if release, err = pauseAll(time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if release(); r.target.Stats()[0].State != "paused" {
-		t.Error("the pause has ended")
-	}
+	release, err = pauseAll(time.Hour)
+	testutil.MustTrue(t, err == nil, "%v", err)
+	release()
+	testutil.True(t, r.target.Stats()[0].State == "paused", "the pause has ended")
 	r.resume()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // changing is a device with a description that tests change.
@@ -47,10 +48,8 @@ func TestChangeWhileAdded(t *testing.T) {
 		Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Offline = true },
 	}
 	r := newHarness(t, 1, subsystemOf(testSub, shrunk, offline))
-	if n := r.connectHost(0).namespace(1).NSZE; n != 1024 {
-		t.Errorf("the namespace has %d blocks, want 1024", n)
-	}
-	if l := r.target.Stats(); !l[0].Ready || l[1].Ready {
-		t.Errorf("%+v", l)
-	}
+	n := r.connectHost(0).namespace(1).NSZE
+	testutil.True(t, n == 1024, "the namespace has %d blocks, want 1024", n)
+	l := r.target.Stats()
+	testutil.True(t, l[0].Ready && !l[1].Ready, "%+v", l)
 }

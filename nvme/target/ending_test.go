@@ -153,10 +153,8 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 		slow[0].Status)
 	gone, err := b.h.t.RemoveNamespace(testSub, 1)
 	testutil.Must(t, err)
-	if err := errors.Join(untilGone(b.w, gone),
-		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(untilGone(b.w, gone),
+		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})))
 	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
 	completed := b.q.done
 	testutil.Must(t, b.w.Until(func() bool { return b.q.done > completed }))
@@ -262,12 +260,10 @@ func TestAbortDelayed(t *testing.T) {
 	}
 	c = write()
 	r.w.Advance(3 * time.Second)
-	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
-		t.Errorf("after the timeout: done %v, %v", c.Done, st)
-	}
-	if l := r.target.Stats(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
-		t.Errorf("%+v", l[0])
-	}
+	st := c.CQE.Status() &^ nvme.More
+	testutil.True(t, c.Done && st == notReady, "after the timeout: done %v, %v", c.Done, st)
+	l := r.target.Stats()
+	testutil.True(t, l[0].Ready && l[0].Orphans == 0 && l[0].Timeouts == 1, "%+v", l[0])
 	testutil.True(t, !strings.Contains(r.log.String(), "answer"),
 		"the log says that the storage does not answer, which has not seen the command")
 }

@@ -89,12 +89,11 @@ func TestLimits(t *testing.T) {
 					expect(t, "commands", l.done-before, float64(over)*tc.want, 0.03)
 					testutil.True(t, l.failed <= 0, "%d failed", l.failed)
 					l.depth = 0
-					if i := r.target.Limits(); len(i) != 1 || i[0].IOPS != tc.limits.IOPS ||
-						i[0].Bandwidth != tc.limits.Bandwidth ||
-						i[0].BurstSeconds != tc.limits.Burst.Seconds() ||
-						i[0].Waits == 0 || i[0].WaitSeconds == 0 {
-						t.Errorf("%+v", i)
-					}
+					i := r.target.Limits()
+					testutil.True(t, len(i) == 1 && i[0].IOPS == tc.limits.IOPS &&
+						i[0].Bandwidth == tc.limits.Bandwidth &&
+						i[0].BurstSeconds == tc.limits.Burst.Seconds() && i[0].Waits != 0 &&
+						i[0].WaitSeconds != 0, "%+v", i)
 				})
 			}
 		}
@@ -304,9 +303,8 @@ func TestChangeLimits(t *testing.T) {
 			}
 		})
 	}
-	if n := len(r.target.Limits()); n > 0 || l.failed > 0 {
-		t.Errorf("%d limits, %d commands failed", n, l.failed)
-	}
+	n := len(r.target.Limits())
+	testutil.True(t, n == 0 && l.failed == 0, "%d limits, %d commands failed", n, l.failed)
 }
 
 // TestLimitsForget: the buckets of a limit know the hosts that use it, and hosts that nobody limits

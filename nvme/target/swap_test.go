@@ -224,14 +224,12 @@ func TestSwapWaits(t *testing.T) {
 		"the device is exchanged although it has an IO")
 	dev.Release()
 	r.until("the device is given up", func() bool { return len(x.old) > 0 })
-	if old := <-x.old; old != backend.Device(dev) {
-		t.Errorf("swap is called with %v", old)
-	}
+	old := <-x.old
+	testutil.True(t, old == backend.Device(dev), "swap is called with %v", old)
 	testutil.True(t, before.Done && before.CQE.Status().OK(), "the IO that the device had: %v, %v",
 		before.Done, before.CQE.Status())
-	if r.raw[1].Poll(64); !r.raw[1].Arm() {
-		t.Error("the reactor polls although its commands wait")
-	}
+	r.raw[1].Poll(64)
+	testutil.True(t, r.raw[1].Arm(), "the reactor polls although its commands wait")
 	abort := r.ok(h.admin, abortCommand(1, waiting[0].SQE.CID()))
 	if abort.CQE.DW0() != 0 || waiting[0].CQE.Status() != nvme.AbortRequested {
 		t.Errorf("Abort: %#x, the command: %v", abort.CQE.DW0(), waiting[0].CQE.Status())
@@ -249,9 +247,8 @@ func TestSwapWaits(t *testing.T) {
 	r.must(x.end(dev, nil))
 	r.until("the command continues", func() bool { return later.Done })
 	testutil.Equal(t, later.CQE.Status(), nvme.Success, "")
-	if l := r.target.Stats(); !l[0].Ready || l[0].Timeouts == 0 || l[0].Orphans != 0 {
-		t.Errorf("%+v", l[0])
-	}
+	l := r.target.Stats()
+	testutil.True(t, l[0].Ready && l[0].Timeouts != 0 && l[0].Orphans == 0, "%+v", l[0])
 }
 
 // TestSwapHungDevice: a device that does not finish is not exchanged, and all goes on with it.
@@ -305,9 +302,8 @@ func TestSwapZeroCopy(t *testing.T) {
 		testutil.Must(t, b.w.Until(cond))
 	}
 	until(func() bool { return ch.quiesce == quiesceZeroCopy })
-	if b.w.Settle(); ch.onQuiesced == nil {
-		t.Error("zero-copy reads are not waited for")
-	}
+	b.w.Settle()
+	testutil.True(t, ch.onQuiesced != nil, "zero-copy reads are not waited for")
 	if write := b.prepareWrites(1, false); write[0].ZeroCopy {
 		t.Error("a zero-copy write begins")
 	} else {

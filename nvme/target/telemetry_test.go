@@ -55,15 +55,13 @@ func TestTelemetry(t *testing.T) {
 	sub.Limits = qos.Limits{IOPS: 1000}
 	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
-	if id := h.controller(); id.LPA&nvme.LPATelemetry == 0 {
-		t.Errorf("LPA %#x", id.LPA)
-	}
+	id := h.controller()
+	testutil.True(t, id.LPA&nvme.LPATelemetry != 0, "LPA %#x", id.LPA)
 	raw := r.ok(h.admin, telemetryCommand(nvme.LogTelemetryHost, false, 1024, 0)).Data
 	empty, err := nvme.Parse[nvme.TelemetryHeader](raw)
-	if err != nil || *empty != (nvme.TelemetryHeader{LID: nvme.LogTelemetryHost, THS: 1}) ||
-		!bytes.Equal(raw[512:], make([]byte, 512)) {
-		t.Errorf("without a capture: %v %+v", err, empty)
-	}
+	testutil.True(t, err == nil &&
+		*empty == (nvme.TelemetryHeader{LID: nvme.LogTelemetryHost, THS: 1}) &&
+		bytes.Equal(raw[512:], make([]byte, 512)), "without a capture: %v %+v", err, empty)
 	dev.Fail(func(io *backend.IO) error {
 		return map[bool]error{true: backend.ErrIO}[io.Op == backend.OpWrite]
 	})
@@ -73,14 +71,12 @@ func TestTelemetry(t *testing.T) {
 	a.qid, a.cntlid, a.sqsize = 1, h.cntlid, 31 // is there already
 	r.status(r.dial(0), a.command(), nvme.CommandSequenceError)
 	header, v := h.telemetry()
-	if header.LID != 7 || header.THS != 1 || header.THDGN != 1 || header.Last[0] == 0 ||
-		header.Last[1] != header.Last[0] || header.Last[2] != header.Last[0] {
-		t.Errorf("header %+v", header)
-	}
-	if v.Version != testFW || v.Host != testHost || v.Subsystem != testSub ||
-		v.CNTLID != h.cntlid || !v.Ready || !strings.HasPrefix(v.ID, "010203") || v.Truncated {
-		t.Errorf("%+v", v)
-	}
+	testutil.True(t, header.LID == 7 && header.THS == 1 && header.THDGN == 1 &&
+		header.Last[0] != 0 && header.Last[1] == header.Last[0] && header.Last[2] == header.Last[0],
+		"header %+v", header)
+	testutil.True(t, v.Version == testFW && v.Host == testHost && v.Subsystem == testSub &&
+		v.CNTLID == h.cntlid && v.Ready && strings.HasPrefix(v.ID, "010203") && !v.Truncated, "%+v",
+		v)
 	if n := len(v.Connections); n != 3 || v.Connections[1].ReadBytes != 4096 ||
 		v.Connections[0].QID != 0 || v.Connections[2].Remote != testPeer {
 		t.Errorf("connections %+v", v.Connections)
@@ -89,13 +85,11 @@ func TestTelemetry(t *testing.T) {
 		n[0].Errors["io"] != 1 || len(n[0].Errors) != 1 || n[0].State != "ready" {
 		t.Errorf("namespaces %+v", n)
 	}
-	if l := v.Limits; len(l) != 1 || l[0].Of != "subsystem" || l[0].IOPS != 1000 {
-		t.Errorf("limits %+v", l)
-	}
-	if e := v.Events; len(e) == 0 || e[0].Message != "controller created" || e[0].Level != "INFO" ||
-		e[0].Attributes["transport"] != "tcp" {
-		t.Errorf("events %+v", e)
-	}
+	l := v.Limits
+	testutil.True(t, len(l) == 1 && l[0].Of == "subsystem" && l[0].IOPS == 1000, "limits %+v", l)
+	e := v.Events
+	testutil.True(t, len(e) != 0 && e[0].Message == "controller created" && e[0].Level == "INFO" &&
+		e[0].Attributes["transport"] == "tcp", "events %+v", e)
 	if f := v.Refusals; len(f) != 1 || f[0].Count != 1 || f[0].Attributes["qid"] != "1" {
 		t.Errorf("refusals %+v", f)
 	}
@@ -175,9 +169,7 @@ func TestTelemetryIsBounded(t *testing.T) {
 	h := r.connectHost(0)
 	header, v := h.telemetry()
 	n := int(header.Last[2]) * nvme.TelemetryBlock
-	if n > admin.TelemetrySize || n < admin.TelemetrySize/4 {
-		t.Errorf("%d bytes", n)
-	}
+	testutil.True(t, n <= admin.TelemetrySize && n >= admin.TelemetrySize/4, "%d bytes", n)
 	testutil.True(t, v.Truncated && len(v.Namespaces) == admin.TelemetryList/2,
 		"truncated %v, %d namespaces", v.Truncated, len(v.Namespaces))
 }
@@ -193,9 +185,8 @@ func TestTelemetryAge(t *testing.T) {
 	testutil.True(t, second.Time.Equal(first.Time) && header.THDGN == 2,
 		"captured at %v and %v, generation %d", first.Time, second.Time, header.THDGN)
 	q.Age = 0
-	if _, third := h.telemetry(); third.Time.Equal(first.Time) {
-		t.Error("the capture is old")
-	}
+	_, third := h.telemetry()
+	testutil.True(t, !third.Time.Equal(first.Time), "the capture is old")
 }
 
 // TestCapturesTakeTurns: one controller at a time is captured. A command that waits for too long

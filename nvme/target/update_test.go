@@ -44,9 +44,8 @@ func TestUpdateHosts(t *testing.T) {
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidHost|nvme.DNR)
 	dev.Release()
 	r.must(untilGone(r.w, gone))
-	if l := r.target.Controllers(); len(l) != 1 || l[0].NQN != otherHost {
-		t.Errorf("controllers %+v", l)
-	}
+	l := r.target.Controllers()
+	testutil.True(t, len(l) == 1 && l[0].NQN == otherHost, "controllers %+v", l)
 	r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.Hosts = []string{otherHost} })))
