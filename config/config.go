@@ -1,31 +1,24 @@
-// Package config is the configuration file: its keys, a strict parser that reports every error with
-// its place and a hint, and the checks across several keys.
+// Package config is the configuration file of the target: its keys, and the checks across several
+// keys. Package config/lang reads it.
 //
 // The sections are the Config types of the packages that they configure, which own the defaults and
-// the limits; keys.go has the name of each key and when to set it. Values come from the file and
-// from environment variables, which override it. A variable is named NVMF_TARGET_ and the path of
-// the key in capitals (NVMF_TARGET_LOG_LEVEL=debug). Its value is YAML, so lists work as well:
+// the limits; each key stands beside its field. Values come from the file and from environment
+// variables, which override it. A variable is named NVMF_TARGET_ and the path of the key in
+// capitals (NVMF_TARGET_LOG_LEVEL=debug). Its value is YAML, so lists work as well:
 // NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside lists have a variable.
 package config
 
 import (
-	"io/fs"
-	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/config/lang"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // Config is a complete configuration. Load or Parse makes one, including the defaults; the zero
-// value is not usable. The keys in keys.go document the fields without a comment.
+// value is not usable. The keys document the fields without a comment.
 type Config struct {
 	Log      Log
 	Reactors Reactors
@@ -55,107 +48,62 @@ type Config struct {
 	settings Settings
 }
 
-// Log selects the lines to log and their format.
-type Log struct {
-	Level slog.Level
-	JSON  bool
-	// SlowIO is the latency from which a command is logged; 0 means never.
-	SlowIO time.Duration
+// keys is the schema of the file. It sets the defaults.
+func (c *Config) keys(backends []Backend) []lang.Key {
+	c.TCP.SetDefaults()
+	c.RDMA.SetDefaults()
+	c.ShutdownTimeout = 10 * time.Second
+	return append([]lang.Key{c.includeKey()}, append(c.managedKeys(), []lang.Key{
+		lang.NewKey("log", lang.Mapping(c.Log.keys()), "The log, written to stderr."),
+		lang.NewKey("reactors", lang.Mapping(c.Reactors.keys()),
+			"The polling threads that serve all I/O.").NeedsRestart(),
+		lang.NewKey("tcp", lang.Mapping(tcpKeys(&c.TCP)),
+			"The TCP transport. Changes concern new connections."),
+		lang.NewKey("rdma", lang.Mapping(rdmaKeys(&c.RDMA)),
+			"The RDMA transport. Changes concern new connections."),
+		lang.NewKey("disks", lang.Mapping(diskKeys(&c.Disks)),
+			"How files and disks are read and written.").NeedsRestart(),
+		lang.NewKey("metrics", lang.Mapping(metricsKeys(&c.Metrics)), "Metrics for monitoring."),
+		lang.NewKey("web", lang.Mapping(c.webKeys()), "The page that shows a browser the target."),
+		lang.NewKey("control", lang.Mapping(append(c.Control.keys(), c.Control.rolesKey())),
+			"Where `nvmf-target status` and others reach the running target."),
+		lang.NewKey("audit", lang.Mapping(c.Audit.keys()),
+			"The record of security events and of administration. The log always has it, as "+
+				"lines with `audit=`."),
+		lang.NewKey("discovery", lang.Mapping(c.Discovery.keys()),
+			"How hosts find subsystems."),
+		lang.NewKey("secure_only", lang.Bool(&c.SecureOnly),
+			"All subsystems and the discovery service require `security`, by default `auth`. A "+
+				"configuration is refused if it has `allow_any_host`, hosts of a subsystem "+
+				"without a key, or metrics or a page that other machines reach without a "+
+				"certificate and a token. Set it when no mistake may give access to hosts that "+
+				"have not proven their identity."),
+		lang.NewKey("listeners", lang.List(&c.Listeners, 0, MaxListeners, (*Listener).value),
+			"The addresses where hosts connect.").Without("required").Extended(),
+		lang.NewKey("hosts", lang.List(&c.Hosts, 0, 4096, (*Host).value),
+			"Settings of single hosts in all subsystems. A host needs no entry here; `hosts` of "+
+				"a subsystem allows it to connect.").Extended(),
+		lang.NewKey("subsystems", lang.List(&c.Subsystems, 0, 1024,
+			func(s *Subsystem) lang.Value { return s.value(backends) }),
+			"The subsystems that hosts connect to.").Without("required").
+			Shared("nqn", "hosts", "namespaces"),
+		lang.NewKey("shutdown_timeout",
+			lang.Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
+			"How long a stop (SIGTERM) waits for connections to drain. Set it when the service "+
+				"manager or a failover allows less time, or slow disks need more."),
+	}...)...)
 }
 
-// Reactors sizes the polling loops that serve all I/O.
-type Reactors struct {
-	// Count is the number of reactors; 0 means one for each of CPUs or, without CPUs, one for every
-	// second processor of the machine.
-	Count int
-	// CPUs pins reactor i to CPUs[i]. If empty, the scheduler places them.
-	CPUs []int
-	// Memory is the data memory of each reactor, in bytes.
-	Memory int
-	// Spin is the longest time for which an idle reactor polls before it sleeps. A negative value
-	// leaves it to the reactors; see reactor.DefaultSpin.
-	Spin time.Duration
-}
-
-// Control says where operators reach the running target.
-type Control struct {
-	// Socket is a path, AutoSocket, or "" for none.
-	Socket string
-	// Mode and Group belong to the socket; Group "" is the group of the process.
-	Mode  fs.FileMode
-	Group string
-	// Listen is invalid if nothing is served on TCP. Otherwise the files are set.
-	Listen                     netip.AddrPort
-	Certificate, Key, ClientCA string
-	// Roles may be empty, which gives everybody every role.
-	Roles []Role
-}
-
-// AutoSocket lets the program choose the socket.
-const AutoSocket = "auto"
-
-// MaxListeners is the maximum number of listeners, and of all their addresses.
-const MaxListeners = 256
-
-// Listener is one NVMe port, or several at addresses that come and go.
-type Listener struct {
-	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
-	// address and port 0 have " #2" and so on behind it. No two have the same name.
-	Name string
-	// Label is the name given in the file, or "".
-	Label     string
-	Transport nvme.TransportType
-	Address   ListenAddress
-	Port      uint16
-	TOS       uint8
-	TLS       fabric.TLSPolicy
-	// ANAStates has the ANA groups that are not optimized.
-	ANAStates map[uint32]nvme.ANAState
-	// Required: the target does not run without this listener. Otherwise the target waits for it.
-	Required bool
-}
-
-// Discovery configures the discovery service and its announcements.
-type Discovery struct {
-	// NQN is "" if only the well-known one is used.
-	NQN       string
-	Referrals []Referral
-	// Security is required of hosts that ask the discovery service.
-	Security target.Security
-	// MDNS announces the service by multicast DNS on Interfaces or, if Interfaces is empty, on all
-	// interfaces with an address of a listener.
-	MDNS       bool
-	Interfaces []string
-}
-
-// Referral is another discovery service.
-type Referral struct {
-	Transport nvme.TransportType
-	Address   netip.Addr
-	Port      uint16
-	NQN       string
-	// Hosts are the NQNs that receive the referral; empty means all.
-	Hosts []string
-}
-
-// Host has the settings of one host for all subsystems. It does not allow the host to connect.
-type Host struct {
-	NQN    string
-	Limits qos.Limits
-	Authentication
-	// Networks are the networks from which the host may connect; empty means any.
-	Networks []netip.Prefix
-}
-
-// Subsystem is one NVM subsystem. Namespaces are as in the file. The program sets the namespaces of
-// the embedded SubsystemConfig.
-type Subsystem struct {
-	target.SubsystemConfig
-	Namespaces []Namespace
-}
-
-// Namespace is one namespace and its storage. The program opens the storage and sets Device.
-type Namespace struct {
-	target.NamespaceConfig
-	Storage
+// includeKey is the key for more files.
+func (c *Config) includeKey() lang.Key {
+	return lang.IncludeKey(&c.includes,
+		"More files, which are read as if they were part of this one. A pattern with `*`, `?` "+
+			"or `[a-z]` names the files that match, sorted; files that begin with a dot do not. "+
+			"Paths are relative to the directory of this file. Lists of listeners, hosts, "+
+			"referrals and subsystems are appended to the lists of earlier files. Entries of "+
+			"several files with the same `nqn` are one subsystem: one of them describes it, the "+
+			"others have only `nqn`, `hosts` and `namespaces`. No other key may be in two files, "+
+			"and included files include no others; no environment variable overrides this key. "+
+			"Set it when several people or programs write parts of the configuration.").
+		Without("none")
 }

@@ -8,10 +8,21 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// discoveryPort is the port that IANA has assigned to discovery services (nvme-disc).
-const discoveryPort = 8009
+// Discovery configures the discovery service and its announcements.
+type Discovery struct {
+	// NQN is "" if only the well-known one is used.
+	NQN       string
+	Referrals []Referral
+	// Security is required of hosts that ask the discovery service.
+	Security target.Security
+	// MDNS announces the service by multicast DNS on Interfaces or, if Interfaces is empty, on all
+	// interfaces with an address of a listener.
+	MDNS       bool
+	Interfaces []string
+}
 
 func (c *Discovery) keys() []lang.Key {
 	return []lang.Key{
@@ -38,6 +49,19 @@ func (c *Discovery) keys() []lang.Key {
 				"out.").Without("all with addresses of listeners"),
 	}
 }
+
+// Referral is another discovery service.
+type Referral struct {
+	Transport nvme.TransportType
+	Address   netip.Addr
+	Port      uint16
+	NQN       string
+	// Hosts are the NQNs that receive the referral; empty means all.
+	Hosts []string
+}
+
+// discoveryPort is the port that IANA has assigned to discovery services (nvme-disc).
+const discoveryPort = 8009
 
 func (r *Referral) value() lang.Value {
 	r.Port, r.NQN = discoveryPort, nvme.DiscoveryNQN

@@ -10,7 +10,72 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file has the names of listeners, by which subsystems refer to them.
+// MaxListeners is the maximum number of listeners, and of all their addresses.
+const MaxListeners = 256
+
+// Listener is one NVMe port, or several at addresses that come and go.
+type Listener struct {
+	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
+	// address and port 0 have " #2" and so on behind it. No two have the same name.
+	Name string
+	// Label is the name given in the file, or "".
+	Label     string
+	Transport nvme.TransportType
+	Address   ListenAddress
+	Port      uint16
+	TOS       uint8
+	TLS       fabric.TLSPolicy
+	// ANAStates has the ANA groups that are not optimized.
+	ANAStates map[uint32]nvme.ANAState
+	// Required: the target does not run without this listener. Otherwise the target waits for it.
+	Required bool
+}
+
+func (l *Listener) value() lang.Value {
+	l.Port = 4420
+	return lang.Mapping{
+		lang.NewKey("name", lang.Unique(labelOf(&l.Label, "a listener"),
+			"Give each listener its own name."),
+			"Its name in `listeners` of subsystems. Set it when its address changes, or is long.").
+			Without("none"),
+		lang.NewKey("transport", transport(&l.Transport), "How hosts connect.").
+			Require("Use one of: rdma, tcp."),
+		lang.NewKey("address", listenAddress(&l.Address),
+			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
+				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
+				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
+				"(`mlx5_0`) stands for each of its addresses that the machine has at the time, "+
+				"except addresses that another listener of the same transport and port names "+
+				"more precisely.").Require("Add it."),
+		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
+			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
+				"share an address."),
+		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
+			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
+				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
+		lang.NewKey("tls", lang.Words(&l.TLS, []fabric.TLSPolicy{
+			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
+		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
+			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
+			"also a machine that claims the NQN of a host without TLS; `required` serves only "+
+			"hosts with TLS. Changes concern new connections. Set it when others can read or "+
+			"change traffic on the network."),
+		lang.NewKey("ana_states", &anaStates{p: &l.ANAStates},
+			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
+				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
+				"several paths to a namespace prefer optimized ones. Set it when the paths are "+
+				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
+				"hand.").Without("optimized"),
+		lang.NewKey("on_unavailable", lang.Either(&l.Required, "wait", "fail"),
+			"The reaction to a missing address or RDMA device: serve everything else and wait "+
+				"for it, or exit. Set it to `fail` when another instance takes over in that "+
+				"case."),
+	}
+}
+
+func transport(p *nvme.TransportType) lang.Value {
+	return lang.Words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
+}
 
 // nameListeners names each listener after its address.
 func (c *Config) nameListeners() {
@@ -68,48 +133,22 @@ func (v *validator) resolveListeners() {
 	}
 }
 
-func transport(p *nvme.TransportType) lang.Value {
-	return lang.Words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
-}
-
-func (l *Listener) value() lang.Value {
-	l.Port = 4420
-	return lang.Mapping{
-		lang.NewKey("name", lang.Unique(labelOf(&l.Label, "a listener"),
-			"Give each listener its own name."),
-			"Its name in `listeners` of subsystems. Set it when its address changes, or is long.").
-			Without("none"),
-		lang.NewKey("transport", transport(&l.Transport), "How hosts connect.").
-			Require("Use one of: rdma, tcp."),
-		lang.NewKey("address", listenAddress(&l.Address),
-			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
-				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
-				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
-				"(`mlx5_0`) stands for each of its addresses that the machine has at the time, "+
-				"except addresses that another listener of the same transport and port names "+
-				"more precisely.").Require("Add it."),
-		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
-			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
-				"share an address."),
-		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
-			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
-				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
-		lang.NewKey("tls", lang.Words(&l.TLS, []fabric.TLSPolicy{
-			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
-		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
-			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
-			"also a machine that claims the NQN of a host without TLS; `required` serves only "+
-			"hosts with TLS. Changes concern new connections. Set it when others can read or "+
-			"change traffic on the network."),
-		lang.NewKey("ana_states", &anaStates{p: &l.ANAStates},
-			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
-				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
-				"several paths to a namespace prefer optimized ones. Set it when the paths are "+
-				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
-				"hand.").Without("optimized"),
-		lang.NewKey("on_unavailable", lang.Either(&l.Required, "wait", "fail"),
-			"The reaction to a missing address or RDMA device: serve everything else and wait "+
-				"for it, or exit. Set it to `fail` when another instance takes over in that "+
-				"case."),
+func (v *validator) listener(l *Listener, path string) {
+	if l.Transport == nvme.TransportTCP && len(l.Address.Device) > maxInterface {
+		v.Add(path+".address", fmt.Sprintf("%q has more than %d characters, as no network "+
+			"interface has", l.Address.Device, maxInterface), "Correct it; ip link lists them.")
+	}
+	v.listens(socket{l.Name, l.Transport, l.Address, l.Port}, path,
+		"Delete one of the two listeners.")
+	switch {
+	case l.TOS%4 != 0: // RFC 3168, section 5: the lowest two bits are ECN
+		v.Add(path+".tos", fmt.Sprintf("%d is not a multiple of 4", l.TOS),
+			"Write four times the DSCP, for instance 104 for DSCP 26.")
+	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
+		v.Add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
+	}
+	if l.TLS != fabric.TLSOff && l.Transport == nvme.TransportRDMA {
+		v.Add(path+".tls", "listeners with transport: rdma have none",
+			"Delete it. On RDMA nothing is encrypted; use a network that others do not reach.")
 	}
 }

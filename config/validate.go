@@ -6,9 +6,6 @@ import (
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // validator checks several values of a configuration together.
@@ -76,72 +73,4 @@ func (v *validator) some(list string, entries int) {
 		what = "is empty"
 	}
 	v.Add(list, what, "Add at least one entry, or set managed.")
-}
-
-func (v *validator) listener(l *Listener, path string) {
-	if l.Transport == nvme.TransportTCP && len(l.Address.Device) > maxInterface {
-		v.Add(path+".address", fmt.Sprintf("%q has more than %d characters, as no network "+
-			"interface has", l.Address.Device, maxInterface), "Correct it; ip link lists them.")
-	}
-	v.listens(socket{l.Name, l.Transport, l.Address, l.Port}, path,
-		"Delete one of the two listeners.")
-	switch {
-	case l.TOS%4 != 0: // RFC 3168, section 5: the lowest two bits are ECN
-		v.Add(path+".tos", fmt.Sprintf("%d is not a multiple of 4", l.TOS),
-			"Write four times the DSCP, for instance 104 for DSCP 26.")
-	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
-		v.Add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
-	}
-	if l.TLS != fabric.TLSOff && l.Transport == nvme.TransportRDMA {
-		v.Add(path+".tls", "listeners with transport: rdma have none",
-			"Delete it. On RDMA nothing is encrypted; use a network that others do not reach.")
-	}
-}
-
-func (v *validator) subsystem(c *Config, s *Subsystem, path string) {
-	switch {
-	case s.AllowAnyHost && len(s.Hosts) > 0:
-		v.Add(path+".hosts", "allow_any_host is true, so this list would have no effect",
-			"Delete one of the two.")
-	case !s.AllowAnyHost && len(s.Hosts) == 0 && c.Managed == "" && !v.Bad(path+".hosts") &&
-		!v.Bad(path+".allow_any_host"):
-		v.Add(path, "no host may connect",
-			"List the host NQNs (cat /etc/nvme/hostnqn on the host) in hosts, or set "+
-				"allow_any_host: true.")
-	}
-	if s.CNTLIDMin > s.CNTLIDMax {
-		v.Add(path+".cntlid_min",
-			fmt.Sprintf("%d is above cntlid_max, %d", s.CNTLIDMin, s.CNTLIDMax),
-			"Exchange the two.")
-	}
-	if c.Reactors.Memory < 4*s.MaxTransfer {
-		v.Add(path+".max_transfer", fmt.Sprintf("%v is more than a quarter of reactors.memory, %v",
-			lang.Size(s.MaxTransfer), lang.Size(c.Reactors.Memory)),
-			"Reduce it, or give the reactors more memory: commands share it.")
-	}
-	if len(s.Namespaces) == 0 && c.Managed == "" && !v.Bad(path+".namespaces") {
-		v.AddWarning(path+".namespaces", "there are none, so hosts that connect find nothing",
-			"Add them when there is storage.")
-	}
-	v.limits(&s.Limits, path)
-	for i := range s.Namespaces {
-		v.namespace(&s.Namespaces[i], fmt.Sprintf("%s.namespaces[%d]", path, i))
-	}
-}
-
-func (v *validator) limits(l *qos.Limits, path string) {
-	path += ".limits."
-	v.need(path+"burst", v.Given(path+"burst"), l.IOPS != 0 || l.Bandwidth != 0, path+"iops",
-		path+"bandwidth")
-}
-
-func (v *validator) namespace(n *Namespace, path string) {
-	v.limits(&n.Limits, path)
-	if b := v.backends.find(n.Backend); b != nil && b.AlwaysAnswers {
-		if v.Given(path+".io_timeout") && n.Timeout != 0 {
-			v.Add(path+".io_timeout", "backend "+n.Backend+
-				" always answers, so it would have no effect", "Delete it.")
-		}
-		n.Timeout = 0
-	}
 }

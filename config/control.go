@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -11,6 +13,23 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 )
+
+// Control says where operators reach the running target.
+type Control struct {
+	// Socket is a path, AutoSocket, or "" for none.
+	Socket string
+	// Mode and Group belong to the socket; Group "" is the group of the process.
+	Mode  fs.FileMode
+	Group string
+	// Listen is invalid if nothing is served on TCP. Otherwise the files are set.
+	Listen                     netip.AddrPort
+	Certificate, Key, ClientCA string
+	// Roles may be empty, which gives everybody every role.
+	Roles []Role
+}
+
+// AutoSocket lets the program choose the socket.
+const AutoSocket = "auto"
 
 func (c *Control) keys() []lang.Key {
 	c.Socket, c.Mode = AutoSocket, 0o600
@@ -96,4 +115,68 @@ func fileMode(p *fs.FileMode) lang.Value {
 			*p = fs.FileMode(v)
 			return "", ""
 		})
+}
+
+// Role grants a role on the control interface. One of the other fields is set and says to which
+// client.
+type Role struct {
+	// Subject is the subject of a certificate (RFC 2253). User and Group are names or numbers.
+	Subject, User, Group string
+	// Role is read, operate or admin.
+	Role string
+}
+
+func (r *Role) value() lang.Value {
+	const hint = "Delete one of the two."
+	return lang.Mapping{
+		lang.NewKey("subject", lang.Unique(lang.Checked(&r.Subject, "subject of a certificate",
+			lang.Schema{"pattern": attribute.String()}, func(s string) (what, hint string) {
+				if !attribute.MatchString(s) {
+					return fmt.Sprintf("%q is not the subject of a certificate", lang.Printable(s)),
+						"Write all of it, as the log does with the key certificate: CN=NAME,O=..."
+				}
+				return "", ""
+			}), hint),
+			"Clients with a certificate of exactly this subject, as logged with the key "+
+				"`certificate`. Set it to give a role to clients on TCP.").Without("none"),
+		lang.NewKey("user", lang.Unique(lang.Text(&r.User), hint),
+			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
+				"one user.").Without("none"),
+		lang.NewKey("group", lang.Unique(lang.Text(&r.Group), hint),
+			"Processes at the socket with this group, by name or number, also as a supplementary "+
+				"one. Set it to give a role to several users.").Without("none"),
+		lang.NewKey("role", lang.OneOf(&r.Role, "read", "operate", "admin"),
+			"`read` asks; `operate` also reloads, drains, pauses, disconnects and sets ANA "+
+				"states; `admin` also creates, deletes and resizes.").
+			Require("Use one of: read, operate, admin."),
+	}
+}
+
+var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
+
+// rolesKey is apart from Control.keys, which need a restart.
+func (c *Control) rolesKey() lang.Key {
+	return lang.NewKey("roles", lang.List(&c.Roles, 0, 256, (*Role).value),
+		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
+			"entries for a client the highest role counts. With entries, other clients may do "+
+			"nothing, except root and the user of the target at the socket. Without entries, all "+
+			"clients that can connect may do everything. Set it when not all of them should.")
+}
+
+func (v *validator) roles(c *Control) {
+	for i, r := range c.Roles {
+		given := 0
+		for _, name := range []string{r.Subject, r.User, r.Group} {
+			if name != "" {
+				given++
+			}
+		}
+		path := fmt.Sprintf("control.roles[%d]", i)
+		if given != 1 && !v.Bad(path+".subject") {
+			v.Add(path, fmt.Sprintf("%d of subject, user and group are given", given),
+				"Give one of them.")
+		} else {
+			v.need(path+".subject", r.Subject != "", c.Listen.IsValid(), "control.listen")
+		}
+	}
 }

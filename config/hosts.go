@@ -5,13 +5,46 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
+
+// Host has the settings of one host for all subsystems. It does not allow the host to connect.
+type Host struct {
+	NQN    string
+	Limits qos.Limits
+	Authentication
+	// Networks are the networks from which the host may connect; empty means any.
+	Networks []netip.Prefix
+}
+
+func (h *Host) value() lang.Value {
+	return append(lang.Mapping{
+		lang.NewKey("nqn", lang.Unique(nqn(&h.NQN, nil), "Write one entry for each host."),
+			"NQN of the host (`cat /etc/nvme/hostnqn` on the host), of any form.").
+			Require("Add it."),
+		lang.NewKey("networks", lang.List(&h.Networks, 0, 256, func(n *netip.Prefix) lang.Value {
+			return lang.Unique(network(n), "Delete one of the two.")
+		}),
+			"The networks that it may connect from, as in `10.0.0.0/24` or `10.0.0.7/32`. Set it "+
+				"when a machine elsewhere that knows the NQN must not be taken for the host; an "+
+				"address is no proof either.").Without("any"),
+		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
+	}, h.Authentication.keys()...)
+}
+
+// hostList is a list of the NQNs of hosts.
+func hostList(p *[]string) lang.Value {
+	return lang.List(p, 0, 4096, func(h *string) lang.Value {
+		return lang.Unique(nqn(h, nil), "Delete one of the two.")
+	})
+}
 
 // Authentication is the proof of identity required of a host. The zero value requires none.
 type Authentication struct {
