@@ -76,9 +76,6 @@ func (c *controller) anaStatus(ns *namespace) nvme.Status {
 
 // anaRefuses is the status of an I/O command if the state of its namespace does not allow it.
 func (c *cmd) anaRefuses(a *ana.States) nvme.Status {
-	if c.req.SQE.NSID() == nvme.NSIDAll && c.op.flags&opEvery != 0 {
-		return c.s.ctrl.anaRefusesAny(a)
-	}
 	if ns := c.namespace(); ns != nil {
 		return a.Of(ns.anaGroup()).Status()
 	}

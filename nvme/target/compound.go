@@ -21,6 +21,8 @@ type compoundPool struct {
 const (
 	// compoundWidth is how many IOs of one command the devices have at a time.
 	compoundWidth = 8
+	// flushLook is how many namespaces a Flush of all looks at in a turn.
+	flushLook = 64
 	// mostSpare is how many compounds, of 6 KiB each, a reactor keeps for the next commands, and
 	// mostCompounds how many there are at a time, but for the first of each owner.
 	mostSpare     = 64
@@ -41,12 +43,13 @@ type compound struct {
 	ios         [compoundWidth]compoundIO
 	idle        list.List[compoundIO]
 	outstanding int // IOs that are not idle
-	steps       int // chunks of a move, ranges, or namespaces to flush
+	steps       int // chunks of a move, ranges, or namespaces to check, and then to flush
 	next        int // the first one of these that is not submitted as a whole
 	status      nvme.Status
 	ch          *channel     // but for Flush
 	zero        zero         // Write Zeroes and Dataset Management
 	flush       []*namespace // Flush
+	flushGoesOn bool         // in a turn of its own
 	move        *move        // nil for these three
 	node        list.Node[compound]
 }
@@ -155,9 +158,13 @@ func (m *compound) putIdle(o *compoundIO) {
 // advance begins the IOs of the compound that may begin, in its turn if the compound takes turns.
 // It completes the command when devices have none of its IOs.
 func (m *compound) advance(h *Handler) {
-	for m.mayBegin() {
+	for n := 0; m.mayBegin(); n++ {
 		if m.flow != nil {
 			m.flow.push(m)
+			return
+		}
+		if n == flushLook {
+			m.flushOn(h)
 			return
 		}
 		if !m.begin(h) {
@@ -280,8 +287,13 @@ func (m *compound) fill(h *Handler, o *compoundIO) *channel {
 		m.fillZero(o)
 		return m.ch
 	}
-	ns := m.flush[m.next]
+	at, n := m.next, len(m.flush)
 	m.next++
+	ns := m.flush[at%n]
+	var flushes bool
+	if flushes, m.status = m.cmd.flushes(ns); !flushes || at < n {
+		return nil
+	}
 	io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
 	if ch := h.channel(ns); ch != nil {
 		return ch
@@ -313,7 +325,25 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 		}
 	}
 	m.putIdle(o)
+	if m.flush != nil && m.mayBegin() {
+		m.flushOn(h)
+		return
+	}
 	m.advance(h)
+}
+
+// flushOn lets a Flush go on in a turn of its own: there may be thousands of namespaces.
+func (m *compound) flushOn(h *Handler) {
+	if m.flushGoesOn {
+		return
+	}
+	m.flushGoesOn = true
+	c := m.cmd
+	h.post(func() {
+		if m.flushGoesOn = false; m.cmd == c {
+			m.advance(h)
+		}
+	})
 }
 
 // abort withdraws the IOs that devices have not got yet, and cancels the others. The command
@@ -383,14 +413,43 @@ func flushAll(h *Handler, c *cmd) {
 	if h.postpones(c) {
 		return
 	}
-	flushThose(h, c, c.s.ctrl.namespaces())
+	flushThose(h, c, c.s.ctrl.sub.namespaces.Load().list)
+}
+
+// flushes reports whether a Flush of all namespaces flushes one of them. The status is the reason
+// why all of it fails if not; it is Success if the host does not see the namespace.
+func (c *cmd) flushes(ns *namespace) (bool, nvme.Status) {
+	host := c.s.ctrl.identity
+	a := ns.reservations.Access()
+	st := c.s.port.ana.Load().Of(ns.anaGroup()).Status()
+	switch {
+	case !c.flushesAll(): // after a change of the write protection
+		return true, nvme.Success
+	case !ns.cfg.Load().visible(c.s.ctrl.hostNQN):
+		return false, nvme.Success
+	case a != nil && !a.Permits(host, groupWrite):
+		return false, reservationConflict // of any is one of all (Base section 8.1.22)
+	}
+	return st.OK(), st
+}
+
+// flushesAll reports whether the command is a Flush of all namespaces.
+func (c *cmd) flushesAll() bool {
+	return c.s.qid != 0 && c.req.SQE.Opcode() == nvme.NVMFlush &&
+		c.req.SQE.NSID() == nvme.NSIDAll
+}
+
+// willFlush reports whether a namespace has not been flushed yet. They are in ascending order.
+func (m *compound) willFlush(ns *namespace) bool {
+	at := max(m.next-len(m.flush), 0)
+	return at < len(m.flush) && m.flush[at].nsid <= ns.nsid
 }
 
 // flushThose flushes namespaces and completes the command.
 func flushThose(h *Handler, c *cmd, list []*namespace) {
 	m := h.newCompound(c)
 	m.flush = list
-	m.steps = len(m.flush)
+	m.steps = 2 * len(m.flush) // nothing is flushed if one refuses
 	m.advance(h)
 }
 

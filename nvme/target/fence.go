@@ -111,9 +111,9 @@ func (r *fenceRound) end() {
 	ch.endFences()
 }
 
-// aborts reports whether the host of a queue is being aborted.
+// aborts reports whether the host of an I/O queue is being aborted.
 func (ch *channel) aborts(s *session) bool {
-	return len(ch.aborting) > 0 && ch.aborting[s.ctrl.identity.Value()] > 0
+	return s.qid != 0 && len(ch.aborting) > 0 && ch.aborting[s.ctrl.identity.Value()] > 0
 }
 
 // skips reports whether the host of a queue has access by all fences, and is not aborted.
@@ -150,7 +150,7 @@ func (r *fenceRound) exclude(c *cmd) bool {
 			found = true
 		}
 	}
-	if aborted && c.compound == m && m.uses(ch) {
+	if aborted && c.compound == m && c.uses(ch) {
 		m.refuse(ch.h, nvme.AbortedPreempt)
 		found = true
 	}
@@ -186,7 +186,7 @@ func (r *fenceRound) excludeIO(io *backend.IO, aborted bool) bool {
 func (r *fenceRound) abort(c *cmd) bool {
 	h, m := r.ch.h, c.compound
 	switch {
-	case m != nil && !m.uses(r.ch), m == nil && c.ch != r.ch:
+	case !c.uses(r.ch):
 		return false
 	case c.waits():
 		h.abortWaiting(c, nvme.AbortedPreempt)
@@ -221,8 +221,16 @@ var preemptedOp = op{
 	execute: func(h *Handler, c *cmd) { h.finish(c, 0, nvme.AbortedPreempt) },
 }
 
-// uses reports whether the compound reads or writes through a channel.
-func (m *compound) uses(ch *channel) bool {
+// uses reports whether a command reads or writes through a channel, or will flush it with the other
+// namespaces of its subsystem.
+func (c *cmd) uses(ch *channel) bool {
+	m := c.compound
+	switch {
+	case c.flushesAll():
+		return m == nil || m.willFlush(ch.ns)
+	case m == nil:
+		return c.ch == ch
+	}
 	return m.ch == ch || m.move != nil &&
 		slices.ContainsFunc(m.move.from, func(x extent) bool { return x.ch == ch })
 }

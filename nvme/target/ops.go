@@ -69,7 +69,7 @@ type anaGate uint8
 
 const (
 	anaNone anaGate = iota
-	anaNSID         // the state of the namespace, or of every one if NSID FFFFFFFFh means all
+	anaNSID         // the state of the namespace, or for a Flush of all, of each when it is flushed
 	anaOwn          // prepare decides by the contents of the command
 )
 
@@ -107,8 +107,6 @@ const (
 	opAuthentication
 	// opAdminQueue: a Fabrics command that is not sent on I/O queues.
 	opAdminQueue
-	// opEvery: NSID FFFFFFFFh means every namespace.
-	opEvery
 	// opBlocks: an I/O command that names its blocks by SLBA and NLB.
 	opBlocks
 )
@@ -162,7 +160,6 @@ func init() {
 		nvme.NVMFlush: {
 			name: "Flush", prepare: prepareFlush, execute: executeFlush,
 			gates: gates{groupWrite, changeNone, anaNSID, limitNone, againLater},
-			flags: opEvery,
 		},
 		nvme.NVMWrite: {
 			name: "Write", dir: in, prepare: prepareWrite, begin: (*cmd).startZeroCopyWrite,

@@ -184,7 +184,7 @@ func (t *selfTest) readDone(st nvme.Status) {
 	case st.OK():
 		t.chunk++
 		t.done++
-	case st == reservationConflict, st == nvme.AbortedPreempt:
+	case st == reservationConflict:
 		t.index, t.chunk = t.index+1, 0 // others have reserved it
 	case t.c.namespace(t.nsids[t.index]) == nil:
 	default:
