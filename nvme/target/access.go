@@ -1,25 +1,16 @@
 package target
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 )
 
 // This file decides which hosts may have controllers, through which ports, and from where.
-
-// Why a host may have no controller.
-var (
-	errHostNotAllowed = errors.New("the host is not, or no longer, allowed to use the subsystem")
-	errNotServed      = errors.New("the listener does not, or no longer, serve the subsystem")
-	errElsewhere      = errors.New("the address of the host is in none of its networks")
-)
 
 // permits says why a host may not have a controller of the subsystem with this admin queue, nil if
 // it may; see Security.lacks.
@@ -27,60 +18,32 @@ func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) erro
 	cfg := s.settings.Load()
 	switch {
 	case !cfg.serves(q.port):
-		return errNotServed
+		return association.ErrNotServed
 	case !cfg.allows(hostNQN):
-		return errHostNotAllowed
+		return association.ErrNotAllowed
 	case !s.t.comesFromNetworks(hostNQN, q):
-		return errElsewhere
+		return association.ErrElsewhere
 	}
 	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.mustConcatenate)
 }
 
 // permitted says why a controller may not exist, or not any longer.
 func (c *controller) permitted() error {
-	authenticated := c.proof.Authenticates || generatedIdentity(c.info) != ""
-	return c.sub.permits(c.admin, c.hostNQN, authenticated && c.t.hasKey(c.hostNQN))
+	return c.sub.permits(c.admin, c.hostNQN, c.provesKey() && c.t.hasKey(c.hostNQN))
 }
 
-// refused returns the refusal of a Connect for an error of permits. Through a port that does not
-// serve it, a subsystem does not exist.
-func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
-	r := s.refusedFor(why, q, hostNQN)
-	if s.settings.Load().Security != 0 {
-		r = concealed(r)
+// provesKey reports whether the host had a key when it connected, which it proves or has proven.
+func (c *controller) provesKey() bool {
+	return c.proof.Authenticates || association.GeneratedPSK(c.info) != ""
+}
+
+// refused returns the refusal of a Connect for an error of permits.
+func (s *subsystem) refused(why error, q *session, hostNQN string) association.Refusal {
+	requires := ""
+	if r := s.settings.Load().Security; r != 0 {
+		requires = r.String()
 	}
-	return r
-}
-
-func (s *subsystem) refusedFor(why error, q *session, hostNQN string) refusal {
-	switch {
-	case errors.Is(why, errNotServed):
-		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the listener",
-			s.nqn)
-		r.hint = "listeners of the subsystem does not name this listener"
-		return r
-	case errors.Is(why, errElsewhere): // it may come from another address later
-		r := badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN,
-			"an address in the networks of the host", q.info.Remote.Addr())
-		r.hint = "networks of the host does not have this address; somebody else may use its NQN"
-		return r
-	case errors.Is(why, errNoKey), errors.Is(why, errNoTLS):
-		return refusal{
-			expected: s.settings.Load().Security.String(), received: why,
-			hint: "give the host a dhchap_key, or a tls_key for TLS, in the configuration, or it " +
-				"is somebody else",
-		}
-	}
-	return hostRefused(hostNQN)
-}
-
-// duplicate refuses a controller of a host that is connected as another one.
-func duplicate(c, other *controller) refusal {
-	name := func(c *controller) string { return fmt.Sprintf("%s, %x", c.hostNQN, c.hostID) }
-	r := badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHostID,
-		fmt.Sprintf("%s, as from %v", name(other), other.info.Remote.Addr()), name(c))
-	r.hint = "give each machine its own /etc/nvme/hostnqn and hostid; or duplicate_hosts: allow"
-	return r
+	return association.NotPermitted(why, s.nqn, hostNQN, q.info.Remote.Addr(), requires)
 }
 
 // enforce ends the controllers that are no longer permitted, and returns them. The caller has made

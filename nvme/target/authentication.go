@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
@@ -58,19 +59,19 @@ func (c *controller) policy() *auth.Policy {
 
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
 // now.
-func (c *controller) admitUnproven() refusal {
+func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
-	if c.policy() == nil && !c.admin.mustConcatenate || generatedIdentity(c.info) != "" {
+	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.info) != "" {
 		c.proof.Proven.Store(true)
-		return refusal{}
+		return association.Refusal{}
 	}
 	if c.t.auth.Paused(c.hostNQN, c.info.Remote.Addr()) {
 		c.peerLog().Warn("too many failed authentications of this host and address", "host",
 			c.hostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
-		return refusal{st: nvme.ConnectControllerBusy}
+		return association.Busy
 	}
 	c.proof.Authenticates = true
-	return refusal{}
+	return association.Refusal{}
 }
 
 // requireAuthentication serves nothing else on a queue until its host has authenticated.
@@ -193,8 +194,8 @@ func (s *session) serveProven() {
 	}
 	s.logAuthenticated(psk != nil)
 	if other != nil {
-		r := duplicate(c, other)
-		s.refuseProven(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
+		r := association.Duplicate(c.made(), other.made())
+		s.refuseProven(fmt.Errorf("the host is connected as %v: %s", r.Expected, r.Hint))
 		return
 	}
 	if s.unproven() {
@@ -302,7 +303,7 @@ func (s *session) startDeadline() {
 // allow makes the queue one of its host's.
 func (s *session) allow() error {
 	if s.qid > 0 {
-		if r := s.ctrl.attach(s, s.qid); !r.st.OK() {
+		if r := s.ctrl.attach(s, s.qid); !r.Status.OK() {
 			return errNotAttached
 		}
 	}
@@ -318,14 +319,6 @@ func (s *session) allow() error {
 // Any goroutine may call it.
 func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
 	return t.auth.PSK(hostNQN, identity)
-}
-
-// generatedIdentity is the identity of the generated PSK that a connection uses, "" if none.
-func generatedIdentity(q *fabric.QueueInfo) string {
-	if q.TLS == nil {
-		return ""
-	}
-	return q.TLS.Generated
 }
 
 // concatenation returns the possible purpose of an exchange on the queue besides authentication.

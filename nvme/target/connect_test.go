@@ -4,6 +4,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// Statuses of package association.
+const (
+	malformedStatus = nvme.ConnectInvalidParameters | nvme.DNR
+	refusedStatus   = nvme.ConnectInvalidParameters
+)
+
 // wantRefusal checks that the last refusal has the expected and the received value, and a hint for
 // operators.
 func (r *harness) wantRefusal() {

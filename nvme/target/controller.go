@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -117,30 +118,24 @@ func (c *controller) describe() observed.Host {
 
 // attach makes s the I/O queue qid, or returns the refusal. A queue that has yet to authenticate
 // may be anybody's, and takes no place: it is attached afterwards. Reactor of s.
-func (c *controller) attach(s *session, qid uint16) refusal {
+func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	refuse := func(expected, received any) refusal {
-		return refusal{
-			st: connectRefused, field: nvme.InvalidInCommand(nvme.ConnectOffsetQID),
-			expected: expected, received: received,
-		}
-	}
 	switch {
 	case c.failed != nil || !c.ready.Load():
-		return refuse("a controller that is enabled", "one that is not")
+		return association.NoQueue("a controller that is enabled", "one that is not")
 	case int(qid) > c.granted:
-		return refuse(fmt.Sprintf("1 to %d", c.granted), qid)
+		return association.NoQueue(fmt.Sprintf("1 to %d", c.granted), qid)
 	case c.queues[qid] != nil: // the first queue stays
-		return refusal{
-			st: nvme.CommandSequenceError, expected: "a queue ID that is free", received: qid,
+		return association.Refusal{
+			Status: nvme.CommandSequenceError, Expected: "a queue ID that is free", Received: qid,
 		}
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
 		s.asking = c.again.Asks()
 	}
-	return refusal{}
+	return association.Refusal{}
 }
 
 // fail ends the association: every queue is disconnected. Any goroutine may call it, any number of

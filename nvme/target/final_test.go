@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	notHere = connectRefused
-	forGood = connectRefused | nvme.DNR
+	notHere = refusedStatus
+	forGood = refusedStatus | nvme.DNR
 )
 
 // TestChangedMeanwhile: no refusal is final if a change ends, or begins, after Connect has begun:

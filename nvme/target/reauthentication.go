@@ -31,7 +31,7 @@ func (r *reauthentication) stop() {
 // has lost its key cannot authenticate, and one that had none when it connected does not.
 func (c *controller) reauthenticates() int64 {
 	p := c.policy()
-	if p == nil || c.sub.discovery || !c.proof.Authenticates && generatedIdentity(c.info) == "" {
+	if p == nil || c.sub.discovery || !c.provesKey() {
 		return 0
 	}
 	return p.Reauthenticate.Nanoseconds()

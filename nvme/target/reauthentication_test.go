@@ -261,7 +261,7 @@ func TestReauthenticateOldPSK(t *testing.T) {
 	testutil.True(t, x.refuses(0, nvme.NVMRead, 0),
 		"the interval begins when a controller is created")
 	x.target.auth.Now = func() time.Time { return time.Now().Add(everyHour) }
-	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
+	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), refusedStatus)
 }
 
 // TestReauthenticateSpread: controllers that were created together are due one after the other,

@@ -1,10 +1,8 @@
 package target
 
 import (
-	"errors"
-
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 )
 
 // Security is a set of requirements for the hosts of a subsystem, or of the discovery service,
@@ -23,22 +21,15 @@ func (r Security) String() string {
 	return [...]string{"none", "auth", "tls", "auth+tls"}[r&(SecurityAuth|SecurityTLS)]
 }
 
-// The errors of hosts that do not meet a requirement.
-var (
-	errNoKey = errors.New("security requires that the host authenticates, and it has no key, " +
-		"or has connected without it")
-	errNoTLS = errors.New("security requires TLS, and the connection has none")
-)
-
 // lacks returns an error for the first requirement that a host does not meet, or nil.
 // authenticated: the host has authenticated, or has to do so before anything else is served.
 // encrypted: its connection is encrypted.
 func (r Security) lacks(authenticated, encrypted bool) error {
 	switch {
 	case r&SecurityAuth != 0 && !authenticated:
-		return errNoKey
+		return association.ErrNoKey
 	case r&SecurityTLS != 0 && !encrypted:
-		return errNoTLS
+		return association.ErrNoTLS
 	}
 	return nil
 }
@@ -51,20 +42,11 @@ func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {
 	return cfg.allows(hostNQN) && (cfg.Security&SecurityAuth == 0 || t.hasKey(hostNQN))
 }
 
-// concealed returns the refusal of a subsystem that requires security. For the host it is always
-// the refusal of an unknown name; only the log has the reason. It has no DNR, so that hosts try
-// again, and get in once they meet the requirements.
-func concealed(r refusal) refusal {
-	r.st, r.field = connectRefused, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
-	r.final = false
-	return r
-}
-
 // authenticated reports whether the host has authenticated on the queue, or with the PSK of the
 // queue. Reactor.
 func (s *session) authenticated() bool {
 	return s.ctrl != nil && !s.unproven() &&
-		(s.auth != nil && s.auth.Proven || generatedIdentity(s.info) != "")
+		(s.auth != nil && s.auth.Proven || association.GeneratedPSK(s.info) != "")
 }
 
 // SecurityOf returns the requirements that a connection meets.

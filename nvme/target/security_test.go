@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
@@ -74,7 +75,7 @@ func TestSecurity(t *testing.T) {
 		{"with a key", testHost, hostSecret},
 		{"with a wrong key", testHost, controllerSecret},
 	}
-	nothing := fmt.Sprintf("%v %#x", connectRefused, nothingThere)
+	nothing := fmt.Sprintf("%v %#x", refusedStatus, nothingThere)
 	notAllowed := fmt.Sprintf("%v %#x", nvme.ConnectInvalidHost|nvme.DNR, 1<<16|512)
 	const failed = "authentication failed"
 	for require, want := range map[Security]struct{ sub, discovery [4]string }{
@@ -110,10 +111,11 @@ func TestSecurity(t *testing.T) {
 			}
 		}
 	}
+	noKey, noTLS := association.ErrNoKey, association.ErrNoTLS
 	for r, want := range map[Security][4]error{ // by authentication, and TLS
-		0: {}, SecurityAuth: {errNoKey, errNoKey, nil, nil},
-		SecurityTLS:                {errNoTLS, nil, errNoTLS, nil},
-		SecurityAuth | SecurityTLS: {errNoKey, errNoKey, errNoTLS, nil},
+		0: {}, SecurityAuth: {noKey, noKey, nil, nil},
+		SecurityTLS:                {noTLS, nil, noTLS, nil},
+		SecurityAuth | SecurityTLS: {noKey, noKey, noTLS, nil},
 	} {
 		for i, want := range want {
 			testutil.Is(t, r.lacks(i&2 != 0, i&1 != 0), want, "%v lacks", r)
@@ -168,7 +170,7 @@ func TestNothingIsRevealed(t *testing.T) {
 			if unknown == nil {
 				unknown = answer
 				if cmd.CQE.Result() != nothingThere ||
-					cmd.CQE.Status()&^nvme.More != connectRefused {
+					cmd.CQE.Status()&^nvme.More != refusedStatus {
 					t.Fatalf("%v, %#x", cmd.CQE.Status(), cmd.CQE.Result())
 				}
 			}
@@ -223,8 +225,8 @@ func TestSecurityChanges(t *testing.T) {
 	for what, q := range map[string]*fabrictest.Queue{
 		"without a key": keyless, "that has got its key later": late, "at discovery": discovery,
 	} {
-		testutil.True(t, q.Closed() && errors.Is(q.Reason, errNoKey), "a host %s: ended %t, %v",
-			what, q.Closed(), q.Reason)
+		testutil.True(t, q.Closed() && errors.Is(q.Reason, association.ErrNoKey),
+			"a host %s: ended %t, %v", what, q.Closed(), q.Reason)
 	}
 	r.ok(good, propertyGetCommand(nvme.PropertyCAP))
 	connect(testSub, lateHost, "authenticated")
@@ -249,7 +251,7 @@ func TestSecurityChanges(t *testing.T) {
 	r.ok(good, propertyGetCommand(nvme.PropertyCAP)) // until
 	r.target.EnforceKeys()
 	r.w.Settle()
-	if !good.Closed() || !discovery.Closed() || !errors.Is(good.Reason, errNoKey) {
+	if !good.Closed() || !discovery.Closed() || !errors.Is(good.Reason, association.ErrNoKey) {
 		t.Errorf("a host that has lost its key: ended %t and %t, %v", good.Closed(),
 			discovery.Closed(), good.Reason)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -177,19 +178,18 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 }
 
 // admit gives c a controller identifier and makes it one of the subsystem's controllers.
-func (s *subsystem) admit(c *controller) refusal {
+func (s *subsystem) admit(c *controller) association.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg := s.settings.Load()
 	if s.removed {
-		return badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
-			s.nqn)
+		return association.Unknown(s.nqn, false)
 	}
 	if err := c.permitted(); err != nil { // since Connect has asked
 		return s.refused(err, c.admin, c.hostNQN)
 	}
 	if o := s.otherHost(c); o != nil && cfg.RefuseDuplicateHosts {
-		return duplicate(c, o)
+		return association.Duplicate(c.made(), o.made())
 	}
 	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
@@ -202,10 +202,10 @@ func (s *subsystem) admit(c *controller) refusal {
 			if c.proof.Proven.Load() {
 				s.identify(c)
 			}
-			return refusal{}
+			return association.Refusal{}
 		}
 	}
-	return refusal{st: nvme.ConnectControllerBusy}
+	return association.Busy
 }
 
 // otherHost returns a controller of the same host NQN with another Host Identifier, or the other

@@ -148,7 +148,7 @@ func TestTelemetryOfRefusals(t *testing.T) {
 		SubsystemConfig{NQN: testSub + "hidden", AllowAnyHost: true, Listeners: []string{"other"}})
 	h := r.connectHost(0)
 	for _, name := range []string{"hidden", "absent"} {
-		r.status(r.dial(0), adminArgs(testSub+name).command(), connectRefused)
+		r.status(r.dial(0), adminArgs(testSub+name).command(), refusedStatus)
 	}
 	_, v := h.telemetry()
 	testutil.MustTrue(t, len(v.Refusals) == 2, "refusals %+v", v.Refusals)

@@ -32,12 +32,12 @@ func TestTLSNames(t *testing.T) {
 		}
 	}
 	refused(dial(testSub, testSub), testSub, nvme.ConnectInvalidHost, "that of another host")
-	refused(dial(host, testSub), testSub+"b", connectRefused, "for another subsystem")
-	refused(dial(host, testSub), nvme.DiscoveryNQN, connectRefused, "for another subsystem")
+	refused(dial(host, testSub), testSub+"b", refusedStatus, "for another subsystem")
+	refused(dial(host, testSub), nvme.DiscoveryNQN, refusedStatus, "for another subsystem")
 	counts := false
 	removed := dial(host, testSub)
 	removed.TLS.Counts = func() bool { return counts }
-	refused(removed, testSub, connectRefused, "has changed since the TLS handshake")
+	refused(removed, testSub, refusedStatus, "has changed since the TLS handshake")
 	counts = true
 	r.connectHostInfo(0, removed, func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, dial(host, nvme.DiscoveryNQN),

@@ -59,7 +59,7 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	s := r.target.find(testSub)
 	c := newController(&session{h: r.raw[0], info: new(fabric.QueueInfo)}, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
-	if r := s.admit(c); r.st != nvme.ConnectInvalidHost || !r.final || s.lookup(c.cntlid) == c {
-		t.Errorf("%v", r.st)
+	if r := s.admit(c); r.Status != nvme.ConnectInvalidHost || !r.Final || s.lookup(c.cntlid) == c {
+		t.Errorf("%v", r.Status)
 	}
 }

@@ -2,7 +2,7 @@
 # TCP with every combination of digests.
 # variants: rxe rxe6 siw siw6 tcp tcp6
 # smoke: rxe siw tcp
-# covers: fabric fabric/tcp fabric/rdma nvme/target backend/ram backend/null
+# covers: fabric fabric/tcp fabric/rdma nvme/target nvme/target/association backend/ram backend/null
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 3:null:1TiB)
 lab_up; target_start
