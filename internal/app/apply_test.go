@@ -71,7 +71,7 @@ func (l *live) first(c *host.Controller, nsid uint32) string {
 	defer q.Close()
 	b, err := c.Map(4096)
 	if err == nil {
-		err = q.Read(ctx, nsid, 0, 1, b[:512])
+		err = hosttest.Read(ctx, q, nsid, 0, 1, b[:512])
 	}
 	testutil.Must(l.t, err)
 	return strings.TrimRight(string(b[:512]), "\x00")

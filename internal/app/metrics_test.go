@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -90,8 +91,8 @@ metrics: {listen: "127.0.0.1:0"}
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	data := testutil.Value(h.Map(4096))(t)
 	for i := range uint64(3) {
-		testutil.Must(t, errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0),
-			q.Read(ctx, 1, 8*i, 8, data)))
+		testutil.Must(t, errors.Join(hosttest.Write(ctx, q, 1, 8*i, 8, data, 0),
+			hosttest.Read(ctx, q, 1, 8*i, 8, data)))
 	}
 	var got map[string]float64
 	reads := ofNS("namespace_commands_total", "1", `op="read"`)
@@ -130,7 +131,7 @@ metrics: {listen: "127.0.0.1:0"}
 	})
 	m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]
 	testutil.True(t, m >= 32<<10 && m <= 1<<20, "two queues have %v bytes", m)
-	testutil.MustTrue(t, q.Flush(ctx, 2) != nil, "a flush succeeded that was to fail")
+	testutil.MustTrue(t, hosttest.Flush(ctx, q, 2) != nil, "a flush succeeded that was to fail")
 	expect(t, scrape(t, s), map[string]float64{
 		ofNS("namespace_degraded", "1"):                                        0,
 		ofNS("namespace_degraded", "2"):                                        1,
@@ -212,7 +213,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	ctx := testutil.Context(t)
 	_, q := oneQueue(ctx, t,
 		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
-	testutil.MustTrue(t, q.Flush(ctx, 1) != nil, "a flush above io_timeout succeeded")
+	testutil.MustTrue(t, hosttest.Flush(ctx, q, 1) != nil, "a flush above io_timeout succeeded")
 	expect(t, scrape(t, s), map[string]float64{
 		`nvmf_target_connections{transport="rdma"}`:    2,
 		`nvmf_target_rdma_queue_pairs{device="rxe0"}`:  2,

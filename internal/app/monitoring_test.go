@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -152,7 +153,7 @@ metrics: {listen: "127.0.0.1:0"}
 	read = func() {
 		t.Helper()
 		for range 10 {
-			testutil.Must(t, q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)))
+			testutil.Must(t, hosttest.Read(t.Context(), q, 1, 0, 8, make([]byte, 4096)))
 		}
 	}
 	read()

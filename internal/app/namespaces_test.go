@@ -51,9 +51,9 @@ func TestMissingStorage(t *testing.T) {
 	})
 	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
-	o.Events = nvme.EventNamespaceChanged
 	h := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o))(t)
 	defer h.Close()
+	events := testutil.Value(hosttest.Events(ctx, h, nvme.EventNamespaceChanged))(t)
 	namespaces := func(want ...uint32) {
 		t.Helper()
 		if got, err := hosttest.ActiveNamespaces(ctx, h); err != nil || !slices.Equal(got, want) {
@@ -72,7 +72,7 @@ func TestMissingStorage(t *testing.T) {
 	testutil.Must(t, os.Mkdir(dir, 0o700))
 	nsid := testutil.Receive(t, "the namespace is up", up)
 	testutil.True(t, nsid == 2, "namespace %d is up", nsid)
-	e := testutil.Receive(t, "the host is told", h.Events())
+	e := testutil.Receive(t, "the host is told", events)
 	testutil.Equal(t, e, nvme.AsyncNamespaceChanged, "event")
 	namespaces(1, 2)
 	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||

@@ -233,7 +233,7 @@ func TestPromiseNotKept(t *testing.T) {
 	protect(nvme.WriteProtect, false)
 	register(false)
 	mark(false)
-	testutil.Equal(t, q.Write(t.Context(), 1, 0, 1, buf[:512], 0), nil,
+	testutil.Equal(t, hosttest.Write(t.Context(), q, 1, 0, 1, buf[:512], 0), nil,
 		"the namespace was write protected nevertheless")
 	r := l.s.state.Reservations.Load(testNQN, 1)
 	testutil.True(t, r == nil && l.s.state.Failed(), "%+v", r)
@@ -245,7 +245,7 @@ func TestPromiseNotKept(t *testing.T) {
 	move(dir+".moved", dir)
 	register(true)
 	mark(true)
-	testutil.True(t, q.Read(t.Context(), 1, 1, 1, buf[:512]) != nil,
+	testutil.True(t, hosttest.Read(t.Context(), q, 1, 1, 1, buf[:512]) != nil,
 		"a block that is marked is read")
 	protect(nvme.WriteProtect, true)
 	c.Close()

@@ -28,14 +28,14 @@ func TestResize(t *testing.T) {
 		"{nsid: 5, backend: file, path: %DIR%/x, read_only: true}"))
 	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
-	o.Events = nvme.EventNamespaceChanged
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o))(t)
 	defer c.Close()
+	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	resized := func(size string, shrink bool, want uint64) {
 		t.Helper()
 		r := control.Resize{Subsystem: testNQN, NSID: 2, Size: size, Shrink: shrink}
 		testutil.Must(t, l.s.resize(r))
-		<-c.Events()
+		<-events
 		_, err := hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
 			false)
 		testutil.Check(t, err)

@@ -45,8 +45,8 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 		q := testutil.Value(c.OpenQueue(ctx, qid, 32))(t)
 		_, _ = rand.Read(out)
 		slba := uint64(qid) * 1000
-		testutil.Must(t, q.Write(ctx, 1, slba, 128, out, 0))
-		testutil.Must(t, q.Read(ctx, 1, slba, 128, in))
+		testutil.Must(t, hosttest.Write(ctx, q, 1, slba, 128, out, 0))
+		testutil.Must(t, hosttest.Read(ctx, q, 1, slba, 128, in))
 		if !bytes.Equal(in, out) {
 			t.Fatalf("queue %d: other bytes were read than written", qid)
 		}

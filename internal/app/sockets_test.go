@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -121,15 +122,16 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	tr.Addr = netip.MustParseAddrPort(at)
 	connect := func() (*host.Controller, error) {
 		o := hostOptions(testNQN)
-		o.Events, o.Key = nvme.EventNamespaceChanged, key
+		o.Key = key
 		return host.Connect(ctx, tr, o)
 	}
 	first := started(t, Options{Config: parse(t, listener+", "+second), Sockets: m.sockets()})
 	m.wantKept(2)
 	c := testutil.Value(connect())(t)
+	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- first.Stop(ctx) }()
-	testutil.Equal(t, testutil.Receive(t, "an event", c.Events()), nvme.AsyncPersistentError,
+	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError,
 		"event")
 	again := make(chan *host.Controller, 1)
 	c.Close() // as in a reset; the target has closed its sockets

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -31,9 +32,9 @@ func TestTraceOfTarget(t *testing.T) {
 				return nil
 			})
 	}()
-	testutil.Must(t, errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
-		q.Read(ctx, 1, 64, 8, data)))
-	testutil.MustTrue(t, q.Read(ctx, 1, 1<<40, 8, data) != nil, "a read beyond the end")
+	testutil.Must(t, errors.Join(hosttest.Write(ctx, q, 1, 64, 8, data, 0),
+		hosttest.Read(ctx, q, 1, 64, 8, data)))
+	testutil.MustTrue(t, hosttest.Read(ctx, q, 1, 1<<40, 8, data) != nil, "a read beyond the end")
 	for _, want := range []string{"Connect", "Write", "Read", "Read"} {
 		c := <-followed
 		if c.Command != want || c.State != "done" || c.BackendSeconds+c.ResponseSeconds+

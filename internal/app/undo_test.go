@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -133,7 +134,7 @@ func TestRemovedHung(t *testing.T) {
 	q, b := l.queue()
 	hung.Hold(nil)
 	ended := make(chan error, 1)
-	go func() { ended <- q.Read(t.Context(), 2, 0, 1, b) }()
+	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
 	hung.wantHeld(t)
 
 	other := strings.ReplaceAll(sub(anyHosts, onFile(1, "x")), testNQN, testNQN+"2")
@@ -168,7 +169,7 @@ func TestHungStorage(t *testing.T) {
 	read := func() {
 		t.Helper()
 		hung.Hold(nil)
-		go func() { ended <- q.Read(t.Context(), 2, 0, 1, b) }()
+		go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
 		hung.wantHeld(t)
 	}
 	read()
@@ -179,7 +180,8 @@ func TestHungStorage(t *testing.T) {
 	}
 	hung.Release()
 	testutil.Equal(t, <-ended, nil, "the read")
-	testutil.Equal(t, q.Read(t.Context(), 2, 0, 1, b), nil, "after the change that failed")
+	testutil.Equal(t, hosttest.Read(t.Context(), q, 2, 0, 1, b), nil,
+		"after the change that failed")
 
 	read()
 	l.s.releaseLimit = time.Hour

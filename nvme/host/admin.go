@@ -15,14 +15,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// admin owns an admin queue: one goroutine submits the commands of all callers, sends keep alives
-// and collects asynchronous events.
+// admin owns an admin queue: one goroutine submits the commands of all callers and sends keep
+// alives.
 type admin struct {
 	q      *Queue
 	wakeFD int
 	ended  chan struct{} // closed when the goroutine has ended
 	err    error         // why it ended; valid once ended is closed
-	events chan nvme.AsyncEvent
 
 	mu       sync.Mutex
 	pending  []*adminCall // not submitted yet
@@ -41,7 +40,6 @@ type adminCall struct {
 	cqe  nvme.CQE
 	err  error
 	done chan struct{} // closed at completion; nil if no caller waits
-	then func(nvme.CQE)
 }
 
 func startAdmin(q *Queue) (*admin, error) {
@@ -51,7 +49,6 @@ func startAdmin(q *Queue) (*admin, error) {
 	}
 	a := &admin{
 		q: q, wakeFD: fd, ended: make(chan struct{}), calls: make(map[uint64]*adminCall),
-		events: make(chan nvme.AsyncEvent, 64),
 	}
 	go a.run()
 	return a, nil
@@ -104,7 +101,6 @@ func (a *admin) run() {
 	a.mu.Unlock()
 	_ = a.q.Close()
 	a.err = err
-	close(a.events)
 	close(a.ended)
 	for _, c := range failed {
 		if c.done != nil {
@@ -192,9 +188,6 @@ func (a *admin) finish(done *Completion) {
 	c := a.calls[done.Token]
 	delete(a.calls, done.Token)
 	c.cqe = done.CQE
-	if c.then != nil {
-		c.then(c.cqe)
-	}
 	if c.done != nil {
 		close(c.done)
 	}
@@ -229,38 +222,4 @@ func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, e
 				ctx.Err())
 		}
 	}
-}
-
-// Events delivers the asynchronous events that Options.Events enables. The channel is closed when
-// the admin queue has ended. It buffers 64 events; further ones are dropped until it is read.
-func (c *Controller) Events() <-chan nvme.AsyncEvent { return c.admin.events }
-
-// enableEvents configures events and keeps one Asynchronous Event Request outstanding, as Linux
-// does.
-func (c *Controller) enableEvents(ctx context.Context) error {
-	if c.o.Events == 0 {
-		return nil
-	}
-	if _, err := c.SetFeature(ctx, nvme.FeatureAsyncEventConfig, uint32(c.o.Events)); err != nil {
-		return err
-	}
-	return c.admin.requestEvent()
-}
-
-// requestEvent submits an Asynchronous Event Request, and another one on each completion. Any
-// goroutine may call it, including that of the admin queue.
-func (a *admin) requestEvent() error {
-	call := new(adminCall)
-	call.op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
-	call.then = func(cqe nvme.CQE) {
-		if !cqe.Status().OK() {
-			return
-		}
-		select {
-		case a.events <- nvme.AsyncEvent(cqe.DW0()):
-		default:
-		}
-		_ = a.requestEvent()
-	}
-	return a.enqueue(call)
 }

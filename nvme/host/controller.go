@@ -34,8 +34,6 @@ type Options struct {
 	NoFlowControl bool
 	// AdminSize is the number of entries of the admin queue, 32 if 0.
 	AdminSize int
-	// Events enables asynchronous events and keeps one request outstanding; see Controller.Events.
-	Events nvme.EventMask
 	// Tolerant accepts violations of the specification that the Linux host accepts and that do not
 	// endanger memory of this host: values in reserved fields, any SQHD, the success flag with flow
 	// control.
@@ -162,10 +160,7 @@ func (c *Controller) Enable(ctx context.Context) error {
 	if c.id, err = c.IdentifyController(ctx); err != nil {
 		return err
 	}
-	if err := c.checkIdentity(); err != nil {
-		return err
-	}
-	return c.enableEvents(ctx)
+	return c.checkIdentity()
 }
 
 // waitStatus reads CSTS until ok returns true, with the timeout of the Linux host.

@@ -8,7 +8,7 @@
 // deadlines of commands on I/O queues.
 //
 //	Connect ──> Controller ──OpenQueue──> Queue ──> link (TCP or RDMA)
-//	            (admin queue on its own goroutine: keep alive, events)
+//	            (admin queue on its own goroutine: keep alive)
 //
 // A Queue belongs to one goroutine at a time. Submit only builds the command; Poll sends all
 // commands built so far in one call and processes everything that has arrived. Neither allocates,

@@ -39,44 +39,8 @@ func (o *Op) Write(nsid uint32, slba uint64, blocks uint32, data []byte, flags n
 	o.SQE.RW().Set(slba, blocks, flags)
 }
 
-// WriteZeroes makes o a Write Zeroes of blocks logical blocks.
-func (o *Op) WriteZeroes(nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags) {
-	o.set(nvme.NVMWriteZeroes, nsid, nil)
-	o.SQE.RW().Set(slba, blocks, flags)
-}
-
-// Compare makes o a Compare of blocks logical blocks with data.
-func (o *Op) Compare(nsid uint32, slba uint64, blocks uint32, data []byte) {
-	o.set(nvme.NVMCompare, nsid, data)
-	o.SQE.RW().Set(slba, blocks, 0)
-}
-
-// Verify makes o a Verify of blocks logical blocks.
-func (o *Op) Verify(nsid uint32, slba uint64, blocks uint32) {
-	o.set(nvme.NVMVerify, nsid, nil)
-	o.SQE.RW().Set(slba, blocks, 0)
-}
-
-// Copy makes o a Copy of the source ranges in data, nvme.CopyRangeSize bytes each, to sdlba.
-func (o *Op) Copy(nsid uint32, sdlba uint64, format nvme.CopyFormat, data []byte,
-	flags nvme.RWFlags,
-) {
-	o.set(nvme.NVMCopy, nsid, data)
-	o.SQE.Copy().Set(sdlba, len(data)/nvme.CopyRangeSize, format, flags)
-}
-
-// Fuse makes o the first (1) or the second (2) command of a fused pair.
-func (o *Op) Fuse(half uint8) { o.SQE.SetFlags(half) }
-
 // Flush makes o a Flush.
 func (o *Op) Flush(nsid uint32) { o.set(nvme.NVMFlush, nsid, nil) }
-
-// Discard makes o a Dataset Management that deallocates the ranges in data, each of
-// nvme.DSMRangeSize bytes.
-func (o *Op) Discard(nsid uint32, data []byte) {
-	o.set(nvme.NVMDatasetManagement, nsid, data)
-	o.SQE.DSM().Set(len(data)/nvme.DSMRangeSize, true)
-}
 
 // Completion is a completed command: its Op.Token and the completion queue entry.
 type Completion struct {

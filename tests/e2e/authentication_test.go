@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -71,9 +72,9 @@ func (h *env) use(v variant, o host.Options) {
 		defer q.Close()
 		b := h.Buffer(c, 1024)
 		copy(b, "authenticated")
-		h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
+		h.Must(hosttest.Write(ctx, q, 1, 0, 1, b[:512], 0))
 		h.Must(q.Authenticate(ctx, &o))
-		h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
+		h.Must(hosttest.Read(ctx, q, 1, 0, 1, b[512:]))
 		testutil.True(h.T, bytes.Equal(b[:512], b[512:]), "other data comes back")
 	}
 	h.Must(c.Authenticate(ctx))

@@ -84,8 +84,8 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				// The device now writes the data of the ended queue, so its memory must not have
 				// been reused. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
-					testutil.MustEqual(t, oq.Read(testutil.Context(t), 1, slba, 128, noise), nil,
-						"the namespace afterwards")
+					testutil.MustEqual(t, hosttest.Read(testutil.Context(t), oq, 1, slba, 128,
+						noise), nil, "the namespace afterwards")
 					for i, b := range noise {
 						if b != 0 && b != 0x11 {
 							t.Fatalf("byte %d of block %d is %#x, which was never written there",
@@ -111,9 +111,9 @@ func TestHungDevice(t *testing.T) {
 		testutil.True(t, !aborted && err == nil, "abort of a command that the device has: %t, %v",
 			aborted, err)
 		last := buf[q.Depth()*4096:]
-		h.Must(q2.Write(testutil.Context(t), 2, 0, 8, last, 0))
+		h.Must(hosttest.Write(testutil.Context(t), q2, 2, 0, 8, last, 0))
 		for range 100 {
-			h.Must(q2.Read(testutil.Context(t), 2, 0, 8, last))
+			h.Must(hosttest.Read(testutil.Context(t), q2, 2, 0, 8, last))
 			op := new(host.Op)
 			op.SQE.SetOpcode(nvme.AdminKeepAlive)
 			if cqe, err := c.Admin(testutil.Context(t), op); err != nil || !cqe.Status().OK() {
@@ -148,7 +148,7 @@ func TestAbortWaiting(t *testing.T) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 8192)
-		h.Must(q.Write(testutil.Context(t), 1, 0, 8, buf[:4096], 0))
+		h.Must(hosttest.Write(testutil.Context(t), q, 1, 0, 8, buf[:4096], 0))
 		g.setFull(true)
 		var op host.Op
 		op.Read(1, 0, 8, buf[:4096])
@@ -193,13 +193,13 @@ func TestDeviceErrors(t *testing.T) {
 		want := bytes.Clone(buf)
 		ctx := testutil.Context(t)
 		g.set(false, fmt.Errorf("injected: %w", backend.ErrIO))
-		wantStatus(t, "read", q.Read(ctx, 1, 0, 8, buf), nvme.UnrecoveredReadError)
+		wantStatus(t, "read", hosttest.Read(ctx, q, 1, 0, 8, buf), nvme.UnrecoveredReadError)
 		testutil.Equal(t, differ(buf, want), "", "a read that failed")
-		wantStatus(t, "write", q.Write(ctx, 1, 0, 8, buf, 0), nvme.WriteFault)
-		wantStatus(t, "flush", q.Flush(ctx, 1), nvme.WriteFault)
+		wantStatus(t, "write", hosttest.Write(ctx, q, 1, 0, 8, buf, 0), nvme.WriteFault)
+		wantStatus(t, "flush", hosttest.Flush(ctx, q, 1), nvme.WriteFault)
 		wantStatus(t, "write zeroes", hosttest.WriteZeroes(ctx, q, 1, 0, 8, 0), nvme.WriteFault)
 		g.set(false, nil)
-		h.Must(q.Read(ctx, 1, 0, 8, buf))
+		h.Must(hosttest.Read(ctx, q, 1, 0, 8, buf))
 	})
 }
 
@@ -226,12 +226,12 @@ func TestFile(t *testing.T) {
 				serve("write", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
 					ctx := testutil.Context(t)
 					pattern(buf, 5)
-					h.Must(q.Write(ctx, 1, 3, 256, buf, 0))
+					h.Must(hosttest.Write(ctx, q, 1, 3, 256, buf, 0))
 					h.Must(hosttest.WriteZeroes(ctx, q, 1, 10, 2, 0))
 					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096], nvme.RWFUA)
 					}))
-					h.Must(q.Flush(ctx, 1))
+					h.Must(hosttest.Flush(ctx, q, 1))
 				})
 				serve("read", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
 					ctx := testutil.Context(t)
@@ -242,7 +242,7 @@ func TestFile(t *testing.T) {
 					}))
 					testutil.MustEqual(t, differ(buf[:100*4096], want[:100*4096]), "", "")
 					clear(want[7*4096 : 9*4096])
-					h.Must(q.Read(ctx, 1, 3, 256, buf))
+					h.Must(hosttest.Read(ctx, q, 1, 3, 256, buf))
 					testutil.MustEqual(t, differ(buf, want), "", "")
 				})
 			})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -99,7 +100,7 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 	swapped := make(chan error, 1)
 	go func() { swapped <- h.swap() }()
 	for len(swapped) == 0 {
-		h.Must(q.Flush(testutil.Context(t), 1))
+		h.Must(hosttest.Flush(testutil.Context(t), q, 1))
 	}
 	h.Must(<-swapped)
 }
@@ -113,10 +114,10 @@ func TestRemovePort(t *testing.T) {
 		queues = append(queues, h.Open(h.connect(v), 1, 16))
 	}
 	for i, v := range plain {
-		h.Must(queues[i].Flush(testutil.Context(t), 1))
+		h.Must(hosttest.Flush(testutil.Context(t), queues[i], 1))
 		h.Must(h.Target.RemovePort(uint16(i + 1)))
 		h.Until("the queue ends", func() bool {
-			return queues[i].Flush(testutil.Context(t), 1) != nil
+			return hosttest.Flush(testutil.Context(t), queues[i], 1) != nil
 		})
 		_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 		testutil.True(t, err != nil, "%s: connected to a listener that was removed", v.name)

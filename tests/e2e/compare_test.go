@@ -45,7 +45,7 @@ func testCompare(t *testing.T, h *env, v variant) {
 	const failed = nvme.CompareFailure | nvme.DNR
 	for _, size := range []int{512, 4096, 4608, 8192, 65536, mdts} {
 		blocks := uint32(size / 512)
-		h.Must(q.Write(ctx, 1, 1, blocks, old[:size], 0))
+		h.Must(hosttest.Write(ctx, q, 1, 1, blocks, old[:size], 0))
 		h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, old[:size]))
 		h.Must(hosttest.Verify(ctx, q, 1, 1, blocks))
 		old[size-1] ^= 1
@@ -91,13 +91,13 @@ func TestCopy(t *testing.T) {
 		}
 		data, back := h.Buffer(c, mdts), h.Buffer(c, mdts)
 		pattern(data, 7)
-		h.Must(q.Write(ctx, 3, 0, mdts/512, data, 0))
+		h.Must(hosttest.Write(ctx, q, 3, 0, mdts/512, data, 0))
 		ranges := h.Buffer(c, 2*nvme.CopyRangeSize)
 		for i, half := range []uint64{mdts / 1024, 0} { // exchanged
 			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, mdts/1024)
 		}
 		h.Must(hosttest.Copy(ctx, q, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
-		h.Must(q.Read(ctx, 1, 100, mdts/512, back))
+		h.Must(hosttest.Read(ctx, q, 1, 100, mdts/512, back))
 		exchanged := append(append([]byte{}, data[mdts/2:]...), data[:mdts/2]...)
 		testutil.Equal(t, differ(back, exchanged), "", "between namespaces")
 		h.Must(hosttest.Copy(ctx, q, 3, mdts/512, nvme.CopyRanges, ranges, 0))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -30,8 +31,8 @@ func TestConcatenation(t *testing.T) {
 	q := testutil.Value(c.OpenQueue(ctx, 1, 9))(h.T)
 	b := h.Buffer(c, 1024)
 	copy(b, "concatenated")
-	h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
-	h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
+	h.Must(hosttest.Write(ctx, q, 1, 0, 1, b[:512], 0))
+	h.Must(hosttest.Read(ctx, q, 1, 0, 1, b[512:]))
 	const both = target.SecurityAuth | target.SecurityTLS
 	list := testutil.Value(h.Target.Connections(ctx))(h.T)
 	n := 0
@@ -112,7 +113,7 @@ func TestConcatenationRequired(t *testing.T) {
 	h.Ping(c)
 	q := h.Open(c, 1, 9)
 	b := h.Buffer(c, 512)
-	h.Must(q.Read(ctx, 1, 0, 1, b))
+	h.Must(hosttest.Read(ctx, q, 1, 0, 1, b))
 
 	// An exchange with concatenation gives no access on the connection without TLS.
 	wire := testutil.Value(host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic))(h.T)

@@ -58,13 +58,14 @@ func TestDiscovery(t *testing.T) {
 func TestDiscoveryEvent(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v, func(o *host.Options) {
-			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged,
-				10*time.Second
+			o.SubNQN, o.KATO = nvme.DiscoveryNQN, 10*time.Second
 		})
+		events := testutil.Value(hosttest.Events(testutil.Context(t), c,
+			nvme.EventDiscoveryChanged))(t)
 		before, _, err := hosttest.Discover(testutil.Context(t), c)
 		h.Must(err)
 		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, AllowAnyHost: true}))
-		expectEvent(t, c, nvme.AsyncDiscoveryChanged)
+		expectEvent(t, events, nvme.AsyncDiscoveryChanged)
 		after, entries, err := hosttest.Discover(testutil.Context(t), c)
 		h.Must(err)
 		testutil.True(t, after.GENCTR != before.GENCTR && len(entries) > int(before.NUMREC),
@@ -72,10 +73,10 @@ func TestDiscoveryEvent(t *testing.T) {
 	})
 }
 
-func expectEvent(t *testing.T, c *host.Controller, want nvme.AsyncEvent) {
+func expectEvent(t *testing.T, events <-chan nvme.AsyncEvent, want nvme.AsyncEvent) {
 	t.Helper()
-	if e := testutil.Receive(t, "an event", c.Events()); e != want {
-		t.Fatalf("event %#x, want %#x (controller: %v)", uint32(e), uint32(want), c.Err())
+	if e := testutil.Receive(t, "an event", events); e != want {
+		t.Fatalf("event %#x, want %#x", uint32(e), uint32(want))
 	}
 }
 
@@ -147,7 +148,7 @@ func TestResetAndShutdown(t *testing.T) {
 		for range 3 {
 			q := h.Open(c, 1, 32)
 			buf := h.Buffer(c, 4096)
-			h.Must(q.Write(ctx, 1, 0, 8, buf, 0))
+			h.Must(hosttest.Write(ctx, q, 1, 0, 8, buf, 0))
 			h.Must(c.Reset(ctx))
 			testutil.Is(t, ended(q), host.ErrClosed, "queue after a reset")
 			testutil.MustTrue(t, testutil.Err(c.OpenQueue(ctx, 1, 32)) != nil,
@@ -177,10 +178,10 @@ func ended(q *host.Queue) error {
 func TestNamespaceEvents(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		dev := h.RAM(1<<20, 512)
-		c := h.connect(v, func(o *host.Options) { o.Events = nvme.EventNamespaceChanged })
-		ctx := testutil.Context(t)
+		c, ctx := h.connect(v), testutil.Context(t)
+		events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 		h.Must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
-		expectEvent(t, c, nvme.AsyncNamespaceChanged)
+		expectEvent(t, events, nvme.AsyncNamespaceChanged)
 		b := testutil.Value(
 			hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
 				false))(h.T)
@@ -193,12 +194,12 @@ func TestNamespaceEvents(t *testing.T) {
 		}
 		q := h.Open(c, 1, 32)
 		buf := h.Buffer(c, 512)
-		h.Must(q.Write(ctx, 7, 0, 1, buf, 0))
+		h.Must(hosttest.Write(ctx, q, 7, 0, 1, buf, 0))
 		h.gone(h.Target.RemoveNamespace(subNQN, 7))
-		expectEvent(t, c, nvme.AsyncNamespaceChanged)
-		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0),
+		expectEvent(t, events, nvme.AsyncNamespaceChanged)
+		wantStatus(t, "write to a removed namespace", hosttest.Write(ctx, q, 7, 0, 1, buf, 0),
 			nvme.InvalidField|nvme.DNR) // its NSID is inactive now
-		h.Must(q.Write(ctx, 1, 0, 1, buf, 0))
+		h.Must(hosttest.Write(ctx, q, 1, 0, 1, buf, 0))
 	})
 }
 
@@ -232,14 +233,14 @@ func TestTwoHosts(t *testing.T) {
 	bufA, bufB := h.Buffer(a, 8192), h.Buffer(b, 8192)
 	for i := range 50 {
 		pattern(bufA, uint32(i))
-		h.Must(qa.Write(ctx, 1, uint64(i), 16, bufA, 0))
+		h.Must(hosttest.Write(ctx, qa, 1, uint64(i), 16, bufA, 0))
 		clear(bufB)
-		h.Must(qb.Read(ctx, 1, uint64(i), 16, bufB))
+		h.Must(hosttest.Read(ctx, qb, 1, uint64(i), 16, bufB))
 		testutil.MustEqual(t, differ(bufB, bufA), "", "round %d", i)
 	}
 	a.Close()
 	h.Until("a's I/O queue is closed too", func() bool { return len(h.Target.Controllers()) == 1 })
-	h.Must(qb.Read(ctx, 1, 0, 16, bufB))
+	h.Must(hosttest.Read(ctx, qb, 1, 0, 16, bufB))
 	// An I/O queue belongs to the host of its controller.
 	o := plain[1].hostOptions()
 	o.HostNQN, o.HostID = hostNQN, [16]byte{9}

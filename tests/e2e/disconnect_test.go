@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -111,7 +112,7 @@ func cycle(ctx context.Context, t host.Transport, o host.Options, id uint8) erro
 			return err
 		}
 		defer q.Close()
-		if err := q.Flush(ctx, 1); err != nil {
+		if err := hosttest.Flush(ctx, q, 1); err != nil {
 			return err
 		}
 	}

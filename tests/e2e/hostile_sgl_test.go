@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -148,12 +149,12 @@ var lengthAttacks = []attack{
 		op.Write(77, 0, 1, a.buf[:512], 0)
 	}, want: refused(nvme.InvalidField)},
 	{name: "I08 not enough data", op: func(a *attacker, op *host.Op) {
-		op.Discard(1, a.buf[:16])
+		hosttest.SetDiscard(op, 1, a.buf[:16])
 		op.SQE.DSM().Set(2, true)
 	}, want: refused(nvme.DataSGLLengthInvalid)},
 	{name: "I08 256 ranges of nothing", op: func(a *attacker, op *host.Op) {
 		clear(a.buf[:256*nvme.DSMRangeSize])
-		op.Discard(1, a.buf[:256*nvme.DSMRangeSize])
+		hosttest.SetDiscard(op, 1, a.buf[:256*nvme.DSMRangeSize])
 	}, want: refused(nvme.Success)},
 	{name: "short keys of a reservation", op: func(a *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.IOReservationAcquire)

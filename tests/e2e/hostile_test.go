@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -65,7 +66,7 @@ func newAttacker(h *env, v variant) *attacker {
 	a.bystanderQ = h.Open(a.bystander, 1, 32)
 	a.data = h.Buffer(a.bystander, 8192)
 	pattern(a.data[:4096], 77)
-	h.Must(a.bystanderQ.Write(testutil.Context(h.T), 2, 100, 1, a.data[:4096], 0))
+	h.Must(hosttest.Write(testutil.Context(h.T), a.bystanderQ, 2, 100, 1, a.data[:4096], 0))
 	a.reconnect()
 	return a
 }
@@ -81,7 +82,7 @@ func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
 	back := a.data[4096:]
 	clear(back)
-	testutil.MustEqual(t, a.bystanderQ.Read(testutil.Context(t), 2, 100, 1, back), nil,
+	testutil.MustEqual(t, hosttest.Read(testutil.Context(t), a.bystanderQ, 2, 100, 1, back), nil,
 		"another host")
 	testutil.MustEqual(t, differ(back, a.data[:4096]), "", "another host")
 }
@@ -111,8 +112,8 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 			if a.q.Err() != nil || a.c.Err() != nil {
 				a.reconnect()
 			}
-			testutil.MustEqual(t, a.q.Read(testutil.Context(t), 1, 0, 1, a.buf[:512]), nil,
-				"the queue afterwards")
+			testutil.MustEqual(t, hosttest.Read(testutil.Context(t), a.q, 1, 0, 1,
+				a.buf[:512]), nil, "the queue afterwards")
 		})
 	}
 }

@@ -38,16 +38,17 @@ func TestReadWrite(t *testing.T) {
 				clear(back)
 				slba := uint64(rand.IntN(100))
 				blocks := uint32(size / bs)
-				testutil.MustEqual(t, q.Write(ctx, nsid, slba, blocks, data, 0), nil,
+				testutil.MustEqual(t, hosttest.Write(ctx, q, nsid, slba, blocks, data, 0), nil,
 					"write %d bytes", size)
-				testutil.MustEqual(t, q.Read(ctx, nsid, slba, blocks, back), nil, "read %d bytes",
-					size)
+				testutil.MustEqual(t, hosttest.Read(ctx, q, nsid, slba, blocks, back), nil,
+					"read %d bytes", size)
 				testutil.MustEqual(t, differ(back, data), "", "%d bytes", size)
 			}
 			over := buf[:mdts+bs]
-			wantStatus(t, "read beyond MDTS", q.Read(ctx, nsid, 0, uint32(len(over)/bs), over),
+			n := uint32(len(over) / bs)
+			wantStatus(t, "read beyond MDTS", hosttest.Read(ctx, q, nsid, 0, n, over),
 				nvme.InvalidField|nvme.DNR)
-			wantStatus(t, "write beyond MDTS", q.Write(ctx, nsid, 0, uint32(len(over)/bs), over, 0),
+			wantStatus(t, "write beyond MDTS", hosttest.Write(ctx, q, nsid, 0, n, over, 0),
 				nvme.InvalidField|nvme.DNR)
 		}
 	})
@@ -61,9 +62,9 @@ func TestOtherCommands(t *testing.T) {
 		buf := h.Buffer(c, 64<<10)
 		back := h.Buffer(c, 64<<10)
 		pattern(buf, 1)
-		h.Must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
-		h.Must(q.Flush(ctx, 1))
-		h.Must(q.Flush(ctx, nvme.NSIDAll))
+		h.Must(hosttest.Write(ctx, q, 1, 0, 128, buf, nvme.RWFUA))
+		h.Must(hosttest.Flush(ctx, q, 1))
+		h.Must(hosttest.Flush(ctx, q, nvme.NSIDAll))
 		h.Must(hosttest.WriteZeroes(ctx, q, 1, 8, 8, 0))
 		clear(buf[8*512 : 16*512])
 		h.Must(hosttest.WriteZeroes(ctx, q, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
@@ -74,7 +75,7 @@ func TestOtherCommands(t *testing.T) {
 		h.Must(hosttest.Discard(ctx, q, 1, ranges))
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
-		h.Must(q.Read(ctx, 1, 0, 128, back))
+		h.Must(hosttest.Read(ctx, q, 1, 0, 128, back))
 		testutil.MustEqual(t, differ(back, buf), "", "")
 	})
 }

@@ -134,7 +134,7 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		err := underLoad(t, h, v, 1,
 			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN, true)) })
 		wantRetry(t, err)
-		h.Must(oq.Flush(testutil.Context(t), 1))
+		h.Must(hosttest.Flush(testutil.Context(t), oq, 1))
 		_, err = host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 		var ce *host.ConnectError
 		testutil.True(t, errors.As(err, &ce) && ce.Status.Code() == nvme.ConnectInvalidParameters,

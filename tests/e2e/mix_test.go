@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -72,7 +73,7 @@ func TestMixOnFewBlocks(t *testing.T) {
 			for at := 0; at < mixAll; at += mdts / mixBlock {
 				part := buf[at*mixBlock:][:mdts]
 				q := list[0].queues[0]
-				h.Must(q.Read(testutil.Context(t), 1, uint64(at), mdts/mixBlock, part))
+				h.Must(hosttest.Read(testutil.Context(t), q, 1, uint64(at), mdts/mixBlock, part))
 				wantWholeBlocks(t, part, mixBlock)
 			}
 		})
@@ -164,36 +165,37 @@ func (m *mixer) submit(i, slot int) error {
 		fill(data)
 		op.Write(1, at, n, data, nvme.RWFlags(m.rnd.IntN(2))*nvme.RWFUA)
 	case 8:
-		op.WriteZeroes(1, at, n, 0)
+		hosttest.SetWriteZeroes(&op, 1, at, n, 0)
 	case 9:
-		op.WriteZeroes(1, at, mixAll-uint32(slba), nvme.RWDeallocate)
+		hosttest.SetWriteZeroes(&op, 1, at, mixAll-uint32(slba), nvme.RWDeallocate)
 	case 10:
 		data = buf[:nvme.DSMRangeSize*(1+m.rnd.IntN(8))]
 		for r := 0; r < len(data); r += nvme.DSMRangeSize {
 			(*nvme.DSMRange)(data[r:]).Set(uint64(r/nvme.DSMRangeSize), mixAll-uint32(r))
 		}
-		op.Discard(1, data)
+		hosttest.SetDiscard(&op, 1, data)
 	case 11:
 		op.Flush(1)
 	case 12:
 		fill(data)
-		op.Compare(1, at, n, data)
+		hosttest.SetCompare(&op, 1, at, n, data)
 	case 13:
-		op.Verify(1, at, n)
+		hosttest.SetVerify(&op, 1, at, n)
 	case 14:
 		data = buf[:nvme.CopyRangeSize]
 		(*nvme.CopyRange)(data).Set(1, uint64(m.rnd.IntN(mixBlocks/2)), 1)
-		op.Copy(1, mixBlocks/2+uint64(m.rnd.IntN(mixBlocks/2)), nvme.CopyRanges, data, 0)
+		hosttest.SetCopy(&op, 1, mixBlocks/2+uint64(m.rnd.IntN(mixBlocks/2)), nvme.CopyRanges, data,
+			0)
 	case 15:
 		fill(buf[:2*mixBlock])
-		op.Compare(1, at, 1, buf[:mixBlock])
-		op.Fuse(1)
+		hosttest.SetCompare(&op, 1, at, 1, buf[:mixBlock])
+		op.SQE.SetFlags(1)
 		op.Token = mixSlots // the second command ends the pair
 		if _, err := q.Submit(&op); err != nil {
 			return err
 		}
 		op.Write(1, at, 1, buf[mixBlock:2*mixBlock], 0)
-		op.Fuse(2)
+		op.SQE.SetFlags(2)
 		op.Token = uint64(slot)
 	}
 	_, err := q.Submit(&op)

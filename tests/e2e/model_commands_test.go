@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -183,7 +184,7 @@ func (x *modelRun) writeZeroes(c *modelCommand) func() {
 		if x.rnd.IntN(2) == 0 {
 			flags |= nvme.RWDeallocate
 		}
-		c.add().WriteZeroes(ns.nsid, slba, n, flags)
+		hosttest.SetWriteZeroes(c.add(), ns.nsid, slba, n, flags)
 		if c.want[0] = x.m.io(c.c, ns, slba, n, true); c.want[0].OK() {
 			clear(ns.overwrite(slba, n))
 		}
@@ -211,7 +212,7 @@ func (x *modelRun) deallocate(c *modelCommand) func() {
 			(*nvme.DSMRange)(buf[i*nvme.DSMRangeSize:]).Set(r.slba, r.n)
 		}
 		op, st := c.add(), x.m.refusal(c.c, ns, true)
-		op.Discard(ns.nsid, buf)
+		hosttest.SetDiscard(op, ns.nsid, buf)
 		hint := x.rnd.IntN(8) == 0
 		if op.SQE.DSM().Set(len(ranges), !hint); st.OK() && !hint {
 			st = ns.writable()
@@ -255,7 +256,7 @@ func (x *modelRun) compare(c *modelCommand) func() {
 		if ns.Marked(slba, n) && ns.within(slba, n).OK() {
 			copy(buf, ns.at(slba, n)) // so that the order of checks does not matter
 		}
-		c.add().Compare(ns.nsid, slba, n, buf)
+		hosttest.SetCompare(c.add(), ns.nsid, slba, n, buf)
 		if c.want[0] = x.m.reads(c.c, ns, slba, n); c.want[0].OK() && !equal {
 			c.want[0] = nvme.CompareFailure | dnr
 		}
@@ -284,12 +285,12 @@ func (x *modelRun) pair(c *modelCommand) func() {
 	return func() {
 		old := x.memory(c, int(n)*ns.blockSize)
 		equal := x.expected(old, ns, slba, n)
-		c.add().Compare(ns.nsid, slba, n, old)
+		hosttest.SetCompare(c.add(), ns.nsid, slba, n, old)
 		buf := x.memory(c, int(second.n)*second.ns.blockSize)
 		x.random(buf)
 		c.add().Write(second.ns.nsid, second.slba, second.n, buf, x.flags())
-		c.ops[0].Fuse(1)
-		c.ops[1].Fuse(2)
+		c.ops[0].SQE.SetFlags(1)
+		c.ops[1].SQE.SetFlags(2)
 		c.want = x.m.pairStatus(c.c, first, second, equal)
 		if c.want[1].OK() {
 			copy(ns.overwrite(slba, n), buf)
@@ -358,7 +359,7 @@ func (x *modelRun) buildCopy(c *modelCommand, to *modelNamespace, sdlba uint64,
 		}
 		(*nvme.CopyRange)(buf[i*nvme.CopyRangeSize:]).Set(nsid, r.slba, r.n)
 	}
-	c.add().Copy(to.nsid, sdlba, format, buf, x.flags())
+	hosttest.SetCopy(c.add(), to.nsid, sdlba, format, buf, x.flags())
 	c.want[0] = x.m.copyStatus(c.c, to, sdlba, from, between, x.hosts[c.c].between)
 	if c.want[0].OK() && from[0].ns.Marked(from[0].slba, from[0].n) {
 		c.want[0] = nvme.UnrecoveredReadError | dnr
@@ -377,7 +378,7 @@ func (x *modelRun) verify(c *modelCommand) func() {
 	ns, slba, n := x.somewhere()
 	c.blocks(ns, slba, n, false)
 	return func() {
-		c.add().Verify(ns.nsid, slba, n)
+		hosttest.SetVerify(c.add(), ns.nsid, slba, n)
 		c.want[0] = x.m.reads(c.c, ns, slba, n)
 	}
 }

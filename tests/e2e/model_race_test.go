@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -37,12 +38,12 @@ func (x *modelRun) race() {
 		c := add("Compare and Write")
 		buf := x.memory(c, len(old))
 		copy(buf, old)
-		c.add().Compare(ns.nsid, slba, n, buf)
+		hosttest.SetCompare(c.add(), ns.nsid, slba, n, buf)
 		buf = x.memory(c, len(old))
 		x.random(buf)
 		c.add().Write(ns.nsid, slba, n, buf, 0)
-		c.ops[0].Fuse(1)
-		c.ops[1].Fuse(2)
+		c.ops[0].SQE.SetFlags(1)
+		c.ops[1].SQE.SetFlags(2)
 		pairs = append(pairs, c)
 	}
 	change := x.raceChange(add, ns, slba, n)
@@ -73,13 +74,13 @@ func (x *modelRun) raceChange(add func(string) *modelCommand, ns *modelNamespace
 		return nil
 	case k == 1 && !zero:
 		c := add("Write Zeroes")
-		c.add().WriteZeroes(ns.nsid, at, count, 0)
+		hosttest.SetWriteZeroes(c.add(), ns.nsid, at, count, 0)
 		return func(content []byte) { clear(part(content)) }
 	case k == 2 && !zero:
 		c := add("Dataset Management")
 		buf := x.memory(c, nvme.DSMRangeSize)
 		(*nvme.DSMRange)(buf).Set(at, count)
-		c.add().Discard(ns.nsid, buf)
+		hosttest.SetDiscard(c.add(), ns.nsid, buf)
 		return func(content []byte) { clear(part(content)) }
 	}
 	c := add("Write")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -221,7 +222,7 @@ func (w *workload) submit() error {
 		s.op.Flush(s.nsid)
 		s.flush = w.m.ledger.now()
 	case what < 8:
-		s.op.WriteZeroes(s.nsid, s.slba, s.blocks,
+		hosttest.SetWriteZeroes(&s.op, s.nsid, s.slba, s.blocks,
 			flags|nvme.RWFlags(w.rng.IntN(2))*nvme.RWDeallocate)
 		s.writes = w.m.ledger.send(0, s.nsid, s.slba, s.blocks)
 	default:

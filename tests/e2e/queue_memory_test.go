@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -33,7 +34,7 @@ func TestQueueMemory(t *testing.T) {
 			return strings.Contains(h.Log.String(), "KiB of queue memory, their share")
 		})
 		for _, q := range open {
-			h.Must(q.Flush(testutil.Context(t), 1))
+			h.Must(hosttest.Flush(testutil.Context(t), q, 1))
 		}
 		h.Ping(c)
 		last := uint16(len(open))

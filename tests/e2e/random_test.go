@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -86,7 +87,7 @@ func randomIO(rng *rand.Rand, a *attacker) *host.Op {
 	case 1:
 		op.Write(1, slba, blocks, data, 0)
 	case 2:
-		op.WriteZeroes(1, slba, blocks, 0)
+		hosttest.SetWriteZeroes(op, 1, slba, blocks, 0)
 	case 3:
 		op.Flush(1)
 	case 4:
@@ -94,7 +95,7 @@ func randomIO(rng *rand.Rand, a *attacker) *host.Op {
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
-		op.Discard(1, b)
+		hosttest.SetDiscard(op, 1, b)
 	}
 	return op
 }

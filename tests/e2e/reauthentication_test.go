@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -59,8 +60,8 @@ func TestReauthenticate(t *testing.T) {
 			}
 			for i := 0; asked < 3; i++ {
 				q := queues[i%2]
-				retry(func() error { return q.Write(ctx, 1, 0, 1, b[:512], 0) })
-				retry(func() error { return q.Read(ctx, 1, 0, 1, b[512:]) })
+				retry(func() error { return hosttest.Write(ctx, q, 1, 0, 1, b[:512], 0) })
+				retry(func() error { return hosttest.Read(ctx, q, 1, 0, 1, b[512:]) })
 				testutil.MustTrue(t, bytes.Equal(b[:512], b[512:]), "other data comes back")
 			}
 			if n := strings.Count(h.Log.String(), "host has authenticated"); n != asked+1 {
@@ -91,7 +92,7 @@ func TestReauthenticateNot(t *testing.T) {
 		b := h.Buffer(c, 512)
 		refused := 0
 		for err = nil; err == nil; {
-			if err = q.Read(ctx, 1, 0, 1, b); authenticationRequired(err) {
+			if err = hosttest.Read(ctx, q, 1, 0, 1, b); authenticationRequired(err) {
 				refused++
 				err = nil
 			}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -34,7 +35,7 @@ func TestMassReconnect(t *testing.T) {
 		if err != nil {
 			return c.Close, err
 		}
-		return func() { _ = q.Close(); c.Close() }, q.Flush(ctx, 1)
+		return func() { _ = q.Close(); c.Close() }, hosttest.Flush(ctx, q, 1)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -63,12 +64,12 @@ func TestSlowReaders(t *testing.T) {
 			ctx := testutil.Context(t)
 			big, small := h.Buffer(victim, 1<<20), h.Buffer(victim, 4096)
 			for off := 0; off < slowSize; off += 1 << 20 {
-				h.Must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
+				h.Must(hosttest.Write(ctx, q, 1, uint64(off>>9), 1<<20>>9, big, 0))
 			}
 			slow(h)
 			// Reads that wait for longer than SendTimeout and MemoryTimeout would end.
 			for off := 0; off < slowSize; off += 16 << 10 {
-				testutil.MustEqual(t, q.Write(ctx, 1, uint64(off>>9), 8, small, 0), nil,
+				testutil.MustEqual(t, hosttest.Write(ctx, q, 1, uint64(off>>9), 8, small, 0), nil,
 					"a write at %d", off)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -200,13 +201,13 @@ func TestStrangersFill(t *testing.T) {
 				q, err := c.OpenQueue(testutil.Context(t), qid+1, 32)
 				testutil.MustTrue(t, err == nil, "round %d, queue %d: %v\n%s", round, qid+1, err,
 					h.Log)
-				h.Must(q.Flush(testutil.Context(t), 1))
+				h.Must(hosttest.Flush(testutil.Context(t), q, 1))
 				queues = append(queues, q)
 			}
 			s.flood(20, what)
 			h.Ping(c)
 			for _, q := range queues {
-				h.Must(q.Flush(testutil.Context(t), 1))
+				h.Must(hosttest.Flush(testutil.Context(t), q, 1))
 				h.Must(q.Close())
 			}
 			c.Close()
@@ -238,7 +239,7 @@ func TestStrangersKeepComing(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return errors.Join(q.Flush(testutil.Context(t), 1), q.Close())
+			return errors.Join(hosttest.Flush(testutil.Context(t), q, 1), q.Close())
 		}
 		h.Must(attempt())
 		s.flood(100, what)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -106,7 +107,7 @@ func TestTLSHostile(t *testing.T) {
 			h.Until("the log says "+tc.log, func() bool {
 				return strings.Contains(h.Log.String(), tc.log)
 			})
-			h.Must(q.Write(testutil.Context(t), 1, 0, 1, make([]byte, 512), 0))
+			h.Must(hosttest.Write(testutil.Context(t), q, 1, 0, 1, make([]byte, 512), 0))
 		})
 	}
 }

@@ -327,9 +327,9 @@ func overlapping(ctx context.Context, a *attack) error {
 			for n := 0; q.Free() > 0; n++ {
 				var op host.Op
 				if (i+n)%2 == 0 {
-					op.Discard(nsFile, data)
+					hosttest.SetDiscard(&op, nsFile, data)
 				} else {
-					op.WriteZeroes(nsFile, uint64(n), blocks-uint32(n), 0)
+					hosttest.SetWriteZeroes(&op, nsFile, uint64(n), blocks-uint32(n), 0)
 				}
 				if _, err := q.Submit(&op); err != nil {
 					return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -283,7 +284,7 @@ func (a *attack) visit() error {
 	if err != nil {
 		return err
 	}
-	return q.Read(ctx, nsPool, 0, 1, buf)
+	return hosttest.Read(ctx, q, nsPool, 0, 1, buf)
 }
 
 // idleQueuePairs establishes connections without a Connect command, up to the limit.

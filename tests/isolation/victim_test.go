@@ -101,7 +101,7 @@ func (v *victim) write(nsid uint32, block uint64) error {
 	v.stamp(nsid, block, next)
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
-	err := v.q.Write(ctx, nsid, v.first+block, 1, v.buf, 0)
+	err := hosttest.Write(ctx, v.q, nsid, v.first+block, 1, v.buf, 0)
 	if err == nil {
 		v.generation[nsid][block] = next
 	}
@@ -115,7 +115,7 @@ func (v *victim) read(nsid uint32, block uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	clear(v.buf)
-	if err := v.q.Read(ctx, nsid, v.first+block, 1, v.buf); err != nil {
+	if err := hosttest.Read(ctx, v.q, nsid, v.first+block, 1, v.buf); err != nil {
 		return err
 	}
 	generation := v.generation[nsid][block]

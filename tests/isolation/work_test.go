@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -45,27 +46,27 @@ var works = []work{
 			r.Set(0, w.next(workSize/4), workSize/4/blockSize)
 			b = append(b, r[:]...)
 		}
-		op.Copy(w.nsid, w.next(workSize)+workSpan/blockSize, nvme.CopyRanges, b, 0)
+		hosttest.SetCopy(op, w.nsid, w.next(workSize)+workSpan/blockSize, nvme.CopyRanges, b, 0)
 	}},
 	{"Verify", func(op *host.Op, w *worker) {
-		op.Verify(w.nsid, w.next(workSize), workSize/blockSize)
+		hosttest.SetVerify(op, w.nsid, w.next(workSize), workSize/blockSize)
 	}},
 	{"Compare", func(op *host.Op, w *worker) {
-		op.Compare(w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
+		hosttest.SetCompare(op, w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
 	}},
 	{"Compare and Write", func(op *host.Op, w *worker) {
 		block := uint64(workFrom/blockSize) + w.n/2%64
 		if half := uint8(w.n%2) + 1; half == 1 {
-			op.Compare(w.nsid, block, 1, w.buf[:blockSize])
-			op.Fuse(half)
+			hosttest.SetCompare(op, w.nsid, block, 1, w.buf[:blockSize])
+			op.SQE.SetFlags(half)
 		} else {
 			op.Write(w.nsid, block, 1, w.buf[:blockSize], 0)
-			op.Fuse(half)
+			op.SQE.SetFlags(half)
 		}
 		w.n++
 	}},
 	{"Write Zeroes", func(op *host.Op, w *worker) {
-		op.WriteZeroes(w.nsid, w.next(workSize), workSize/blockSize, 0)
+		hosttest.SetWriteZeroes(op, w.nsid, w.next(workSize), workSize/blockSize, 0)
 	}},
 	{"discard", func(op *host.Op, w *worker) {
 		var b []byte
@@ -74,7 +75,7 @@ var works = []work{
 			r.Set(w.next(workSize), workSize/blockSize)
 			b = append(b, r[:]...)
 		}
-		op.Discard(w.nsid, b)
+		hosttest.SetDiscard(op, w.nsid, b)
 	}},
 	{"Flush", func(op *host.Op, w *worker) { op.Flush(w.nsid) }},
 	{"self-test", nil},
@@ -218,9 +219,10 @@ func besideWork(t *testing.T, device string) {
 	w := &worker{c: culprit, q: h.Open(culprit, 1, 128), nsid: 2, buf: h.Buffer(culprit, mdts)}
 	fill := func(q *host.Queue, nsid uint32, b []byte) {
 		for at := 0; at < namespaceSize; at += mdts {
-			h.Must(q.Write(context.Background(), nsid, uint64(at/blockSize), mdts/blockSize, b, 0))
+			h.Must(hosttest.Write(context.Background(), q, nsid, uint64(at/blockSize),
+				mdts/blockSize, b, 0))
 		}
-		h.Must(q.Flush(context.Background(), nsid))
+		h.Must(hosttest.Flush(context.Background(), q, nsid))
 	}
 	fill(q, 1, buf)
 	read := func() (l latencies) {
@@ -229,7 +231,7 @@ func besideWork(t *testing.T, device string) {
 		for i := 0; sleep(ctx, pace); i++ {
 			block := uint64(i * 7919 % (namespaceSize / blockSize))
 			began := time.Now()
-			h.Must(q.Read(context.Background(), 1, block, 1, buf[:blockSize]))
+			h.Must(hosttest.Read(context.Background(), q, 1, block, 1, buf[:blockSize]))
 			l.note(time.Since(began))
 		}
 		return l

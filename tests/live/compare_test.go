@@ -164,7 +164,7 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 		clear(buf)
 		var read error
 		if o.SubNQN != anchorNQN { // that one is written all the time
-			read = q.Read(ctx, nsid, 0, 1, buf[:512])
+			read = hosttest.Read(ctx, q, nsid, 0, 1, buf[:512])
 		}
 		fmt.Fprintf(b, "  %d: %x %x, first block %q, %v\n", nsid, bytes.TrimRight(ns, "\x00"),
 			bytes.TrimRight(ids, "\x00"), bytes.TrimRight(buf[:512], "\x00"), read)

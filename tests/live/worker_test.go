@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -38,9 +39,9 @@ func (w *worker) run(out, in []byte) error {
 			out[j] = byte(i + j*i)
 		}
 		block := uint64(i % 128 * 8)
-		err := w.q.Write(ctx, 1, block, 8, out, 0)
+		err := hosttest.Write(ctx, w.q, 1, block, 8, out, 0)
 		if err == nil {
-			err = w.q.Read(ctx, 1, block, 8, in)
+			err = hosttest.Read(ctx, w.q, 1, block, 8, in)
 		}
 		cancel()
 		if err == nil && !bytes.Equal(in, out) {

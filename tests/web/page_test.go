@@ -18,6 +18,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -120,9 +121,9 @@ func (w *world) load() (stop func()) {
 		loads.Go(func() {
 			for i := uint64(0); ctx.Err() == nil; i++ {
 				if i%3 == 0 {
-					err = q.Write(ctx, nsid, i%64, 4, data[:4*512<<(3*(nsid-1))], 0)
+					err = hosttest.Write(ctx, q, nsid, i%64, 4, data[:4*512<<(3*(nsid-1))], 0)
 				} else {
-					err = q.Read(ctx, nsid, i%64, 1, data[:512<<(3*(nsid-1))])
+					err = hosttest.Read(ctx, q, nsid, i%64, 1, data[:512<<(3*(nsid-1))])
 				}
 				if err != nil && ctx.Err() == nil {
 					w.t.Error(err)

@@ -40,6 +40,106 @@ func run(ctx context.Context, q *host.Queue, op *host.Op) error {
 	return err
 }
 
+// set replaces the command of an Op and its data.
+func set(o *host.Op, code nvme.Opcode, nsid uint32, data []byte) {
+	o.SQE = nvme.SQE{}
+	o.SQE.SetOpcode(code)
+	o.SQE.SetNSID(nsid)
+	o.Data, o.Blocks, o.Raw = data, 0, false
+}
+
+// SetWriteZeroes makes o a Write Zeroes of blocks logical blocks.
+func SetWriteZeroes(o *host.Op, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags) {
+	set(o, nvme.NVMWriteZeroes, nsid, nil)
+	o.SQE.RW().Set(slba, blocks, flags)
+}
+
+// SetCompare makes o a Compare of blocks logical blocks with data.
+func SetCompare(o *host.Op, nsid uint32, slba uint64, blocks uint32, data []byte) {
+	set(o, nvme.NVMCompare, nsid, data)
+	o.SQE.RW().Set(slba, blocks, 0)
+}
+
+// SetVerify makes o a Verify of blocks logical blocks.
+func SetVerify(o *host.Op, nsid uint32, slba uint64, blocks uint32) {
+	set(o, nvme.NVMVerify, nsid, nil)
+	o.SQE.RW().Set(slba, blocks, 0)
+}
+
+// SetCopy makes o a Copy of the source ranges in data, nvme.CopyRangeSize bytes each, to sdlba.
+func SetCopy(o *host.Op, nsid uint32, sdlba uint64, format nvme.CopyFormat, data []byte,
+	flags nvme.RWFlags,
+) {
+	set(o, nvme.NVMCopy, nsid, data)
+	o.SQE.Copy().Set(sdlba, len(data)/nvme.CopyRangeSize, format, flags)
+}
+
+// SetDiscard makes o a Dataset Management that deallocates the ranges in data, nvme.DSMRangeSize
+// bytes each.
+func SetDiscard(o *host.Op, nsid uint32, data []byte) {
+	set(o, nvme.NVMDatasetManagement, nsid, data)
+	o.SQE.DSM().Set(len(data)/nvme.DSMRangeSize, true)
+}
+
+// Read reads blocks logical blocks into data.
+func Read(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
+	data []byte,
+) error {
+	var op host.Op
+	op.Read(nsid, slba, blocks, data)
+	return run(ctx, q, &op)
+}
+
+// Write writes blocks logical blocks from data.
+func Write(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
+	data []byte, flags nvme.RWFlags,
+) error {
+	var op host.Op
+	op.Write(nsid, slba, blocks, data, flags)
+	return run(ctx, q, &op)
+}
+
+// Flush makes completed writes durable.
+func Flush(ctx context.Context, q *host.Queue, nsid uint32) error {
+	var op host.Op
+	op.Flush(nsid)
+	return run(ctx, q, &op)
+}
+
+// Events enables asynchronous events and keeps one request outstanding, as Linux does. The channel
+// is closed when the admin queue has ended. It buffers 64 events; further ones are dropped until it
+// is read.
+func Events(ctx context.Context, c *host.Controller, mask nvme.EventMask) (<-chan nvme.AsyncEvent,
+	error,
+) {
+	events := make(chan nvme.AsyncEvent, 64)
+	request := func() func() (nvme.CQE, error) {
+		var op host.Op
+		op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
+		return c.AdminAsync(context.Background(), &op)
+	}
+	_, err := c.SetFeature(ctx, nvme.FeatureAsyncEventConfig, uint32(mask))
+	if err != nil {
+		return nil, err
+	}
+	wait := request()
+	go func() {
+		defer close(events)
+		for {
+			cqe, err := wait()
+			if err != nil || !cqe.Status().OK() {
+				return
+			}
+			select {
+			case events <- nvme.AsyncEvent(cqe.DW0()):
+			default:
+			}
+			wait = request()
+		}
+	}()
+	return events, nil
+}
+
 // CompareAndWrite sends a fused pair that replaces blocks logical blocks by data if they are equal
 // to old. It returns the statuses of both commands in order of completion. No other command may be
 // outstanding.
@@ -47,11 +147,11 @@ func CompareAndWrite(ctx context.Context, q *host.Queue, nsid uint32, slba uint6
 	old, data []byte,
 ) (st [2]nvme.Status, err error) {
 	var ops [2]host.Op
-	ops[0].Compare(nsid, slba, blocks, old)
+	SetCompare(&ops[0], nsid, slba, blocks, old)
 	ops[1].Write(nsid, slba, blocks, data, 0)
 	var cids [2]uint16
 	for i := range ops {
-		ops[i].Fuse(uint8(i + 1))
+		ops[i].SQE.SetFlags(uint8(i + 1))
 		if cids[i], err = q.Submit(&ops[i]); err != nil {
 			return st, err
 		}
@@ -89,7 +189,7 @@ func WriteZeroes(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, b
 	flags nvme.RWFlags,
 ) error {
 	var op host.Op
-	op.WriteZeroes(nsid, slba, blocks, flags)
+	SetWriteZeroes(&op, nsid, slba, blocks, flags)
 	return run(ctx, q, &op)
 }
 
@@ -98,14 +198,14 @@ func Compare(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, block
 	data []byte,
 ) error {
 	var op host.Op
-	op.Compare(nsid, slba, blocks, data)
+	SetCompare(&op, nsid, slba, blocks, data)
 	return run(ctx, q, &op)
 }
 
 // Verify makes the target read blocks logical blocks.
 func Verify(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32) error {
 	var op host.Op
-	op.Verify(nsid, slba, blocks)
+	SetVerify(&op, nsid, slba, blocks)
 	return run(ctx, q, &op)
 }
 
@@ -114,14 +214,14 @@ func Copy(ctx context.Context, q *host.Queue, nsid uint32, sdlba uint64, format 
 	data []byte, flags nvme.RWFlags,
 ) error {
 	var op host.Op
-	op.Copy(nsid, sdlba, format, data, flags)
+	SetCopy(&op, nsid, sdlba, format, data, flags)
 	return run(ctx, q, &op)
 }
 
 // Discard deallocates the ranges in data, nvme.DSMRangeSize bytes each.
 func Discard(ctx context.Context, q *host.Queue, nsid uint32, data []byte) error {
 	var op host.Op
-	op.Discard(nsid, data)
+	SetDiscard(&op, nsid, data)
 	return run(ctx, q, &op)
 }
 

@@ -35,7 +35,7 @@ func TestCompareAndWrite(t *testing.T) {
 		testutil.Check(t, <-done)
 	}
 	q := open(t, c, queues+1, 32)
-	testutil.Must(t, q.Read(ctx, 1, 0, 1, bufs[0][:block]))
+	testutil.Must(t, hosttest.Read(ctx, q, 1, 0, 1, bufs[0][:block]))
 	n := binary.LittleEndian.Uint64(bufs[0])
 	testutil.True(t, n == queues*rounds, "%d increments, %d were counted", queues*rounds, n)
 }
@@ -45,7 +45,7 @@ func increments(ctx context.Context, q *host.Queue, buf []byte, rounds int) erro
 	now, next := buf[:block], buf[block:2*block]
 	for range rounds {
 		for {
-			if err := q.Read(ctx, 1, 0, 1, now); err != nil {
+			if err := hosttest.Read(ctx, q, 1, 0, 1, now); err != nil {
 				return err
 			}
 			binary.LittleEndian.PutUint64(next, binary.LittleEndian.Uint64(now)+1)

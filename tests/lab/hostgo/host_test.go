@@ -81,14 +81,14 @@ func TestSizes(t *testing.T) {
 		for _, size := range []int{n, min(n+block, largest)} {
 			data, back := buf[:size], buf[largest:largest+size]
 			_, _ = random.Read(data)
-			testutil.MustEqual(t, q.Write(ctx, 1, 3, uint32(size/block), data, 0), nil,
+			testutil.MustEqual(t, hosttest.Write(ctx, q, 1, 3, uint32(size/block), data, 0), nil,
 				"write %d bytes", size)
-			testutil.MustEqual(t, q.Read(ctx, 1, 3, uint32(size/block), back), nil, "read %d bytes",
-				size)
+			testutil.MustEqual(t, hosttest.Read(ctx, q, 1, 3, uint32(size/block), back), nil,
+				"read %d bytes", size)
 			testutil.MustTrue(t, bytes.Equal(data, back), "%d bytes read back differ", size)
 		}
 	}
-	testutil.Check(t, q.Flush(ctx, 1))
+	testutil.Check(t, hosttest.Flush(ctx, q, 1))
 }
 
 // lane is one region of the namespace: its content, and its part of the memory.
@@ -269,7 +269,7 @@ func TestReset(t *testing.T) {
 	for range 3 {
 		for qid := range uint16(4) {
 			q := open(t, c, qid+1, 64)
-			testutil.Must(t, q.Read(ctx, 1, 0, 8, buf))
+			testutil.Must(t, hosttest.Read(ctx, q, 1, 0, 8, buf))
 		}
 		testutil.Must(t, errors.Join(c.Reset(ctx), c.Enable(ctx)))
 		n, err := c.SetQueueCount(ctx, 4)
