@@ -100,25 +100,8 @@ type IdentifyController struct {
 	DCTYPE uint8  // 0: not reported, 1: direct, 2: central
 	_      [241]byte
 
-	PSD [32]PowerState
+	PSD [1024]byte // power state descriptors
 	VS  [1024]byte
-}
-
-// PowerState is a Power State Descriptor (Base section 5.1.13.2.1).
-type PowerState struct {
-	MP       uint16 // largest power, centiwatts
-	_        uint8
-	Flags    uint8
-	ENLAT    uint32 // microseconds
-	EXLAT    uint32
-	RRT, RRL uint8
-	RWT, RWL uint8
-	IDLP     uint16
-	IPS      uint8
-	_        uint8
-	ACTP     uint16
-	APWS     uint8
-	_        [9]byte
 }
 
 // ControllerType is CNTRLTYPE (Base section 5.1.13.2.1, byte 111).

@@ -55,11 +55,6 @@ func TestOffsets(t *testing.T) {
 			"IORCSZ": 1796, "ICDOFF": 1800,
 			"FCATT": 1802, "MSDBD": 1803, "OFCS": 1804, "DCTYPE": 1806, "PSD": 2048, "VS": 3072,
 		}},
-		{PowerState{}, map[string]int{
-			"MP": 0, "Flags": 3, "ENLAT": 4, "EXLAT": 8, "RRT": 12, "RRL": 13, "RWT": 14, "RWL": 15,
-			"IDLP": 16, "IPS": 18,
-			"ACTP": 20, "APWS": 22,
-		}},
 		{IdentifyNamespace{}, map[string]int{
 			"NSZE": 0, "NCAP": 8, "NUSE": 16, "NSFEAT": 24, "NLBAF": 25, "FLBAS": 26, "MC": 27,
 			"DPC": 28, "DPS": 29, "NMIC": 30,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/load"
@@ -90,14 +91,13 @@ func (c *Connection) identify(o *host.Options) error {
 		b, _ := os.ReadFile(name)
 		return strings.TrimSpace(string(b))
 	}
-	rand.Read(o.HostID[:]) // never fails
-	id := o.HostID
-	id[6], id[8] = id[6]&0xF|0x40, id[8]&0x3F|0x80 // version 4 (RFC 9562)
-	o.HostNQN = cmp.Or(c.HostNQN, own("/etc/nvme/hostnqn"), nvmeUUID+formatUUID(id[:]))
+	o.HostID = uuid.New()
+	o.HostNQN = cmp.Or(c.HostNQN, own("/etc/nvme/hostnqn"),
+		nvme.UUIDPrefix+uuid.UUID(o.HostID).String())
 	if err := nvme.ValidateNQN(o.HostNQN); err != nil {
 		return fmt.Errorf("--host-nqn: %w", err)
 	}
-	text := strings.TrimPrefix(o.HostNQN, nvmeUUID)
+	text := strings.TrimPrefix(o.HostNQN, nvme.UUIDPrefix)
 	if c.HostNQN == "" {
 		text = cmp.Or(own("/etc/nvme/hostid"), text)
 	}
@@ -106,12 +106,6 @@ func (c *Connection) identify(o *host.Options) error {
 		copy(o.HostID[:], raw)
 	}
 	return nil
-}
-
-const nvmeUUID = "nqn.2014-08.org.nvmexpress:uuid:"
-
-func formatUUID(b []byte) string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 const maxKeyFile = 4096
@@ -249,7 +243,7 @@ func (c *Connection) probe(ctx context.Context, o *load.Options) (*Target, error
 	id, block := ctrl.Identity(), 1<<ns.Format().LBADS
 	t := &Target{
 		Transport: c.Transport, Address: c.Address, Subsystem: c.Subsystem, NSID: c.NSID,
-		Model: text(id.MN[:]), Serial: text(id.SN[:]), Firmware: text(id.FR[:]),
+		Model: nvme.Text(id.MN[:]), Serial: nvme.Text(id.SN[:]), Firmware: nvme.Text(id.FR[:]),
 		Bytes: ns.NSZE * uint64(block), BlockSize: block, maxTransfer: ctrl.MaxTransfer(),
 		maxDepth: max(1, int(ctrl.CAP().MQES())), Security: c.security(), ID: "no identifier",
 	}
@@ -257,7 +251,7 @@ func (c *Connection) probe(ctx context.Context, o *load.Options) (*Target, error
 	for _, d := range ids {
 		switch d.Type {
 		case nvme.IDTypeUUID:
-			t.ID = "UUID " + formatUUID(d.ID)
+			t.ID = "UUID " + uuid.UUID(d.ID).String()
 		case nvme.IDTypeNGUID, nvme.IDTypeEUI64:
 			if !strings.HasPrefix(t.ID, "UUID") {
 				t.ID = fmt.Sprintf("%s %x", map[bool]string{true: "EUI-64", false: "NGUID"}[len(
@@ -299,5 +293,3 @@ func (c *Connection) explain(err error) error {
 	}
 	return fmt.Errorf("%w (%s)", err, hint)
 }
-
-func text(b []byte) string { return strings.TrimRight(string(b), " \x00") }

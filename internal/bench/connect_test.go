@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -18,9 +19,9 @@ func TestIdentify(t *testing.T) {
 		testutil.True(t, err == nil && o.HostNQN == nqn, "%s: %s, %v", nqn, o.HostNQN, err)
 		return o.HostID
 	}
-	testutil.Equal(t, identify(nvmeUUID+strings.Replace(zero, "0", "1", 1)), [16]byte{0x10},
+	testutil.Equal(t, identify(nvme.UUIDPrefix+strings.Replace(zero, "0", "1", 1)), [16]byte{0x10},
 		"of a UUID")
-	for _, nqn := range []string{nvmeUUID + zero, "nqn.2026-11.io.example:host"} {
+	for _, nqn := range []string{nvme.UUIDPrefix + zero, "nqn.2026-11.io.example:host"} {
 		if a, b := identify(nqn), identify(nqn); a == [16]byte{} || a == b {
 			t.Errorf("of %s: %x, %x", nqn, a, b)
 		}
