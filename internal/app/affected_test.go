@@ -76,11 +76,9 @@ func TestAffected(t *testing.T) {
 			first := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 			second := testutil.Value(l.connect(testNQN, hostB, 1))(t)
 			next := l.parse(row.listeners, row.subsystems)
-			connections := l.s.connected()
-			changes := config.Diff(l.s.settings, next.Settings())
 			var got []string
-			for _, list := range l.s.affected(next, changes, connections) {
-				for _, h := range list {
+			for _, change := range l.plan(next).Changes {
+				for _, h := range change.Affected {
 					got = append(got, h.Host+" "+h.Effect)
 					testutil.True(t, h.Controllers == 1, "%+v, want one controller", h)
 				}
@@ -135,9 +133,9 @@ func TestAffectedByKeys(t *testing.T) {
 			l := newLive(t, listenAny, row.before)
 			c := testutil.Value(l.connectKey(testNQN, hostA))(t)
 			next := l.parse(listenAny, row.after)
-			changes, got := config.Diff(l.s.settings, next.Settings()), ""
-			for _, list := range l.s.affected(next, changes, l.s.connected()) {
-				for _, h := range list {
+			got := ""
+			for _, change := range l.plan(next).Changes {
+				for _, h := range change.Affected {
 					got = h.Effect
 				}
 			}
@@ -163,12 +161,19 @@ func TestAffectedByNewListener(t *testing.T) {
 	l := newLive(t, network, of)
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	next := l.parse(network+single, of)
-	changes := config.Diff(l.s.settings, next.Settings())
-	got := l.s.affected(next, changes, l.s.connected())
-	testutil.True(t, len(got) == 1 && len(got[0]) == 1 && got[0][0].Effect == control.Disconnects,
-		"%v: %v", changes, got)
+	if got := l.plan(next).Changes; len(got) != 1 || len(got[0].Affected) != 1 ||
+		got[0].Affected[0].Effect != control.Disconnects {
+		t.Errorf("%+v", got)
+	}
 	testutil.Value(l.s.Apply(next))(t)
 	l.wantEnded("a new listener", c)
 }
 
 const inRAM2 = "{nsid: 2, backend: ram, size: 1MiB}"
+
+// plan returns the plan of a reload with another configuration.
+func (l *live) plan(next *config.Config) control.Plan {
+	l.t.Helper()
+	l.s.engine.Load = func(...config.Option) (*config.Config, error) { return next, nil }
+	return testutil.Value(l.s.engine.PlanOfReload(l.t.Context()))(l.t)
+}

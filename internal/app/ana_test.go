@@ -87,8 +87,7 @@ func TestANA(t *testing.T) {
 // TestANAWhileApplying: a change of the configuration that takes long delays no failover.
 func TestANAWhileApplying(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	l.s.applying.Lock()
-	defer l.s.applying.Unlock()
+	defer l.s.engine.Hold()()
 	done := make(chan error, 1)
 	go func() {
 		_, err := l.s.listeners.SetANA(control.ANASet{Group: 1, State: "inaccessible"})

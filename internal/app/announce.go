@@ -156,7 +156,7 @@ func reachable(addr fabric.Addr) []netip.Addr {
 func (s *Server) announcement() announcement {
 	c := s.current()
 	a := announcement{
-		version: s.opts.Version, subsystems: c.Subsystems, pending: s.volumes.Pending(),
+		version: s.opts.Version, subsystems: c.Subsystems, pending: s.engine.Volumes.Pending(),
 		encrypted: map[fabric.Addr]bool{},
 	}
 	a.namespaces = slices.DeleteFunc(volumes.All(c), func(n *volumes.Namespace) bool {

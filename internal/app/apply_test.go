@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
@@ -166,14 +167,14 @@ func TestUndo(t *testing.T) {
 	wanted := l.parse(more, sub("hosts: ["+hostB+"], model: other", onFile(1, "y"), onFile(3, "x"))+
 		"  - {nqn: "+testNQN+"2, allow_any_host: true, namespaces: ["+
 		"{nsid: 1, backend: ram, size: 1MiB}]}\n")
-	planned := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings()))
+	planned, _ := l.s.Plan(wanted)
 	if _, err := l.s.Apply(wanted); err == nil || !strings.Contains(err.Error(), "listeners[1]") {
 		t.Fatalf("applied: %v", err)
 	}
 	after := l.s.Addrs()
 	testutil.True(t, slices.Equal(before, after), "listeners %v, %v before", after, before)
-	again := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings()))
-	testutil.True(t, again == planned, "planned %s, %s before", again, planned)
+	again, _ := l.s.Plan(wanted)
+	testutil.Equal(t, fmt.Sprint(again), fmt.Sprint(planned), "planned")
 	l.wantEnded("a host that was removed for a moment", a)
 	a, err = l.connect(testNQN, hostA, 0)
 	testutil.MustTrue(t, err == nil, "%v", err)
@@ -231,7 +232,7 @@ func TestPendingChanges(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", ram, absent("")))
 	pending := func(want int) {
 		t.Helper()
-		testutil.Equal(t, len(l.s.volumes.Pending()), want, "namespaces are pending")
+		testutil.Equal(t, len(l.s.engine.Volumes.Pending()), want, "namespaces are pending")
 	}
 	pending(1)
 	l.apply(listenAny, sub("allow_any_host: true", ram, absent("2, read_only: true")))
@@ -256,7 +257,7 @@ func TestApplyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for {
 				if _, err := l.s.Apply(c); err != nil {
-					testutil.Is(t, err, errStopped, "")
+					testutil.Is(t, err, engine.ErrStopped, "")
 					return
 				}
 			}
@@ -275,7 +276,7 @@ func TestFileKeys(t *testing.T) {
 		}
 		for _, k := range s.Keys {
 			name := strings.TrimPrefix(s.Path+"."+k.Name, ".")
-			_, ok := fileKeys[name]
+			_, ok := new(Server).settings()[name]
 			testutil.True(t, ok || k.Restart, "%s cannot be changed", name)
 		}
 	}

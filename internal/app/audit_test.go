@@ -148,7 +148,7 @@ func TestAudit(t *testing.T) {
 func TestAuditedMessages(t *testing.T) {
 	var code strings.Builder
 	for _, dir := range []string{
-		".", "../control", "../listeners", "../../nvme/target", "../../fabric/tcp",
+		".", "../control", "../engine", "../listeners", "../../nvme/target", "../../fabric/tcp",
 		"../../fabric/rdma",
 	} {
 		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)

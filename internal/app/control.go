@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -46,12 +45,12 @@ func (s *Server) startControl() error {
 	if at.Socket == "" && !at.TLS.Listen.IsValid() {
 		return nil
 	}
-	s.applying.Lock() // an early client may reload
+	release := s.engine.Hold() // an early client may reload
 	err := s.patiently(func() (err error) {
 		s.control, err = control.Listen(at, s.controlSource(), s.log)
 		return err
 	})
-	s.applying.Unlock()
+	release()
 	file, certificate := errors.AsType[*httpd.FileError](err)
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
@@ -79,28 +78,11 @@ func (s *Server) controlSource() control.Source {
 		Namespaces: s.namespaceStates, Hosts: s.target.Controllers, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
-		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
-		Reload: func(ctx context.Context) (control.Plan, error) {
-			changes, affected, err := s.reload(s.connected(), control.By(ctx)...)
-			return plan(changes, affected, err)
-		},
-		Objects: s.objects, Configured: s.configuredObject, Referrals: s.referrals,
-		Put: func(ctx context.Context, o control.Object, body []byte, dry bool) (control.Plan,
-			error,
-		) {
-			return s.put(control.By(ctx), o, body, dry)
-		},
-		Delete: func(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
-			error,
-		) {
-			return s.remove(control.By(ctx), o, recursive, dry)
-		},
-		Create: func(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
-			id, err := s.create(control.By(ctx), nqn, body)
-			return id, controlProblem(err)
-		},
-		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.listeners.ANA,
-		SetANA: s.listeners.SetANA, Resize: s.resize,
+		Plan: s.engine.PlanOfReload, Reload: s.engine.ReloadFor,
+		Objects: s.engine.Objects, Configured: s.engine.Object, Referrals: s.engine.Referrals,
+		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
+		Disconnect: s.target.DisconnectHost, Drain: s.engine.Drain, ANA: s.listeners.ANA,
+		SetANA: s.listeners.SetANA, Resize: s.engine.Resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)
@@ -108,88 +90,6 @@ func (s *Server) controlSource() control.Source {
 			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
 		},
 	}
-}
-
-// drain takes ports out of service, or ends that; see listeners.Drain.
-func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener, error) {
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	if s.stopping {
-		return nil, errStopped
-	}
-	return s.listeners.Drain(which, drain)
-}
-
-// planOfReload returns the changes that Reload would make.
-func (s *Server) planOfReload() (control.Plan, error) {
-	connections := s.connected()
-	c, err := s.lockAndLoad()
-	defer s.applying.Unlock()
-	if err != nil {
-		return plan(nil, nil, err)
-	}
-	changes, ps := s.plan(c)
-	if ps.Failed() {
-		return plan(nil, nil, ps)
-	}
-	p, err := plan(changes, s.affected(c, changes, connections), nil)
-	for _, w := range ps {
-		p.Warnings = append(p.Warnings, w.Error())
-	}
-	return p, err
-}
-
-// plan returns changes as clients see them, with the hosts affected by each of them unless affected
-// is nil.
-func plan(changes []config.Change, affected [][]control.Affected, err error) (control.Plan, error) {
-	p := control.Plan{Changes: make([]control.Change, len(changes))}
-	for i, c := range changes {
-		p.Changes[i] = control.Change{Text: c.String(), NeedsRestart: c.Restart()}
-		if affected != nil {
-			p.Changes[i].Affected = affected[i]
-		}
-	}
-	return p, controlProblem(err)
-}
-
-// controlProblem gives a client the places and the hints of problems with the configuration.
-func controlProblem(err error) error {
-	list := problemsOf(err)
-	if !slices.ContainsFunc(list, func(p config.Problem) bool { return p.Place != "" }) {
-		return err
-	}
-	all := make([]control.Problem, len(list))
-	for i, p := range list {
-		what := p.What
-		if p.Path != "" {
-			what = p.Path + ": " + what
-		}
-		all[i] = *control.NewProblem(http.StatusUnprocessableEntity, what, p.Hint)
-		all[i].Place = p.Place
-	}
-	first := &all[0]
-	first.More = all[1:]
-	return first
-}
-
-// problemsOf lists the errors that were joined to err. An error without a place is only text.
-func problemsOf(err error) (list config.Problems) {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			list = append(list, problemsOf(e)...)
-		}
-		return list
-	}
-	if ps, ok := errors.AsType[config.Problems](err); ok {
-		return slices.DeleteFunc(slices.Clone(ps), func(p config.Problem) bool { return p.Warning })
-	}
-	if p, ok := errors.AsType[config.Problem](err); ok {
-		return config.Problems{p}
-	}
-	return config.Problems{{What: err.Error()}}
 }
 
 func (s *Server) status() control.Status {
@@ -200,7 +100,7 @@ func (s *Server) status() control.Status {
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
 		WaitingListeners: len(waiting), DrainedListeners: s.listeners.CountDrained(),
 		Subsystems: len(c.Subsystems),
-		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.volumes.Pending()),
+		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.engine.Volumes.Pending()),
 		Pending: s.pending(), Controllers: len(s.target.Controllers()),
 		Connections: s.target.Sessions(), Shares: s.shares(),
 	}
@@ -211,10 +111,10 @@ const mostPending = 16
 
 // pending describes the first of the pending namespaces.
 func (s *Server) pending() (list []control.PendingNamespace) {
-	pending := s.volumes.Pending()
+	pending := s.engine.Volumes.Pending()
 	for _, n := range pending[:min(len(pending), mostPending)] {
 		list = append(list, control.PendingNamespace{
-			Subsystem: n.NQN, NSID: n.NSID, Reason: s.volumes.Reason(n.Name()),
+			Subsystem: n.NQN, NSID: n.NSID, Reason: s.engine.Volumes.Reason(n.Name()),
 		})
 	}
 	return list
@@ -267,7 +167,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	for _, n := range s.target.Stats() {
 		served[n.Subsystem]++
 	}
-	for _, n := range s.volumes.Pending() {
+	for _, n := range s.engine.Volumes.Pending() {
 		pending[n.NQN]++
 	}
 	for _, c := range s.target.Controllers() {
@@ -307,14 +207,14 @@ func (s *Server) namespaces() (list []observed.Namespace) {
 		served[control.NamespaceID{Subsystem: n.Subsystem, NSID: n.NSID}] = n
 	}
 	for _, n := range volumes.All(s.current()) {
-		if now := s.volumes.Get(n.Name()); now != nil {
+		if now := s.engine.Volumes.Get(n.Name()); now != nil {
 			n = now // its storage may wait for a restart
 		}
 		out, ok := served[control.NamespaceID{Subsystem: n.NQN, NSID: n.NSID}]
 		if !ok {
 			out = observed.Namespace{Subsystem: n.NQN, NSID: n.NSID, State: "pending"}
 		}
-		out.Backend, out.Path, out.Reason = n.Backend, n.Path(), s.volumes.Reason(n.Name())
+		out.Backend, out.Path, out.Reason = n.Backend, n.Path(), s.engine.Volumes.Reason(n.Name())
 		out.ConfiguredBytes = n.ConfiguredSize()
 		list = append(list, out)
 	}

@@ -55,7 +55,7 @@ func TestDrain(t *testing.T) {
 	stays := testutil.Value(l.connect(testNQN, hostB, 1))(t)
 	first := control.ListenerID{Listener: at.AddrPort.String()}
 	for range 2 { // it may be repeated
-		list, err := l.s.drain(first, true)
+		list, err := l.s.engine.Drain(first, true)
 		testutil.MustTrue(t, err == nil && len(list) == 1 && list[0].PortID == 1 &&
 			list[0].Address == first.Listener && strings.HasPrefix(list[0].State, "drain"),
 			"%+v, %v", list, err)
@@ -89,7 +89,7 @@ func TestDrain(t *testing.T) {
 	l.refuse(changed+", "+third, subsystems)
 	drained()
 
-	list, err := l.s.drain(control.ListenerID{Listener: "1"}, false)
+	list, err := l.s.engine.Drain(control.ListenerID{Listener: "1"}, false)
 	testutil.MustTrue(t, err == nil && len(list) == 1 && list[0].State == "up", "%+v, %v", list,
 		err)
 	testutil.True(t, l.s.Addrs()[0] == at, "it listens at %v, before at %v", l.s.Addrs()[0], at)
@@ -104,16 +104,16 @@ func TestDrainWaiting(t *testing.T) {
 	for _, which := range []control.ListenerID{
 		{Listener: "192.0.2.1:4420"}, {Listener: "tcp 192.0.2.1:4420"}, {All: true},
 	} {
-		testutil.Value(l.s.drain(which, true))(t)
+		testutil.Value(l.s.engine.Drain(which, true))(t)
 		if !which.All {
 			l.wantStates("up drained")
 		} else {
 			l.wantStates("drained drained")
 		}
-		testutil.Value(l.s.drain(control.ListenerID{All: true}, false))(t)
+		testutil.Value(l.s.engine.Drain(control.ListenerID{All: true}, false))(t)
 		l.wantStates("up waiting")
 	}
-	_, err := l.s.drain(control.ListenerID{Listener: "192.0.2.1:1"}, true)
+	_, err := l.s.engine.Drain(control.ListenerID{Listener: "192.0.2.1:1"}, true)
 	var p *control.Problem
 	testutil.True(t, errors.As(err, &p) && p.Status == 404 && p.Hint != "", "%v", err)
 }
@@ -126,7 +126,7 @@ func TestDrainNetwork(t *testing.T) {
 	l.wantStates("up waiting")
 	drain := func(name string, drain bool, want string) {
 		t.Helper()
-		testutil.Value(l.s.drain(control.ListenerID{Listener: name, All: name == ""},
+		testutil.Value(l.s.engine.Drain(control.ListenerID{Listener: name, All: name == ""},
 			drain))(t)
 		l.wantStates(want)
 	}

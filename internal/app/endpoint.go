@@ -102,7 +102,7 @@ func (s *Server) renewCertificates(c *config.Config) error {
 // setRoles gives clients of the control interface the roles of a configuration.
 func (s *Server) setRoles(c *config.Config) error {
 	r, ps := check.Roles(c)
-	if s.config.Load() != nil { // at the start probe has logged them
+	if s.engine.Started() { // at the start probe has logged them
 		for _, p := range ps {
 			s.log.Warn(p.Error())
 		}

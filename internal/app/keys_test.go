@@ -23,6 +23,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/check"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -307,14 +308,14 @@ func TestTLSKeys(t *testing.T) {
 		for _, k := range keys {
 			psks := testutil.Value(k.PSKs(nqn, testNQN))(t)
 			for _, p := range psks {
-				found := slices.ContainsFunc(s.tlsPSKs([]byte(p.Identity)),
+				found := slices.ContainsFunc(s.engine.TLSPSKs([]byte(p.Identity)),
 					func(o auth.TLSPSK) bool {
 						if o.Identity != p.Identity {
 							t.Errorf("%v instead of %v", o, p)
 						}
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
-				if found != slices.Contains(want, k) || found != s.tlsKeyCounts(nqn, k) {
+				if found != slices.Contains(want, k) || found != s.engine.TLSKeyCounts(nqn, k) {
 					t.Errorf("%v counts: %t", p, found)
 				}
 			}
@@ -408,7 +409,7 @@ func TestTLSKeys(t *testing.T) {
 	testutil.True(t, u.Handshakes == 4 && u.FailedHandshakes == 3, "%d handshakes, %d failed",
 		u.Handshakes, u.FailedHandshakes)
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
-		psks := s.tlsPSKs([]byte(identity))
+		psks := s.engine.TLSPSKs([]byte(identity))
 		testutil.True(t, psks == nil, "%q: %v", identity, psks)
 	}
 	testutil.Must(t, os.Chmod(secret, 0o644))
@@ -459,7 +460,7 @@ func TestGuardSecrets(t *testing.T) {
 		testutil.Must(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 		c := &config.Config{Hosts: []config.Host{{}}}
 		tc.set(c)
-		guardSecrets(c)
+		engine.GuardSecrets(c)
 		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 		testutil.True(t, n == tc.want && err == nil, "%s: dumpable is %d, %v", what, n, err)
 	}
@@ -473,14 +474,12 @@ func TestExpiringKeys(t *testing.T) {
 	c := &config.Config{Hosts: []config.Host{{}, {NQN: "h"}}}
 	c.Hosts[1].Key, c.Hosts[1].Until = key, start.Add(40*24*time.Hour)
 	log := new(testutil.Log)
-	s := &Server{log: log.Logger()}
-	s.config.Store(c)
 	w := keyWatch{start, start}
 	warnings := 0
 	for day := range 45 {
 		for minute := range 24 * 60 {
 			now := start.Add(time.Duration(day)*24*time.Hour + time.Duration(minute)*time.Minute)
-			w.check(s, now)
+			w.check(c, log.Logger(), now)
 			want, before := 0, warnings
 			warnings = strings.Count(log.String(), "hosts[1].keys_until: the keys of the host")
 			if day > 10 && minute == 0 {
@@ -496,7 +495,7 @@ func TestExpiringKeys(t *testing.T) {
 	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute)
 	before := strings.Count(log.String(), "expired on")
 	for minute := range 10 {
-		w.check(s, start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
+		w.check(c, log.Logger(), start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
 	}
 	testutil.Equal(t, strings.Count(log.String(), "expired on")-before, 1,
 		"lines when keys expire")

@@ -247,7 +247,7 @@ func TestBothFamilies(t *testing.T) {
 	n := len(l.s.recorder.Refusals())
 	testutil.True(t, n >= 4, "%d refusals", n)
 	name := fmt.Sprintf("[::]:%d", at.Port())
-	if list, err := l.s.drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
+	if list, err := l.s.engine.Drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
 		err != nil {
 		t.Error(list, err)
 	}

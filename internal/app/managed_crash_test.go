@@ -89,13 +89,12 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 }
 
 func (o *orchestrated) onStep(fn func(string) error) {
-	o.server.applying.Lock()
-	defer o.server.applying.Unlock()
-	o.server.onFileStep = state.Direct
+	defer o.server.engine.Hold()()
+	o.server.engine.OnFileStep = state.Direct
 	if fn == nil {
 		return
 	}
-	o.server.onFileStep = func(name string, do func() error) error {
+	o.server.engine.OnFileStep = func(name string, do func() error) error {
 		if err := fn(name); err != nil {
 			return err
 		}

@@ -180,8 +180,8 @@ func BenchmarkManaged(b *testing.B) {
 	started := time.Since(began) - loaded
 	o := control.Object{Subsystem: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
 	for b.Loop() {
-		testutil.Value(s.put(nil, o, []byte(`{"backend":"null","size":"1GiB"}`), false))(b)
-		testutil.Value(s.remove(nil, o, false, false))(b)
+		testutil.Value(s.engine.Put(b.Context(), o, []byte(`{"backend":"null","size":"1GiB"}`), false))(b)
+		testutil.Value(s.engine.Delete(b.Context(), o, false, false))(b)
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
@@ -215,7 +215,7 @@ func TestManagedAndEnvironment(t *testing.T) {
 		},
 		{control.Object{Referral: "tcp 192.0.2.1:8009"}, ``, "DISCOVERY_REFERRALS"},
 	} {
-		_, err := s.put(nil, test.Object, []byte(test.body), false)
+		_, err := s.engine.Put(t.Context(), test.Object, []byte(test.body), false)
 		p, ok := errors.AsType[*control.Problem](err)
 		testutil.True(t, ok && p.Status == 409 && strings.Contains(err.Error(),
 			"NVMF_TARGET_"+test.variable), "%v: %v", test.Object, err)
@@ -228,12 +228,12 @@ func TestManagedAndEnvironment(t *testing.T) {
 // plan or a reload, except during the first reading, which is for programs that print keys.
 func TestFilesAreReadInTurn(t *testing.T) {
 	o := newOrchestrated(t)
-	load, reads := o.server.opts.Load, 0
-	o.server.opts.Load = func(options ...config.Option) (*config.Config, error) {
+	load, reads := o.server.engine.Load, 0
+	o.server.engine.Load = func(options ...config.Option) (*config.Config, error) {
 		reads++
-		free := o.server.applying.TryLock()
+		release, free := o.server.engine.TryHold()
 		if free {
-			o.server.applying.Unlock()
+			release()
 		}
 		if free != (reads%2 == 0) {
 			t.Errorf("read %d is out of turn", reads)

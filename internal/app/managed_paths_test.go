@@ -3,7 +3,6 @@ package app
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,21 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
-
-// TestLinksOfDevices: a link below /dev may lead to devices elsewhere there, and to nothing else.
-func TestLinksOfDevices(t *testing.T) {
-	dir := testutil.Value(os.MkdirTemp("/dev/shm", "nvmf-target-"))(t)
-	defer os.RemoveAll(dir)
-	for end, want := range map[string]bool{
-		"/dev/null": true, "/dev/null/x": false, "/dev/shm": false, "/etc/passwd": false,
-		"/x": false, dir: true,
-	} {
-		link := filepath.Join(dir, "link")
-		testutil.Must(t, os.Symlink(end, link))
-		testutil.Equal(t, leadsTo(link, []string{dir}), want, "a link to %s", end)
-		testutil.Must(t, os.Remove(link))
-	}
-}
 
 // TestManagedIsNoVolume: no host can be given the files from which the target reads its
 // configuration.

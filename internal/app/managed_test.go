@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -114,7 +113,7 @@ func (o *orchestrated) volume(name string) string {
 func (o *orchestrated) same() {
 	o.t.Helper()
 	c := testutil.Value(loader(o.file)())(o.t)
-	if d := config.Diff(o.server.settings, c.Settings()); len(d) > 0 {
+	if d, _ := o.server.Plan(c); len(d) > 0 {
 		o.t.Errorf("a restart would change %v", d)
 	}
 }
@@ -445,7 +444,7 @@ func TestManagedLost(t *testing.T) {
 		o.must(os.Rename(o.managed, o.managed+".away"))
 	}
 	o.must(os.Mkdir(o.managed, 0o700))
-	o.must(os.WriteFile(filepath.Join(o.managed, managedMark), nil, 0o600))
+	o.must(os.WriteFile(filepath.Join(o.managed, ".nvmf-target"), nil, 0o600))
 	testutil.Check(t, testutil.Err(o.client.Reload(t.Context())))
 	testutil.True(t, o.connect(volumeNQN) != nil && o.server.state.Reservations.Load(volumeNQN,
 		1) == nil, "what was removed on purpose is still there")

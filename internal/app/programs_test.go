@@ -26,12 +26,12 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	load := loader(file)
 	c := testutil.Value(load())(t)
 	s := started(t, Options{Config: c, Load: load})
-	p, err := s.planOfReload()
+	p, err := s.engine.PlanOfReload(t.Context())
 	testutil.MustTrue(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
 	results := make(chan error, 2)
 	go func() {
-		_, err := s.planOfReload()
+		_, err := s.engine.PlanOfReload(t.Context())
 		results <- err
 	}()
 	go func() {
@@ -83,7 +83,7 @@ func TestProgramsInheritNothing(t *testing.T) {
 		Load: loader(file), StateDir: t.TempDir(),
 		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
 	})
-	testutil.Value(s.planOfReload())(t)
+	testutil.Value(s.engine.PlanOfReload(t.Context()))(t)
 	b := testutil.Value(os.ReadFile(list))(t)
 	n := strings.Count(string(b), " -> ")
 	testutil.True(t, n == 4, "%d descriptors:\n%s", n, b)

@@ -67,7 +67,7 @@ func TestListenersAtRandom(t *testing.T) {
 		if !which.All {
 			which.Listener = strconv.Itoa(1 + rand.IntN(9))
 		}
-		_, _ = l.s.drain(which, rand.IntN(2) == 0)
+		_, _ = l.s.engine.Drain(which, rand.IntN(2) == 0)
 	})
 	loop(10*rounds, func() { l.s.listeners.States(); l.s.status() })
 	for range rounds {
@@ -79,7 +79,7 @@ func TestListenersAtRandom(t *testing.T) {
 	}
 	wg.Wait()
 
-	testutil.Value(l.s.drain(control.ListenerID{All: true}, false))(t)
+	testutil.Value(l.s.engine.Drain(control.ListenerID{All: true}, false))(t)
 	n.set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
 	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
 	l.apply(text, subsystems)

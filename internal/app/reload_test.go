@@ -60,10 +60,11 @@ func TestReloadsTakeTurns(t *testing.T) {
 	c := parse(t, anyPort)
 	var free []bool
 	s = newServer(t, Options{Config: c, Load: func(...config.Option) (*config.Config, error) {
-		free = append(free, s.applying.TryLock())
-		if free[len(free)-1] {
-			s.applying.Unlock()
+		release, ok := s.engine.TryHold()
+		if ok {
+			release()
 		}
+		free = append(free, ok)
 		return c, nil
 	}})
 	testutil.Must(t, s.Start())

@@ -34,7 +34,7 @@ func TestResize(t *testing.T) {
 	resized := func(size string, shrink bool, want uint64) {
 		t.Helper()
 		r := control.Resize{Subsystem: testNQN, NSID: 2, Size: size, Shrink: shrink}
-		testutil.Must(t, l.s.resize(r))
+		testutil.Must(t, l.s.engine.Resize(r))
 		<-events
 		_, err := hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
 			false)
@@ -68,7 +68,7 @@ func TestResize(t *testing.T) {
 		{5, "1MiB", false, "read_only"},
 		{6, "1MiB", false, "removed"},
 	} {
-		err := l.s.resize(control.Resize{
+		err := l.s.engine.Resize(control.Resize{
 			Subsystem: testNQN, NSID: tc.nsid, Size: tc.size, Shrink: tc.shrink,
 		})
 		testutil.True(t, err != nil && strings.Contains(strings.ToLower(err.Error()), tc.want),

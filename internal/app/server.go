@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
@@ -99,8 +100,8 @@ type Server struct {
 	peers      *ratelog.Logger // for lines that peers can cause at will
 	started    time.Time
 	state      *state.Store
-	volumes    *volumes.Volumes // nil before Start
 	target     *target.Target
+	engine     *engine.Engine // nil before Start
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
 	stopHealth func() // nil before Start
@@ -113,26 +114,18 @@ type Server struct {
 	disks      func(context.Context) ([]control.Disk, error)
 	hostTotals hostTotals
 	ports      func(context.Context) []observed.PortCounter
-	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // Options.OpenDevice opens the storage
 
-	// atStart has the keys that need a restart, config is the last applied configuration; nil
-	// before.
-	atStart  *config.Config
-	config   atomic.Pointer[config.Config]
-	applying sync.Mutex // guards the fields below
-	settings config.Settings
-	stopping bool
-	ending   context.Context // ends first, so that a change in progress ends soon
-	end      context.CancelFunc
+	atStart *config.Config  // has the keys that need a restart
+	ending  context.Context // ends first, so that a change in progress ends soon
+	end     context.CancelFunc
 
 	// pause waits briefly, and reports whether to try again to get a resource of another process;
 	// see patiently.
 	pause func() bool
 
-	releaseLimit, usageTimeout, latencyTimeout time.Duration
-	onFileStep                                 state.Step // of edits of the managed directory
+	usageTimeout, latencyTimeout time.Duration
 
 	stopOnce sync.Once
 	stopErr  error
@@ -148,8 +141,7 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, releaseLimit: releaseLimit, usageTimeout: usageTimeout,
-		latencyTimeout: latencyTimeout, onFileStep: state.Direct,
+		atStart: opts.Config, usageTimeout: usageTimeout, latencyTimeout: latencyTimeout,
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.pause = pauses(s.ending)
@@ -157,9 +149,6 @@ func NewServer(opts Options) *Server {
 		s.opts.Network = netif.Linux()
 	}
 	s.disks, s.ports = volumes.Disks(s.current), doctor.Ports(doctor.PortsDir)
-	if opts.Load == nil {
-		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
-	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
 	}
@@ -175,7 +164,7 @@ func NewServer(opts Options) *Server {
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
 func (s *Server) Start() error {
-	guardSecrets(s.atStart)
+	engine.GuardSecrets(s.atStart)
 	if err := s.probe(); err != nil {
 		return err
 	}
@@ -194,16 +183,18 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.target = target.New(options)
-	s.volumes = volumes.New(volumes.Config{
-		Target: s.target, State: s.state, Log: s.log, Disks: s.atStart.Disks,
-		Open: s.opts.OpenDevice, Current: s.current, Patiently: s.patiently, Await: s.await,
-		Up: s.opts.NamespaceUp, Retry: s.opts.Retry,
-	})
 	s.listeners = listeners.New(listeners.Config{
 		Target: s.target, State: s.state, Log: s.log, Peers: s.peers, Network: s.opts.Network,
 		Sockets: s.opts.Sockets, Listen: s.listen, Patiently: s.patiently,
 		Up: s.opts.ListenerUp, Retry: s.opts.Retry, Settle: s.opts.Settle,
 		Transition: cmp.Or(s.opts.ANATransition, ana.TransitionTime*time.Second),
+	})
+	s.engine = engine.New(engine.Config{
+		Target: s.target, State: s.state, Listeners: s.listeners, Log: s.log,
+		AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(), Reloading: s.reloading,
+		Network: s.opts.Network, Verbs: s.opts.Verbs,
+		OpenDevice: s.opts.OpenDevice, Patiently: s.patiently, NamespaceUp: s.opts.NamespaceUp,
+		Retry: s.opts.Retry, Ending: s.ending,
 	})
 	if err := s.startWorkers(); err != nil {
 		return err
@@ -211,7 +202,7 @@ func (s *Server) Start() error {
 	keys := keyWatch{time.Now(), time.Now()}
 	s.stopHealth = watch(healthEvery, func() {
 		s.target.CheckHealth()
-		keys.check(s, time.Now())
+		keys.check(s.current(), s.log, time.Now())
 	})
 	s.listeners.Start()
 	if _, err = s.Apply(s.atStart); err != nil {
@@ -277,8 +268,8 @@ func (s *Server) startWorkers() error {
 		tc.Sockets = s.opts.Sockets
 	}
 	if tc.TLS == nil {
-		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.TLSOf, s.tlsPSKs, s.tlsKeyCounts
-		tc.KeysExpired = s.tlsKeysExpired
+		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.TLSOf, s.engine.TLSPSKs, s.engine.TLSKeyCounts
+		tc.KeysExpired = s.engine.TLSKeysExpired
 	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
@@ -320,12 +311,32 @@ func (s *Server) Target() *target.Target { return s.target }
 // Transport returns the transport of this type, nil before Start or if there is none.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
+// Apply changes the running target to match c; see engine.Engine.
+func (s *Server) Apply(c *config.Config) ([]config.Change, error) { return s.engine.Apply(c) }
+
+// Plan returns the changes that Apply would make; see engine.Engine.
+func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
+	return s.engine.Plan(c)
+}
+
+// Reload loads the configuration again and applies it; see engine.Engine.
+func (s *Server) Reload(by ...any) ([]config.Change, error) { return s.engine.Reload(by...) }
+
+// reloading prepares a reload of a configuration; c is nil if it cannot be loaded.
+func (s *Server) reloading(c *config.Config) error {
+	s.audit.reopen()
+	if c == nil {
+		return nil
+	}
+	return s.renewCertificates(c)
+}
+
 // current returns the last applied configuration, or the first one before it is applied.
 func (s *Server) current() *config.Config {
-	if c := s.config.Load(); c != nil {
-		return c
+	if s.engine == nil {
+		return s.atStart
 	}
-	return s.atStart
+	return s.engine.Current()
 }
 
 // Addrs returns the addresses of the open listeners, with real port numbers.
@@ -361,13 +372,13 @@ func (s *Server) stop() error {
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
-	s.applying.Lock()
-	s.stopping = true
-	s.applying.Unlock()
+	if s.engine != nil {
+		s.engine.Stop()
+	}
 	errs = append(errs, s.web.close())
-	if s.target != nil {
+	if s.engine != nil {
 		errs = append(errs, s.listeners.Close())
-		s.volumes.Stop()
+		s.engine.Volumes.Stop()
 	}
 	s.askForResets()
 	var drained []<-chan struct{}
@@ -393,8 +404,8 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	if s.target != nil {
-		errs = append(errs, s.volumes.Close())
+	if s.engine != nil {
+		errs = append(errs, s.engine.Volumes.Close())
 	}
 	if s.state != nil {
 		errs = append(errs, s.state.Close())

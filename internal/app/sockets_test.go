@@ -158,10 +158,10 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 		}
 	}
 	refused(fmt.Sprintf("127.0.0.2:%d", port))
-	testutil.Value(next.drain(control.ListenerID{All: true}, true))(t)
+	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, true))(t)
 	refused(at)
 	m.wantKept(0)
-	testutil.Value(next.drain(control.ListenerID{All: true}, false))(t)
+	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, false))(t)
 	m.wantKept(1)
 	testutil.Value(next.Apply(parse(t, second)))(t)
 	refused(at)

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -43,7 +44,7 @@ func TestUndonePending(t *testing.T) {
 	l.file("x")
 	err := l.refuse(failing(t), sub(anyHosts, inRAM, onFile(2, "x")))
 	testutil.True(t, !strings.Contains(err.Error(), "undone"), "%v", err)
-	testutil.Equal(t, len(l.s.volumes.Pending()), 1, "namespaces are pending")
+	testutil.Equal(t, len(l.s.engine.Volumes.Pending()), 1, "namespaces are pending")
 	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
 	l.mkdir("mount")
 	l.wantUp(up)
@@ -78,11 +79,11 @@ func TestLostStorage(t *testing.T) {
 		}
 		err := l.refuse(listenAny, sub(anyHosts, inRAM, wanted))
 		testutil.Is(t, err, errOpen, "")
-		list := l.s.volumes.Pending()
+		list := l.s.engine.Volumes.Pending()
 		testutil.True(t, len(list) == 1 && list[0].NSID == 2, "%s: pending: %v", x, list)
 		l.open.Store(works)
 		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
-		if list := l.s.volumes.Pending(); len(list) != 0 {
+		if list := l.s.engine.Volumes.Pending(); len(list) != 0 {
 			t.Errorf("%s: pending: %v", x, list)
 		}
 	}
@@ -142,14 +143,14 @@ func TestRemovedHung(t *testing.T) {
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	l.apply(listenAny, empty)
 	<-ended // its host is disconnected
-	l.s.releaseLimit = time.Millisecond
+	l.s.engine.ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
 	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
 		"namespace 2 of "+testNQN+", which was removed") {
 		t.Error(err)
 	}
 	hung.Release()
-	l.s.releaseLimit = testTimeout
+	l.s.engine.ReleaseLimit = testTimeout
 	l.apply(listenAny, empty+other)
 	n := hung.closed.Load()
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
@@ -173,7 +174,7 @@ func TestHungStorage(t *testing.T) {
 		hung.wantHeld(t)
 	}
 	read()
-	l.s.releaseLimit = time.Millisecond
+	l.s.engine.ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
 	if !strings.Contains(err.Error(), "still works on commands") || hung.closed.Load() != 0 {
 		t.Errorf("%v, closed %d times", err, hung.closed.Load())
@@ -184,7 +185,7 @@ func TestHungStorage(t *testing.T) {
 		"after the change that failed")
 
 	read()
-	l.s.releaseLimit = time.Hour
+	l.s.engine.ReleaseLimit = time.Hour
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM, onFile(3, "x"))), make(chan error)
 	go func() {
 		_, err := l.s.Apply(wanted)
@@ -192,7 +193,7 @@ func TestHungStorage(t *testing.T) {
 	}()
 	stopped := make(chan error)
 	go func() { stopped <- l.s.Stop(t.Context()) }()
-	testutil.Is(t, <-applied, errStopped, "applied")
+	testutil.Is(t, <-applied, engine.ErrStopped, "applied")
 	hung.Release()
 	testutil.Check(t, <-stopped)
 	<-ended
@@ -216,7 +217,7 @@ func TestProblemsOfChanges(t *testing.T) {
 	} {
 		l.opens(func(*config.Namespace) (backend.Device, error) { return nil, errOpen })
 		err := l.refuse(test.listeners, test.subsystems)
-		p, ok := errors.AsType[*control.Problem](controlProblem(err))
+		p, ok := errors.AsType[*control.Problem](engine.ForClients(err))
 		if !ok {
 			t.Errorf("%v", err)
 			continue

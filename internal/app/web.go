@@ -5,9 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/web"
@@ -21,7 +19,7 @@ func (s *Server) setWeb(c *config.Config) error {
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.target.Controllers,
 		Reactors: s.Reactors,
 		Ports:    s.portCounters,
-		Disks:    s.disks, Plan: s.planOfPage,
+		Disks:    s.disks, Plan: s.engine.TryPlan,
 	}
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
 		func(at httpd.Endpoint) (*web.Server, error) {
@@ -46,24 +44,6 @@ func webTargets(c *config.Config) (list []web.Target) {
 		list = append(list, web.Target{Name: w.Name, URL: w.URL, Token: w.Token, CA: w.CA})
 	}
 	return list
-}
-
-// planOfPage returns the changes that Reload would make. It delays no change, not even one that
-// closes the page, which waits for it. Programs that print keys end with ctx.
-func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
-	c, err := s.opts.Load(lang.Within(ctx))
-	if err != nil {
-		return plan(nil, nil, err)
-	}
-	if !s.applying.TryLock() {
-		return control.Plan{}, web.ErrBusy
-	}
-	defer s.applying.Unlock()
-	changes, ps := s.plan(c)
-	if ps.Failed() {
-		return plan(nil, nil, ps)
-	}
-	return plan(changes, nil, nil)
 }
 
 // pageLatencies adds up the latencies of each namespace over hosts and operations, and returns the

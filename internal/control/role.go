@@ -90,10 +90,14 @@ type clientKey struct{}
 
 func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*client) }
 
-// By returns the sender of the request of a context, as keys and values of log lines.
+// By returns the sender of the request of a context, as keys and values of log lines, nil if the
+// context has no request.
 func By(ctx context.Context) []any {
-	who := clientOf(ctx)
-	if who.certificates != nil {
+	who, ok := ctx.Value(clientKey{}).(*client)
+	switch {
+	case !ok:
+		return nil
+	case who.certificates != nil:
 		return append([]any{"remote", who.remote}, who.name...)
 	}
 	return slices.Clip(who.name)

@@ -72,6 +72,9 @@ func userSocket() string {
 // ErrInUse is the error of Listen if a process listens at the socket.
 var ErrInUse = errors.New("listens")
 
+// ErrBusy is the error of a plan that cannot be made while the configuration is being changed.
+var ErrBusy = errors.New("the configuration is being changed")
+
 // listen listens at a socket that nobody but this user, and later the group, could ever open. It
 // replaces a socket left by a dead process. If two targets start with the same socket at the same
 // moment, the last one keeps it.

@@ -40,7 +40,7 @@ var allowed = map[string][]string{
 		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
 		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "internal/check", "internal/mem", "internal/reactor",
+		"backend", "internal/check", "internal/engine", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/observed", "internal/ratelog", "internal/rates",
@@ -132,6 +132,12 @@ var allowed = map[string][]string{
 		"fabric/tcp", "fabric/tcp/openssl", "internal/control", "internal/doctor", "internal/httpd",
 		"internal/listeners", "internal/netif", "internal/state", "internal/sys",
 		"internal/volumes", "nvme", "nvme/target",
+	},
+	"internal/engine": {
+		"backend", "config", "config/lang", "fabric", "fabric/rdma", "fabric/rdma/verbs",
+		"fabric/tcp", "internal/check", "internal/control", "internal/listeners",
+		"internal/observed", "internal/state", "internal/sys", "internal/volumes", "nvme/auth",
+		"nvme/target",
 	},
 	"internal/flight": {},
 	"internal/inventory": {

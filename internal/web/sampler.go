@@ -45,12 +45,10 @@ type Source struct {
 	Reactors func(context.Context) ([]observed.Reactor, error)
 	Ports    func() []observed.PortCounter
 	Disks    func(context.Context) ([]control.Disk, error)
-	// Plan returns the changes that a reload would make, and ErrBusy while they cannot be known.
+	// Plan returns the changes that a reload would make, and control.ErrBusy while they cannot be
+	// known.
 	Plan func(context.Context) (control.Plan, error)
 }
-
-// ErrBusy is the error of Source.Plan while the configuration is being changed.
-var ErrBusy = errors.New("the configuration is being changed")
 
 // Latency is the latency of the commands for a namespace since it was added, over all hosts.
 type Latency struct {
@@ -209,7 +207,7 @@ func (s *sampler) find(found *slow, looked *time.Time) {
 	defer cancel()
 	disks, err := s.src.Disks(ctx)
 	found.disks, found.diskErr = disks, text(err)
-	if plan, err := s.src.Plan(s.ctx); !errors.Is(err, ErrBusy) {
+	if plan, err := s.src.Plan(s.ctx); !errors.Is(err, control.ErrBusy) {
 		found.plan, found.planErr, found.planTime = plan, text(err), time.Now()
 		*looked = found.planTime
 	}

@@ -1,4 +1,4 @@
-package app
+package engine
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 
 // edited is a prepared edit of a managed directory.
 type edited struct {
-	s *Server
+	e *Engine
 	// from is renamed to to, and then dir is made durable.
 	from, to, dir string
 	// leftover is deleted if nothing is renamed, or after it.
@@ -28,11 +28,11 @@ type edited struct {
 const managedMark = ".nvmf-target"
 
 // makeManaged creates the managed directory if it is missing, and marks it if it has objects.
-func (s *Server) makeManaged(c *config.Config) error {
+func (e *Engine) makeManaged(c *config.Config) error {
 	if c.Managed == "" {
 		return nil
 	}
-	if err := s.managedLost(c); err != nil {
+	if err := e.managedLost(c); err != nil {
 		return err
 	}
 	err := os.Mkdir(c.Managed, 0o700)
@@ -40,25 +40,25 @@ func (s *Server) makeManaged(c *config.Config) error {
 		err = state.SyncDir(filepath.Dir(c.Managed))
 	}
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		s.markManaged(c.Managed)
+		e.markManaged(c.Managed)
 		return nil
 	}
 	return c.Problem("managed", err.Error(), "Make the directories above it, or name another one.")
 }
 
 // markManaged marks a managed directory that has objects, and no other.
-func (s *Server) markManaged(dir string) {
-	if err := s.setMark(dir); err != nil {
-		s.log.Warn("cannot remember whether the managed directory has objects: it would not be "+
+func (e *Engine) markManaged(dir string) {
+	if err := e.setMark(dir); err != nil {
+		e.Log.Warn("cannot remember whether the managed directory has objects: it would not be "+
 			"noticed if it were missing", "path", dir, "err", err)
 	}
 }
 
-func (s *Server) setMark(dir string) error {
+func (e *Engine) setMark(dir string) error {
 	list, err := os.ReadDir(dir)
 	has := slices.ContainsFunc(list,
 		func(e fs.DirEntry) bool { return e.IsDir() && !strings.HasPrefix(e.Name(), ".") })
-	mark, marked := filepath.Join(dir, managedMark), s.state.Managed() == dir
+	mark, marked := filepath.Join(dir, managedMark), e.State.Managed() == dir
 	switch {
 	case err != nil || has == marked:
 	case has:
@@ -66,10 +66,10 @@ func (s *Server) setMark(dir string) error {
 			err = state.SyncDir(dir)
 		}
 		if err == nil {
-			err = s.state.SetManaged(dir)
+			err = e.State.SetManaged(dir)
 		}
 	default:
-		if err = s.state.SetManaged(""); err == nil {
+		if err = e.State.SetManaged(""); err == nil {
 			err = os.Remove(mark)
 		}
 	}
@@ -78,8 +78,8 @@ func (s *Server) setMark(dir string) error {
 
 // managedLost returns an error if the managed directory had objects and is missing. Without the
 // error the objects would be removed, together with the promises to hosts about them.
-func (s *Server) managedLost(c *config.Config) error {
-	if c.Managed == "" || s.state.Managed() != c.Managed {
+func (e *Engine) managedLost(c *config.Config) error {
+	if c.Managed == "" || e.State.Managed() != c.Managed {
 		return nil
 	}
 	mark := filepath.Join(c.Managed, managedMark)
@@ -95,16 +95,16 @@ func (s *Server) managedLost(c *config.Config) error {
 
 // prepareEdit writes the files that can be written before the edit is known to be possible.
 // Leftovers after a crash begin with a dot, and are replaced by the next edit.
-func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, error) {
+func (e *Engine) prepareEdit(directory string, edit *config.Edit) (*edited, error) {
 	dir := filepath.Dir(edit.Path)
 	if edit.Content == nil {
-		e := &edited{s: s, from: edit.Path, to: filepath.Join(directory, ".deleted"), dir: dir}
-		if e.leftover = e.to; dir != filepath.Clean(directory) {
-			e.parent = dir
+		m := &edited{e: e, from: edit.Path, to: filepath.Join(directory, ".deleted"), dir: dir}
+		if m.leftover = m.to; dir != filepath.Clean(directory) {
+			m.parent = dir
 		}
-		return e, os.RemoveAll(e.leftover)
+		return m, os.RemoveAll(m.leftover)
 	}
-	err := s.onFileStep("mkdir", func() error { return os.Mkdir(dir, 0o700) })
+	err := e.OnFileStep("mkdir", func() error { return os.Mkdir(dir, 0o700) })
 	switch {
 	case errors.Is(err, fs.ErrExist):
 	case err != nil:
@@ -114,27 +114,27 @@ func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 			return nil, err
 		}
 	}
-	e := &edited{s: s, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
-	e.leftover = e.from
-	return e, s.onFileStep("write", func() error {
-		return state.WriteFile(e.from, edit.Content)
+	m := &edited{e: e, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
+	m.leftover = m.from
+	return m, e.OnFileStep("write", func() error {
+		return state.WriteFile(m.from, edit.Content)
 	})
 }
 
-func (e *edited) rename() error {
-	return e.s.onFileStep("rename", func() error { return os.Rename(e.from, e.to) })
+func (m *edited) rename() error {
+	return m.e.OnFileStep("rename", func() error { return os.Rename(m.from, m.to) })
 }
 
-func (e *edited) sync() error {
-	return e.s.onFileStep("sync", func() error { return state.SyncDir(e.dir) })
+func (m *edited) sync() error {
+	return m.e.OnFileStep("sync", func() error { return state.SyncDir(m.dir) })
 }
 
 // discard deletes leftovers, in any case.
-func (e *edited) discard() {
-	_ = e.s.onFileStep("discard", func() error {
-		_ = os.RemoveAll(e.leftover)
-		if e.parent != "" {
-			_ = os.Remove(e.parent) // fails if it is not empty
+func (m *edited) discard() {
+	_ = m.e.OnFileStep("discard", func() error {
+		_ = os.RemoveAll(m.leftover)
+		if m.parent != "" {
+			_ = os.Remove(m.parent) // fails if it is not empty
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
-package app
+package engine
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,13 +35,13 @@ type request struct {
 	connections []observed.Connection
 }
 
-// requested makes a request and returns with s.applying held, even after an error.
-func (s *Server) requested(by []any, o control.Object, dry bool) (request, error) {
-	r := request{by: by, dry: dry}
+// requested makes a request and returns with e.applying held, even after an error.
+func (e *Engine) requested(ctx context.Context, o control.Object, dry bool) (request, error) {
+	r := request{by: control.By(ctx), dry: dry}
 	if dry {
-		r.connections = s.connected()
+		r.connections = e.connected()
 	}
-	s.applying.Lock()
+	e.applying.Lock()
 	var err error
 	r.Managed, err = managed(o).Canonical()
 	return r, err
@@ -54,19 +55,23 @@ func managed(o control.Object) config.Managed {
 	}
 }
 
-// put creates or changes an object.
-func (s *Server) put(by []any, o control.Object, body []byte, dry bool) (control.Plan, error) {
-	r, err := s.requested(by, o, dry)
-	defer s.applying.Unlock()
+// Put creates or changes an object, or only plans that.
+func (e *Engine) Put(ctx context.Context, o control.Object, body []byte, dry bool) (control.Plan,
+	error,
+) {
+	r, err := e.requested(ctx, o, dry)
+	defer e.applying.Unlock()
 	if err != nil {
 		return plan(nil, nil, err)
 	}
-	return s.putLocked(r, body)
+	return e.putLocked(r, body)
 }
 
-// create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
+// Create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
 // the lowest free NSID.
-func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID, error) {
+func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.NamespaceID,
+	error,
+) {
 	id := control.NamespaceID{Subsystem: nqn}
 	var given struct{ UUID uuid.UUID }
 	if err := json.Unmarshal(body, &given); err != nil || given.UUID == uuid.Nil {
@@ -74,10 +79,10 @@ func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID,
 			"uuid: is missing, or no UUID",
 			"The request can be repeated because of it. Write the output of uuidgen.").At("request")
 	}
-	s.applying.Lock()
-	defer s.applying.Unlock()
+	e.applying.Lock()
+	defer e.applying.Unlock()
 	used := map[uint32]bool{}
-	for _, n := range volumes.All(s.current()) {
+	for _, n := range volumes.All(e.Current()) {
 		if n.NQN != nqn {
 			continue
 		}
@@ -89,12 +94,14 @@ func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID,
 		for id.NSID = 1; used[id.NSID]; id.NSID++ {
 		}
 	}
-	_, err := s.putLocked(request{by: by, Managed: config.Managed{NQN: nqn, NSID: id.NSID}}, body)
+	_, err := e.putLocked(request{
+		by: control.By(ctx), Managed: config.Managed{NQN: nqn, NSID: id.NSID},
+	}, body)
 	return id, err
 }
 
-func (s *Server) putLocked(r request, body []byte) (control.Plan, error) {
-	return s.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
+func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
+	return e.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
 		edit := &config.Edit{Path: r.File(c.Managed)}
 		before, err := os.ReadFile(edit.Path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -118,15 +125,18 @@ func (s *Server) putLocked(r request, body []byte) (control.Plan, error) {
 	})
 }
 
-// remove deletes an object. It is no error if the object does not exist. A subsystem with other
-// objects created in it is deleted together with these only if recursive is set.
-func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (control.Plan, error) {
-	r, err := s.requested(by, o, dry)
-	defer s.applying.Unlock()
+// Delete deletes an object, or only plans that. It is no error if the object does not exist. A
+// subsystem with other objects created in it is deleted together with these only if recursive is
+// set.
+func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
+	error,
+) {
+	r, err := e.requested(ctx, o, dry)
+	defer e.applying.Unlock()
 	if err != nil {
 		return plan(nil, nil, err)
 	}
-	return s.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
+	return e.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
 		m, edit := r.Managed, &config.Edit{Path: r.File(c.Managed)}
 		if !exists {
 			err := state.SyncDir(c.Managed) // an earlier request may have failed to do so
@@ -163,22 +173,22 @@ func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (contro
 }
 
 // manage makes the change of an object that decide returns; nil means that there is nothing to do.
-// The caller holds s.applying.
-func (s *Server) manage(r request,
+// The caller holds e.applying.
+func (e *Engine) manage(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) (control.Plan, error) {
-	changes, affected, err := s.edit(r, decide)
+	changes, affected, err := e.edit(r, decide)
 	if err == nil && !r.dry {
-		s.logChanges(changes, r.by)
+		e.logChanges(changes, r.by)
 	}
 	return plan(changes, affected, err)
 }
 
 // edit is manage without the log.
-func (s *Server) edit(r request,
+func (e *Engine) edit(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) ([]config.Change, [][]control.Affected, error) {
-	c, m := s.current(), r.Managed
+	c, m := e.Current(), r.Managed
 	if c.Managed == "" {
 		return nil, nil, control.NewProblem(http.StatusConflict,
 			"the configuration has no directory for what requests create",
@@ -207,7 +217,7 @@ func (s *Server) edit(r request,
 	if err != nil || edit == nil {
 		return nil, nil, err
 	}
-	return s.applyEdit(c, r, edit)
+	return e.applyEdit(c, r, edit)
 }
 
 // configured returns the key of an object in a configuration, "" if it is missing.
@@ -225,32 +235,32 @@ func configured(c *config.Config, m config.Managed) string {
 }
 
 // applyEdit applies the configuration as it is after the edit, and then makes the edit. Whenever
-// the program ends, the directory is as before or after the edit. The caller holds s.applying.
-func (s *Server) applyEdit(c *config.Config, r request, edit *config.Edit,
+// the program ends, the directory is as before or after the edit. The caller holds e.applying.
+func (e *Engine) applyEdit(c *config.Config, r request, edit *config.Edit,
 ) ([]config.Change, [][]control.Affected, error) {
 	if r.dry {
-		next, err := s.loadEdit(c, r.Managed, edit)
+		next, err := e.loadEdit(c, r.Managed, edit)
 		if err != nil {
 			return nil, nil, err
 		}
-		changes, ps := s.plan(next)
+		changes, ps := e.plan(next)
 		if ps.Failed() {
 			return nil, nil, ofRequest(edit, ps)
 		}
-		return changes, s.affected(next, changes, r.connections), nil
+		return changes, e.affected(next, changes, r.connections), nil
 	}
-	changes, err := s.makeEdit(c, r.Managed, edit)
+	changes, err := e.makeEdit(c, r.Managed, edit)
 	return changes, nil, err
 }
 
 // loadEdit loads the configuration as it is after the edit, if the request may make it.
-func (s *Server) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
+func (e *Engine) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
 ) (*config.Config, error) {
-	next, err := s.opts.Load(*edit, c.Printed(), lang.Within(s.ending))
+	next, err := e.Load(*edit, c.Printed(), lang.Within(e.Ending))
 	if err != nil {
 		return nil, ofRequest(edit, err)
 	}
-	if err := s.permitted(c, next, m); err != nil {
+	if err := e.permitted(c, next, m); err != nil {
 		return nil, err
 	}
 	if edit.Content != nil && configured(next, m) == "" {
@@ -261,26 +271,26 @@ func (s *Server) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
 	return next, nil
 }
 
-func (s *Server) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
+func (e *Engine) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 ) ([]config.Change, error) {
-	inPlace, err := s.prepareEdit(c.Managed, edit)
+	inPlace, err := e.prepareEdit(c.Managed, edit)
 	if err != nil {
 		return nil, fmt.Errorf("the file of the object cannot be written: %w", err)
 	}
 	defer func() {
 		inPlace.discard()
-		s.markManaged(c.Managed)
+		e.markManaged(c.Managed)
 	}()
-	next, err := s.loadEdit(c, m, edit)
+	next, err := e.loadEdit(c, m, edit)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.apply(next)
+	changes, err := e.apply(next)
 	if err != nil {
 		return nil, ofRequest(edit, err)
 	}
 	if err := inPlace.rename(); err != nil {
-		_, undo := s.apply(c)
+		_, undo := e.apply(c)
 		return nil, errors.Join(fmt.Errorf("the file of the object cannot be written: %w", err),
 			undo)
 	}
@@ -295,7 +305,7 @@ func (s *Server) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 // such.
 func ofRequest(edit *config.Edit, err error) error {
 	list := config.OfRequest(edit, problemsOf(err))
-	err = controlProblem(list)
+	err = ForClients(list)
 	if p, ok := errors.AsType[*control.Problem](err); ok &&
 		!slices.ContainsFunc(list, func(p config.Problem) bool { return p.OfRequest() }) {
 		p.Status, p.Title = http.StatusConflict, http.StatusText(http.StatusConflict)
@@ -304,7 +314,7 @@ func ofRequest(edit *config.Edit, err error) error {
 }
 
 // permitted returns an error if a request may not apply the next configuration.
-func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
+func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 	changed := func(what string) error {
 		return control.NewProblem(http.StatusConflict,
 			"the configuration file has changed since it was applied ("+what+")",
@@ -313,7 +323,7 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	if next.Managed != c.Managed {
 		return changed(c.Managed + " -> " + next.Managed)
 	}
-	for _, change := range config.Diff(s.settings, next.Settings()) {
+	for _, change := range config.Diff(e.settings, next.Settings()) {
 		if !m.Touches(change, c, next) {
 			return changed(change.String())
 		}

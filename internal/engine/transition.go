@@ -1,18 +1,15 @@
-package app
+package engine
 
 import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/check"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -21,7 +18,7 @@ import (
 // transition is the work of one Apply. Changes are made in the order of config.Diff. The functions
 // that undo them are kept until all changes have succeeded.
 type transition struct {
-	s       *Server
+	e       *Engine
 	next    *config.Config
 	changes []config.Change
 	volumes *volumes.Change
@@ -29,122 +26,10 @@ type transition struct {
 	commit  []func()
 }
 
-// releaseLimit bounds the time in which storage that changes its owner must finish its commands.
-const releaseLimit = 30 * time.Second
-
-var errStopped = errors.New("the target is stopping")
-
-// Apply changes the running target to match c, and returns the changes. Everything unchanged goes
-// on. Keys that need a restart keep their values until then. After an error everything is as
-// before, unless the error says otherwise. Any goroutine may call it between Start and Stop; one
-// call waits for another.
-func (s *Server) Apply(c *config.Config) ([]config.Change, error) {
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	return s.apply(c)
-}
-
-// apply is Apply for a caller that holds s.applying.
-func (s *Server) apply(c *config.Config) ([]config.Change, error) {
-	if s.stopping {
-		return nil, errStopped
-	}
-	wanted := c.Settings()
-	changes := config.Diff(s.settings, wanted)
-	tr := &transition{s: s, next: c, changes: changes, volumes: s.volumes.Begin(c)}
-	tr.moveStorage()
-	if err := tr.run(); err != nil {
-		return nil, err
-	}
-	s.settings = config.Merge(s.settings, wanted)
-	s.config.Store(c)
-	return changes, nil
-}
-
-// errNoFile is the error of a server that cannot load its configuration.
-var errNoFile = errors.New("the target was not started from a file")
-
-// lockAndLoad loads the configuration again, and returns with s.applying held, even after an error.
-// Programs that print keys run before the lock is taken, so that nothing else waits for them. The
-// file is read again under the lock, so that a caller that has waited for another change sees the
-// file as it is afterwards.
-func (s *Server) lockAndLoad() (*config.Config, error) {
-	before := s.config.Load()
-	c, err := s.opts.Load(lang.Within(s.ending))
-	s.applying.Lock()
-	switch {
-	case err == nil:
-		return s.opts.Load(lang.Within(s.ending), c.Printed())
-	case s.config.Load() != before: // the first reading may be outdated
-		return s.opts.Load(lang.Within(s.ending))
-	}
-	return nil, err
-}
-
-// Reload loads the configuration again and applies it; see Apply. by identifies the sender, as keys
-// and values of log lines.
-func (s *Server) Reload(by ...any) ([]config.Change, error) {
-	changes, _, err := s.reload(nil, by...)
-	return changes, err
-}
-
-// reload is Reload, and also returns the hosts affected by each change, given the earlier
-// connections.
-func (s *Server) reload(connections []observed.Connection, by ...any) ([]config.Change,
-	[][]control.Affected, error,
-) {
-	c, err := s.lockAndLoad()
-	defer s.applying.Unlock()
-	var affected [][]control.Affected
-	if err == nil {
-		affected = s.affected(c, config.Diff(s.settings, c.Settings()), connections)
-	}
-	s.audit.reopen()
-	var changes []config.Change
-	if err == nil {
-		err = s.renewCertificates(c)
-	}
-	if err == nil {
-		changes, err = s.apply(c)
-	}
-	if err != nil {
-		s.log.Error("the configuration was not changed", append(by, "err", err)...)
-		return nil, nil, err
-	}
-	s.logChanges(changes, by)
-	s.log.Info("the configuration was applied", append(by, "changes", len(changes))...)
-	return changes, affected, nil
-}
-
-// logChanges logs changes that were made.
-func (s *Server) logChanges(changes []config.Change, by []any) {
-	for _, c := range changes {
-		what := "configuration: "
-		if c.ChangesSecret() {
-			what = "key changed: "
-		}
-		s.log.Info(what+c.String(), by...)
-	}
-}
-
-// Plan returns the changes that Apply would make, and problems with them on this machine.
-func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	return s.plan(c)
-}
-
-// plan is Plan for a caller that holds s.applying.
-func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
-	changes := config.Diff(s.settings, c.Settings())
-	tr := &transition{s: s, next: c, changes: changes}
-	return changes, tr.check()
-}
-
 func (tr *transition) run() error {
-	defer tr.s.target.Changing()()
-	defer tr.s.listeners.Expect(nil)
-	guardSecrets(tr.next)
+	defer tr.e.Target.Changing()()
+	defer tr.e.Listeners.Expect(nil)
+	GuardSecrets(tr.next)
 	err := tr.prepare()
 	for _, c := range tr.changes {
 		if err != nil {
@@ -159,14 +44,14 @@ func (tr *transition) run() error {
 			fn()
 		}
 		tr.volumes.Commit()
-		tr.s.target.EnforceKeys() // last, because the required keys may have changed as well
+		tr.e.Target.EnforceKeys() // last, because the required keys may have changed as well
 		tr.settle()
 		return nil
 	}
 	errs := []error{err}
-	tr.s.listeners.Expect(nil)
-	if before := tr.s.config.Load(); before != nil { // at the start there is none
-		tr.s.listeners.Expect(before.Listeners)
+	tr.e.Listeners.Expect(nil)
+	if before := tr.e.config.Load(); before != nil { // at the start there is none
+		tr.e.Listeners.Expect(before.Listeners)
 	}
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
@@ -176,8 +61,8 @@ func (tr *transition) run() error {
 
 // settle waits until no device receives commands of hosts that have lost access.
 func (tr *transition) settle() {
-	if err := tr.s.await(tr.s.target.Settled()); err != nil {
-		tr.s.log.Warn("hosts that have lost access may still reach devices", "err", err)
+	if err := tr.e.await(tr.e.Target.Settled()); err != nil {
+		tr.e.Log.Warn("hosts that have lost access may still reach devices", "err", err)
 	}
 }
 
@@ -261,21 +146,9 @@ func (tr *transition) change(c config.Change) error {
 	case config.KindSubsystem:
 		return tr.changeSubsystem(c)
 	case config.KindReferral:
-		return tr.setFileKey(c.Object.String(), discoveryKeys.set)
+		return tr.follow(c.Object.String(), tr.e.Listeners.SetDiscovery)
 	}
 	return tr.modifyFile(c)
-}
-
-// await waits for storage to be released, but not forever.
-func (s *Server) await(released <-chan struct{}) error {
-	select {
-	case <-released:
-		return nil
-	case <-s.ending.Done():
-		return errStopped
-	case <-time.After(s.releaseLimit):
-		return fmt.Errorf("it still works on commands after %v", s.releaseLimit)
-	}
 }
 
 // moveStorage replaces the changes of namespaces that take over storage from others: these must
@@ -306,28 +179,28 @@ func (tr *transition) moveStorage() {
 // machine.
 func (tr *transition) check() (ps config.Problems) {
 	for i, sub := range tr.next.Subsystems {
-		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
+		if memory := tr.e.AtStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
 			ps = append(ps, tr.next.Problem(fmt.Sprintf("subsystems[%d].max_transfer", i),
 				fmt.Sprintf("%v is more than a quarter of reactors.memory, which is still %v",
 					lang.Size(sub.MaxTransfer), lang.Size(memory)),
 				"Reduce it, or restart the target."))
 		}
 	}
-	if p, ok := errors.AsType[config.Problem](tr.s.managedLost(tr.next)); ok {
+	if p, ok := errors.AsType[config.Problem](tr.e.managedLost(tr.next)); ok {
 		ps = append(ps, p)
 	}
-	if tr.s.external || tr.s.config.Load() == nil {
+	if tr.e.OpenDevice != nil || tr.e.config.Load() == nil {
 		return ps
 	}
 	ps = append(append(append(ps, tr.next.Warnings()...), check.Hosts(tr.next)...),
 		check.Keys(tr.next)...)
 	// Without it addresses are only tried.
-	machine, _ := tr.s.opts.Network.Read(listeners.Devices(tr.next.Listeners)...)
-	probe := check.Address(tr.next, tr.s.opts.Verbs)
+	machine, _ := tr.e.Network.Read(listeners.Devices(tr.next.Listeners)...)
+	probe := check.Address(tr.next, tr.e.Verbs)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
 			ps = append(ps, check.Listener(tr.next, i, &machine, func(at fabric.Addr) error {
-				if tr.s.listeners.Occupy(at) {
+				if tr.e.Listeners.Occupy(at) {
 					return nil // it is taken over, or closed before
 				}
 				return probe(at)
@@ -344,7 +217,7 @@ func (tr *transition) check() (ps config.Problems) {
 
 // prepare does everything that can fail and can be done before the first change.
 func (tr *transition) prepare() error {
-	if err := tr.s.makeManaged(tr.next); err != nil {
+	if err := tr.e.makeManaged(tr.next); err != nil {
 		return err
 	}
 	var adds []*volumes.Namespace
@@ -358,12 +231,12 @@ func (tr *transition) prepare() error {
 		return ps
 	}
 	for _, p := range ps {
-		tr.s.log.Warn(p.Error())
+		tr.e.Log.Warn(p.Error())
 	}
 	if ps := tr.volumes.Open(adds); ps.Failed() {
 		return ps
 	}
-	return tr.s.listeners.Prepare(tr.next.Listeners)
+	return tr.e.Listeners.Prepare(tr.next.Listeners)
 }
 
 // adds reports whether the transition adds an object.
@@ -377,6 +250,36 @@ func (tr *transition) adds(o config.Object) bool {
 func (tr *transition) takesOver(n *volumes.Namespace) bool {
 	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
 		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.Name() &&
-			n.Overlaps(tr.s.volumes.Get(c.Object))
+			n.Overlaps(tr.e.Volumes.Get(c.Object))
 	})
+}
+
+// modifyFile changes a key outside lists.
+func (tr *transition) modifyFile(c config.Change) error {
+	done := map[*Setter]bool{}
+	for _, k := range c.Keys {
+		if k.Restart {
+			continue
+		}
+		setter, ok := tr.e.Settings[k.Key]
+		if !ok {
+			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
+		}
+		if done[setter] {
+			continue
+		}
+		done[setter] = true
+		if err := tr.follow(k.Key, setter.Set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow makes the target follow a key or an object of the next configuration.
+func (tr *transition) follow(what string, set func(*config.Config) error) error {
+	if before := tr.e.config.Load(); before != nil { // at the start there is none
+		tr.done(what, func() error { return set(before) })
+	}
+	return set(tr.next)
 }

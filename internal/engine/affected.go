@@ -1,10 +1,11 @@
-package app
+package engine
 
 import (
 	"context"
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
@@ -20,31 +21,32 @@ import (
 // impact finds the effects of changes on connected hosts. It looks at the target before the
 // changes.
 type impact struct {
-	s           *Server
 	before      *config.Config
 	next        *config.Config
 	connections []observed.Connection
 	ports       map[uint16]listeners.Owners // the open ones, by port ID
 }
 
+// connectedTimeout bounds the wait for the connections of a reactor.
+const connectedTimeout = time.Second
+
 // connected returns the connections of hosts, none if a reactor does not answer.
-func (s *Server) connected() []observed.Connection {
-	ctx, cancel := context.WithTimeout(s.ending, s.usageTimeout)
+func (e *Engine) connected() []observed.Connection {
+	ctx, cancel := context.WithTimeout(e.Ending, connectedTimeout)
 	defer cancel()
-	list, _ := s.target.Connections(ctx)
+	list, _ := e.Target.Connections(ctx)
 	return slices.DeleteFunc(list, func(c observed.Connection) bool {
 		return c.Host == "" || c.Discovery
 	})
 }
 
-// affected returns the hosts affected by each of the changes. The caller holds s.applying and has
+// affected returns the hosts affected by each of the changes. The caller holds e.applying and has
 // not made the changes; connections is the result of connected.
-func (s *Server) affected(next *config.Config, changes []config.Change,
+func (e *Engine) affected(next *config.Config, changes []config.Change,
 	connections []observed.Connection,
 ) [][]control.Affected {
-	im := &impact{
-		s: s, before: s.config.Load(), next: next, connections: connections,
-		ports: s.listeners.Owners(next.Listeners),
+	im := &impact{before: e.config.Load(), next: next, connections: connections,
+		ports: e.Listeners.Owners(next.Listeners),
 	}
 	list := make([][]control.Affected, len(changes))
 	if im.before != nil {

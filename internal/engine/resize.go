@@ -1,4 +1,4 @@
-package app
+package engine
 
 import (
 	"errors"
@@ -12,13 +12,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// resize changes the size of a namespace in a file. Other storage is resized by its owner or by the
+// Resize changes the size of a namespace in a file. Other storage is resized by its owner or by the
 // configuration, and the target notices.
-func (s *Server) resize(r control.Resize) error {
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	if s.stopping {
-		return errStopped
+func (e *Engine) Resize(r control.Resize) error {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	if e.stopping {
+		return ErrStopped
 	}
 	size, err := lang.ParseSize(r.Size)
 	if err != nil {
@@ -26,27 +26,27 @@ func (s *Server) resize(r control.Resize) error {
 			At("size")
 	}
 	name := config.Object{Kind: config.KindNamespace, NQN: r.Subsystem, NSID: r.NSID}
-	if _, err := s.volumes.Size(name); err != nil {
+	if _, err := e.Volumes.Size(name); err != nil {
 		return err
 	}
-	c, m := s.current(), config.Managed{NQN: r.Subsystem, NSID: r.NSID}
+	c, m := e.Current(), config.Managed{NQN: r.Subsystem, NSID: r.NSID}
 	file := m.File(c.Managed)
 	edit, err := resizedFile(c, m, file, int64(size))
 	if err != nil {
 		return fmt.Errorf("the file %s of the namespace: %w", file, err)
 	}
-	if err := s.volumes.MayResize(name, int64(size), r.Shrink, edit != nil); err != nil {
+	if err := e.Volumes.MayResize(name, int64(size), r.Shrink, edit != nil); err != nil {
 		return err
 	}
 	if edit != nil { // it makes it larger, too
-		if _, err := s.makeEdit(c, m, edit); err != nil {
+		if _, err := e.makeEdit(c, m, edit); err != nil {
 			return err
 		}
-		if has, err := s.volumes.Size(name); err != nil || has <= int64(size) {
+		if has, err := e.Volumes.Size(name); err != nil || has <= int64(size) {
 			return nil
 		}
 	}
-	return s.volumes.Resize(name, int64(size))
+	return e.Volumes.Resize(name, int64(size))
 }
 
 // resizedFile returns the edit that sets another size for a namespace in its file in the managed

@@ -1,4 +1,4 @@
-package app
+package engine
 
 import (
 	"slices"
@@ -15,13 +15,13 @@ import (
 func (tr *transition) changeListener(c config.Change) (err error) {
 	var undo func() error
 	if c.Op == config.Remove {
-		undo, err = tr.s.listeners.Remove(c.Listener)
+		undo, err = tr.e.Listeners.Remove(c.Listener)
 	} else {
 		i := slices.IndexFunc(tr.next.Listeners,
 			func(l config.Listener) bool { return l.Name == c.Listener })
-		change := tr.s.listeners.Add
+		change := tr.e.Listeners.Add
 		if c.Op == config.Modify {
-			change = tr.s.listeners.Modify
+			change = tr.e.Listeners.Modify
 		}
 		undo, err = change(tr.next.Listeners[i])
 	}
@@ -43,24 +43,24 @@ func (tr *transition) changeHost(c config.Change) error {
 				}
 			}
 		}
-		tr.s.target.SetHostKnown(c.NQN, known)
-		tr.s.target.SetHostLimits(c.NQN, host.Limits)
+		tr.e.Target.SetHostKnown(c.NQN, known)
+		tr.e.Target.SetHostLimits(c.NQN, host.Limits)
 		if host.TLSKey == nil && host.OldTLSKey == nil {
-			tr.s.tlsKeys.Delete(c.NQN)
+			tr.e.tlsKeys.Delete(c.NQN)
 		} else {
-			tr.s.tlsKeys.Store(c.NQN, &host.Authentication)
+			tr.e.tlsKeys.Store(c.NQN, &host.Authentication)
 		}
-		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
-		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
+		tr.e.Target.SetHostPolicy(c.NQN, host.Policy())
+		tr.e.Target.SetHostNetworks(c.NQN, host.Networks)
 		return nil
 	}
-	before := tr.s.config.Load()
+	before := tr.e.config.Load()
 	tr.done(c.Object.String(), func() error { return set(before) })
 	return set(tr.next)
 }
 
 // subsystem returns the configuration of a subsystem, without namespaces.
-func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
+func (e *Engine) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
 	i := slices.IndexFunc(c.Subsystems, func(sub config.Subsystem) bool { return sub.NQN == nqn })
 	tc := c.Subsystems[i].SubsystemConfig
 	tc.MaxQueueSize = max(tcp.MaxQueueDepth, rdma.DepthLimit) // transports have their own limits
@@ -70,18 +70,18 @@ func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig 
 // changeSubsystem adds, removes or modifies a subsystem.
 func (tr *transition) changeSubsystem(c config.Change) (err error) {
 	undo := func() error {
-		_, err := tr.s.target.RemoveSubsystem(c.NQN, false) // the file has it
+		_, err := tr.e.Target.RemoveSubsystem(c.NQN, false) // the file has it
 		return err
 	}
 	switch c.Op {
 	case config.Modify:
 		return tr.modifySubsystem(c)
 	case config.Add:
-		err = tr.s.target.AddSubsystem(tr.s.subsystem(tr.next, c.NQN))
+		err = tr.e.Target.AddSubsystem(tr.e.subsystem(tr.next, c.NQN))
 	case config.Remove:
-		_, err = tr.s.target.RemoveSubsystem(c.NQN, true) // its namespaces are gone
+		_, err = tr.e.Target.RemoveSubsystem(c.NQN, true) // its namespaces are gone
 		undo = func() error {
-			return tr.s.target.AddSubsystem(tr.s.subsystem(tr.s.config.Load(), c.NQN))
+			return tr.e.Target.AddSubsystem(tr.e.subsystem(tr.e.config.Load(), c.NQN))
 		}
 	}
 	if err == nil {
@@ -93,9 +93,9 @@ func (tr *transition) changeSubsystem(c config.Change) (err error) {
 // modifySubsystem changes a subsystem. Hosts that it gains, also by requiring less security, come
 // last, because namespaces that they must not use may still be there for all.
 func (tr *transition) modifySubsystem(c config.Change) error {
-	before, after := tr.s.subsystem(tr.s.config.Load(), c.NQN), tr.s.subsystem(tr.next, c.NQN)
+	before, after := tr.e.subsystem(tr.e.config.Load(), c.NQN), tr.e.subsystem(tr.next, c.NQN)
 	update := func(to target.SubsystemConfig) error {
-		_, err := tr.s.target.UpdateSubsystem(to)
+		_, err := tr.e.Target.UpdateSubsystem(to)
 		return err
 	}
 	tr.done(c.Object.String(), func() error { return update(before) })
@@ -111,7 +111,7 @@ func (tr *transition) modifySubsystem(c config.Change) error {
 	}
 	tr.commit = append(tr.commit, func() {
 		if err := update(after); err != nil {
-			tr.s.log.Error("a subsystem does not have all of its hosts", "subsystem", c.NQN, "err",
+			tr.e.Log.Error("a subsystem does not have all of its hosts", "subsystem", c.NQN, "err",
 				err)
 		}
 	})

@@ -1,4 +1,4 @@
-package app
+package engine
 
 import (
 	"fmt"
@@ -13,9 +13,9 @@ import (
 
 // This file shows clients the objects of the configuration.
 
-// objects lists the objects, with the objects of a subsystem after it.
-func (s *Server) objects() (list []observed.Configured) {
-	c := s.current()
+// Objects lists the objects, with the objects of a subsystem after it.
+func (e *Engine) Objects() (list []observed.Configured) {
+	c := e.Current()
 	add := func(o control.Object, format string, args ...any) {
 		list = append(list, origin(c, managed(o), fmt.Sprintf(format, args...)))
 	}
@@ -43,9 +43,9 @@ func (s *Server) objects() (list []observed.Configured) {
 	return list
 }
 
-// configuredObject returns an object of the configuration, named as in the lists.
-func (s *Server) configuredObject(o control.Object) (control.Object, observed.Configured, error) {
-	c := s.current()
+// Object returns an object of the configuration, named as in the lists.
+func (e *Engine) Object(o control.Object) (control.Object, observed.Configured, error) {
+	c := e.Current()
 	m, err := managed(o).Canonical()
 	var meant []*config.Listener
 	for i := range c.Listeners {
@@ -108,8 +108,9 @@ func origin(c *config.Config, m config.Managed, key string) observed.Configured 
 	return v
 }
 
-func (s *Server) referrals() (list []control.Referral) {
-	for _, r := range s.current().Discovery.Referrals {
+// Referrals lists the referrals of the configuration.
+func (e *Engine) Referrals() (list []control.Referral) {
+	for _, r := range e.Current().Discovery.Referrals {
 		list = append(list, control.Referral{
 			Name: r.Name(), Transport: r.Transport.String(),
 			Address: netip.AddrPortFrom(r.Address, r.Port).String(), NQN: r.NQN,

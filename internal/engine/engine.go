@@ -1,0 +1,268 @@
+// Package engine makes a running target match a configuration, and changes the configuration for
+// clients: whole files, and the objects that clients have created.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// Config has the surroundings of an Engine.
+type Config struct {
+	Target    *target.Target
+	State     *state.Store
+	Listeners *listeners.Listeners
+	Log       *slog.Logger
+	// AtStart has the values of the keys that need a restart.
+	AtStart *config.Config
+	// Load reads the configuration again.
+	Load func(...config.Option) (*config.Config, error)
+	// Settings has the setters of the keys outside lists that need no restart.
+	Settings map[string]*Setter
+	// Reloading is called by each reload before the configuration is applied, with nil if it cannot
+	// be loaded. An error ends the reload.
+	Reloading func(*config.Config) error
+	// Network and Verbs are asked whether there can be new listeners.
+	Network listeners.Network
+	Verbs   verbs.Provider
+
+	// The following are for the storage of namespaces; see volumes.Config.
+
+	OpenDevice  func(*config.Namespace) (backend.Device, error)
+	Patiently   func(func() error) error
+	NamespaceUp func(nqn string, nsid uint32)
+	Retry       time.Duration
+
+	// Ending ends before the target stops, so that a change in progress ends soon.
+	Ending context.Context
+	// ReleaseLimit bounds the time in which storage that changes its owner must finish its
+	// commands; 0 means the default.
+	ReleaseLimit time.Duration
+	// OnFileStep makes the steps of edits of the managed directory; nil makes them as they are.
+	OnFileStep state.Step
+}
+
+// Setter makes the target follow some keys of a configuration. It is called once even if several of
+// its keys change, so it opens everything once.
+type Setter struct{ Set func(*config.Config) error }
+
+// Engine applies configurations to a target. Any goroutine may call its methods; one change waits
+// for another.
+type Engine struct {
+	Config
+	Volumes *volumes.Volumes
+
+	tlsKeys sync.Map                      // *config.Authentication by the NQN of the host
+	config  atomic.Pointer[config.Config] // the last applied one; nil before
+
+	applying sync.Mutex // guards the fields below
+	settings config.Settings
+	stopping bool
+}
+
+// releaseLimit is the default of Config.ReleaseLimit.
+const releaseLimit = 30 * time.Second
+
+// ErrStopped is the error of changes after Stop.
+var ErrStopped = errors.New("the target is stopping")
+
+// errNoFile is the error of an Engine that cannot load its configuration.
+var errNoFile = errors.New("the target was not started from a file")
+
+// New returns an Engine of a target without listeners and subsystems.
+func New(c Config) *Engine {
+	if c.Load == nil {
+		c.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
+	}
+	if c.ReleaseLimit == 0 {
+		c.ReleaseLimit = releaseLimit
+	}
+	if c.OnFileStep == nil {
+		c.OnFileStep = state.Direct
+	}
+	e := &Engine{Config: c}
+	e.Volumes = volumes.New(volumes.Config{
+		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
+		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
+		Up: c.NamespaceUp, Retry: c.Retry,
+	})
+	return e
+}
+
+// Current returns the last applied configuration, or the first one before it is applied.
+func (e *Engine) Current() *config.Config {
+	if c := e.config.Load(); c != nil {
+		return c
+	}
+	return e.AtStart
+}
+
+// Started reports whether a configuration has been applied.
+func (e *Engine) Started() bool { return e.config.Load() != nil }
+
+// Hold keeps others from changing the configuration until release is called.
+func (e *Engine) Hold() (release func()) {
+	e.applying.Lock()
+	return e.applying.Unlock
+}
+
+// TryHold is Hold, unless the configuration is being changed.
+func (e *Engine) TryHold() (release func(), ok bool) {
+	return e.applying.Unlock, e.applying.TryLock()
+}
+
+// Stop ends changes: later ones fail with ErrStopped. It waits for the change in progress.
+func (e *Engine) Stop() {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	e.stopping = true
+}
+
+// Apply changes the running target to match c, and returns the changes. Everything unchanged goes
+// on. Keys that need a restart keep their values until then. After an error everything is as
+// before, unless the error says otherwise.
+func (e *Engine) Apply(c *config.Config) ([]config.Change, error) {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	return e.apply(c)
+}
+
+// apply is Apply for a caller that holds e.applying.
+func (e *Engine) apply(c *config.Config) ([]config.Change, error) {
+	if e.stopping {
+		return nil, ErrStopped
+	}
+	wanted := c.Settings()
+	changes := config.Diff(e.settings, wanted)
+	tr := &transition{e: e, next: c, changes: changes, volumes: e.Volumes.Begin(c)}
+	tr.moveStorage()
+	if err := tr.run(); err != nil {
+		return nil, err
+	}
+	e.settings = config.Merge(e.settings, wanted)
+	e.config.Store(c)
+	return changes, nil
+}
+
+// lockAndLoad loads the configuration again, and returns with e.applying held, even after an error.
+// Programs that print keys run before the lock is taken, so that nothing else waits for them. The
+// file is read again under the lock, so that a caller that has waited for another change sees the
+// file as it is afterwards.
+func (e *Engine) lockAndLoad() (*config.Config, error) {
+	before := e.config.Load()
+	c, err := e.Load(lang.Within(e.Ending))
+	e.applying.Lock()
+	switch {
+	case err == nil:
+		return e.Load(lang.Within(e.Ending), c.Printed())
+	case e.config.Load() != before: // the first reading may be outdated
+		return e.Load(lang.Within(e.Ending))
+	}
+	return nil, err
+}
+
+// Reload loads the configuration again and applies it; see Apply. by identifies the sender, as keys
+// and values of log lines.
+func (e *Engine) Reload(by ...any) ([]config.Change, error) {
+	changes, _, err := e.reload(nil, by...)
+	return changes, err
+}
+
+// ReloadFor is Reload for a client.
+func (e *Engine) ReloadFor(ctx context.Context) (control.Plan, error) {
+	changes, affected, err := e.reload(e.connected(), control.By(ctx)...)
+	return plan(changes, affected, err)
+}
+
+// reload is Reload, and also returns the hosts affected by each change, given the earlier
+// connections.
+func (e *Engine) reload(connections []observed.Connection, by ...any) ([]config.Change,
+	[][]control.Affected, error,
+) {
+	c, err := e.lockAndLoad()
+	defer e.applying.Unlock()
+	if err != nil {
+		c = nil
+	}
+	var affected [][]control.Affected
+	if err == nil {
+		affected = e.affected(c, config.Diff(e.settings, c.Settings()), connections)
+	}
+	var changes []config.Change
+	if failed := e.Reloading(c); err == nil {
+		err = failed
+	}
+	if err == nil {
+		changes, err = e.apply(c)
+	}
+	if err != nil {
+		e.Log.Error("the configuration was not changed", append(by, "err", err)...)
+		return nil, nil, err
+	}
+	e.logChanges(changes, by)
+	e.Log.Info("the configuration was applied", append(by, "changes", len(changes))...)
+	return changes, affected, nil
+}
+
+// logChanges logs changes that were made.
+func (e *Engine) logChanges(changes []config.Change, by []any) {
+	for _, c := range changes {
+		what := "configuration: "
+		if c.ChangesSecret() {
+			what = "key changed: "
+		}
+		e.Log.Info(what+c.String(), by...)
+	}
+}
+
+// Plan returns the changes that Apply would make, and problems with them on this machine.
+func (e *Engine) Plan(c *config.Config) ([]config.Change, config.Problems) {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	return e.plan(c)
+}
+
+// plan is Plan for a caller that holds e.applying.
+func (e *Engine) plan(c *config.Config) ([]config.Change, config.Problems) {
+	changes := config.Diff(e.settings, c.Settings())
+	tr := &transition{e: e, next: c, changes: changes}
+	return changes, tr.check()
+}
+
+// Drain takes ports out of service, or ends that; see listeners.Drain.
+func (e *Engine) Drain(which control.ListenerID, drain bool) ([]control.Listener, error) {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	if e.stopping {
+		return nil, ErrStopped
+	}
+	return e.Listeners.Drain(which, drain)
+}
+
+// await waits for storage to be released, but not forever.
+func (e *Engine) await(released <-chan struct{}) error {
+	select {
+	case <-released:
+		return nil
+	case <-e.Ending.Done():
+		return ErrStopped
+	case <-time.After(e.ReleaseLimit):
+		return fmt.Errorf("it still works on commands after %v", e.ReleaseLimit)
+	}
+}
