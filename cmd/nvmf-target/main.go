@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -115,7 +115,7 @@ func command() *cobra.Command {
 				return check.File(file, os.Environ(), c.OutOrStdout())
 			},
 		}),
-		configFlag(cli.Disks(func(c *cobra.Command) ([]control.Disk, error) {
+		configFlag(cli.Disks(func(c *cobra.Command) ([]observed.Disk, error) {
 			return app.Disks(file, c.Flags().Changed("config"), os.Environ())
 		})),
 		fileArgument(cli.Doctor(func(c *cobra.Command, socket string) []doctor.Finding {

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -27,7 +27,7 @@ func Schema(w io.Writer) error {
 
 // Disks lists the disks of this machine, with the namespaces on them. The configuration may be
 // missing unless it is required.
-func Disks(file string, required bool, environ []string) ([]control.Disk, error) {
+func Disks(file string, required bool, environ []string) ([]observed.Disk, error) {
 	c, err := config.Load(file, environ, volumes.Backends)
 	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {
 		return nil, err

@@ -72,12 +72,19 @@ func (s *Server) startControl() error {
 	return nil
 }
 
-func (s *Server) controlSource() control.Source {
-	return control.Source{
+// source has the facts for clients and for the page.
+func (s *Server) source() observed.Source {
+	return observed.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.target.Controllers, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks,
-		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
+		Refusals: s.recorder.Refusals, Events: s.recorder.Events, PortCounters: s.portCounters,
+	}
+}
+
+func (s *Server) controlSource() control.Source {
+	return control.Source{
+		Source: s.source(), Trace: s.target.Trace,
 		Plan: s.engine.PlanOfReload, Reload: s.engine.ReloadFor,
 		Objects: s.engine.Objects, Configured: s.engine.Object, Referrals: s.engine.Referrals,
 		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
@@ -92,10 +99,10 @@ func (s *Server) controlSource() control.Source {
 	}
 }
 
-func (s *Server) status() control.Status {
+func (s *Server) status() observed.Status {
 	c, up := s.current(), s.target.Ports()
 	_, waiting := s.listeners.Addrs()
-	return control.Status{
+	return observed.Status{
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
 		WaitingListeners: len(waiting), DrainedListeners: s.listeners.CountDrained(),
@@ -110,10 +117,10 @@ func (s *Server) status() control.Status {
 const mostPending = 16
 
 // pending describes the first of the pending namespaces.
-func (s *Server) pending() (list []control.PendingNamespace) {
+func (s *Server) pending() (list []observed.PendingNamespace) {
 	pending := s.engine.Volumes.Pending()
 	for _, n := range pending[:min(len(pending), mostPending)] {
-		list = append(list, control.PendingNamespace{
+		list = append(list, observed.PendingNamespace{
 			Subsystem: n.NQN, NSID: n.NSID, Reason: s.engine.Volumes.Reason(n.Name()),
 		})
 	}
@@ -121,7 +128,7 @@ func (s *Server) pending() (list []control.PendingNamespace) {
 }
 
 // taken returns the fraction of a share in use, of the resource that is used most.
-func taken(s *control.Share) float64 {
+func taken(s *observed.Share) float64 {
 	part := func(n, most int64) float64 { return float64(n) / float64(max(most, 1)) }
 	return max(part(s.Connections, s.MostConnections), part(s.QueueMemory, s.MostQueueMemory),
 		part(s.DataMemory, s.MostDataMemory))
@@ -131,15 +138,15 @@ func taken(s *control.Share) float64 {
 const mostShares = 16
 
 // shares lists hosts and networks, nearest to their share first.
-func (s *Server) shares() (list []control.Share) {
+func (s *Server) shares() (list []observed.Share) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()
 	data, _ := s.target.DataShares(ctx) // left out if a reactor does not answer
 	for name, t := range s.transports {
-		var of []control.Share
+		var of []observed.Share
 		for _, u := range t.Shares() {
 			d := data[u.Owner]
-			out := control.Share{
+			out := observed.Share{
 				Transport: name.String(), Host: u.NQN, Proven: u.Proven,
 				Connections: u.Connections, MostConnections: u.MostConnections,
 				QueueMemory: u.Memory, MostQueueMemory: u.MostMemory,
@@ -150,19 +157,19 @@ func (s *Server) shares() (list []control.Share) {
 			}
 			of = append(of, out)
 		}
-		slices.SortFunc(of, func(a, b control.Share) int {
+		slices.SortFunc(of, func(a, b observed.Share) int {
 			return cmp.Or(cmp.Compare(taken(&b), taken(&a)), strings.Compare(a.Host, b.Host),
 				strings.Compare(a.Network, b.Network))
 		})
 		list = append(list, of[:min(len(of), mostShares)]...)
 	}
-	slices.SortStableFunc(list, func(a, b control.Share) int {
+	slices.SortStableFunc(list, func(a, b observed.Share) int {
 		return strings.Compare(a.Transport, b.Transport)
 	})
 	return list
 }
 
-func (s *Server) subsystemStates() (list []control.Subsystem) {
+func (s *Server) subsystemStates() (list []observed.Subsystem) {
 	served, pending, hosts := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, n := range s.target.Stats() {
 		served[n.Subsystem]++
@@ -179,7 +186,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	}
 	for _, sub := range s.current().Subsystems {
 		sub.SetDefaults()
-		list = append(list, control.Subsystem{
+		list = append(list, observed.Subsystem{
 			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
 			Security: sub.Security.String(), Serial: sub.Serial, Model: sub.Model,
 			Namespaces:        served[sub.NQN],

@@ -24,13 +24,24 @@ func (s *Server) latencies() []observe.LatencyInfo {
 }
 
 func (s *Server) latencyStates(ctx context.Context) ([]observed.Latency, error) {
+	return s.describeLatencies(ctx, latencyState)
+}
+
+// latencySummaries is latencyStates without quantiles.
+func (s *Server) latencySummaries(ctx context.Context) ([]observed.Latency, error) {
+	return s.describeLatencies(ctx, latencySummary)
+}
+
+func (s *Server) describeLatencies(ctx context.Context,
+	describe func(*observe.LatencyInfo) observed.Latency,
+) ([]observed.Latency, error) {
 	all, err := s.target.Latencies(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a reactor does not answer: %w", err)
 	}
 	list := make([]observed.Latency, len(all))
 	for i, l := range all {
-		list[i] = latencyState(&l)
+		list[i] = describe(&l)
 	}
 	return list, nil
 }
@@ -49,7 +60,7 @@ func latencyState(l *observe.LatencyInfo) observed.Latency {
 	return out
 }
 
-// latencySummary returns the part needed by doctor.Load, without quantiles.
+// latencySummary returns the part that the page and doctor.Load need, without quantiles.
 func latencySummary(l *observe.LatencyInfo) observed.Latency {
 	out := observed.Latency{
 		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
@@ -58,6 +69,7 @@ func latencySummary(l *observe.LatencyInfo) observed.Latency {
 	for i := range l.Stages {
 		out.Stages = append(out.Stages, observed.LatencyStage{
 			Stage: fabric.Stage(i).String(), MeanSeconds: mean(&l.Stages[i]),
+			Nanoseconds: uint64(l.Stages[i].Sum()),
 		})
 	}
 	for middle, n := range l.Total.All() {

@@ -20,14 +20,6 @@ import (
 // usageTimeout bounds the wait for the usage of a reactor.
 const usageTimeout = time.Second
 
-// reactorMetrics returns nil if a reactor does not answer.
-func (s *Server) reactorMetrics() []observed.Reactor {
-	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
-	defer cancel()
-	list, _ := s.Reactors(ctx)
-	return list
-}
-
 // hostTotals adds up the counters of the connections of hosts. The growth between the last look at
 // a connection and its end is lost.
 type hostTotals struct {

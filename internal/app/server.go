@@ -111,7 +111,7 @@ type Server struct {
 	control    *control.Server                // nil: not wanted
 	certified  atomic.Pointer[control.Server] // the same, for metrics
 	listeners  *listeners.Listeners           // nil before Start
-	disks      func(context.Context) ([]control.Disk, error)
+	disks      func(context.Context) ([]observed.Disk, error)
 	hostTotals hostTotals
 	ports      func(context.Context) []observed.PortCounter
 	next       atomic.Uint64

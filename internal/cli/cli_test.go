@@ -37,9 +37,9 @@ var at = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 // said are the answers of the target of these tests: testdata/source.json.
 type said struct {
-	Status      control.Status        `json:"status"`
-	Listeners   []control.Listener    `json:"listeners"`
-	Subsystems  []control.Subsystem   `json:"subsystems"`
+	Status      observed.Status       `json:"status"`
+	Listeners   []observed.Listener   `json:"listeners"`
+	Subsystems  []observed.Subsystem  `json:"subsystems"`
 	Namespaces  []observed.Namespace  `json:"namespaces"`
 	Hosts       []observed.Host       `json:"hosts"`
 	Connections []observed.Connection `json:"connections"`
@@ -63,21 +63,23 @@ func source() control.Source {
 		panic(err)
 	}
 	return control.Source{
-		Status:     func() control.Status { return s.Status },
-		Listeners:  func() []control.Listener { return s.Listeners },
-		Subsystems: func() []control.Subsystem { return s.Subsystems },
-		Namespaces: func() []observed.Namespace { return s.Namespaces },
-		Hosts:      func() []observed.Host { return s.Hosts },
-		Refusals:   func() []observed.Refusal { return s.Refusals },
-		ANA:        func() []control.ANA { return s.ANA },
-		Connections: func(context.Context) ([]observed.Connection, error) {
-			return s.Connections, nil
+		Source: observed.Source{
+			Status:     func() observed.Status { return s.Status },
+			Listeners:  func() []observed.Listener { return s.Listeners },
+			Subsystems: func() []observed.Subsystem { return s.Subsystems },
+			Namespaces: func() []observed.Namespace { return s.Namespaces },
+			Hosts:      func() []observed.Host { return s.Hosts },
+			Refusals:   func() []observed.Refusal { return s.Refusals },
+			Connections: func(context.Context) ([]observed.Connection, error) {
+				return s.Connections, nil
+			},
+			Latency:  func(context.Context) ([]observed.Latency, error) { return s.Latency, nil },
+			Reactors: func(context.Context) ([]observed.Reactor, error) { return s.Reactors, nil },
+			Events: func(since uint64) ([]observed.Event, <-chan struct{}) {
+				return s.Events[since:], make(chan struct{})
+			},
 		},
-		Latency:  func(context.Context) ([]observed.Latency, error) { return s.Latency, nil },
-		Reactors: func(context.Context) ([]observed.Reactor, error) { return s.Reactors, nil },
-		Events: func(since uint64) ([]observed.Event, <-chan struct{}) {
-			return s.Events[since:], make(chan struct{})
-		},
+		ANA:  func() []control.ANA { return s.ANA },
 		Plan: func(context.Context) (control.Plan, error) { return s.Plan, nil },
 		Reload: func(context.Context) (control.Plan, error) {
 			return control.Plan{
@@ -99,12 +101,14 @@ func source() control.Source {
 			}
 			return nil
 		},
-		Drain: func(which control.ListenerID, drain bool) ([]control.Listener, error) {
-			l := control.Listener{Transport: "tcp", Address: which.Listener, PortID: 1, State: "up"}
+		Drain: func(which control.ListenerID, drain bool) ([]observed.Listener, error) {
+			l := observed.Listener{
+				Transport: "tcp", Address: which.Listener, PortID: 1, State: "up",
+			}
 			if drain {
 				l.State, l.Connections = "draining", 7
 			}
-			return []control.Listener{l}, nil
+			return []observed.Listener{l}, nil
 		},
 		Disconnect: func(host, subsystem string) int {
 			if host != testHost || subsystem != "" {
@@ -267,13 +271,13 @@ func TestDrain(t *testing.T) {
 	defer func(every time.Duration) { drainEvery = every }(drainEvery)
 	drainEvery = time.Millisecond
 	src, asked := source(), 0
-	src.Listeners = func() []control.Listener {
+	src.Listeners = func() []observed.Listener {
 		asked++
-		l := control.Listener{PortID: 1, State: "draining", Connections: 8 - asked}
+		l := observed.Listener{PortID: 1, State: "draining", Connections: 8 - asked}
 		if asked == 3 {
-			l = control.Listener{PortID: 1, State: "drained"}
+			l = observed.Listener{PortID: 1, State: "drained"}
 		}
-		return []control.Listener{l, {PortID: 2, State: "draining", Connections: 9}}
+		return []observed.Listener{l, {PortID: 2, State: "draining", Connections: 9}}
 	}
 	socket := serve(t, src)
 	out, err := run(t, "drain", "10.0.0.2:4420", "--socket", socket)

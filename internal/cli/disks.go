@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // Disks makes the command that lists the disks of this machine. The running target lists them.
 // Without a target, or with a configuration file, local does.
-func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
+func Disks(local func(*cobra.Command) ([]observed.Disk, error)) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "disks",
@@ -28,7 +29,7 @@ func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			var list []control.Disk
+			var list []observed.Disk
 			look := cmd.Flags().Changed("config")
 			if !look {
 				list, err = c.Disks(cmd.Context())
@@ -48,7 +49,7 @@ func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 	return cmd
 }
 
-func disks(t *table, list []control.Disk) {
+func disks(t *table, list []observed.Disk) {
 	if !slices.ContainsFunc(list, isDrive) {
 		text := "This machine has no NVMe, SATA or SAS drive with readable health data."
 		if len(list) == 0 {
@@ -71,11 +72,11 @@ func disks(t *table, list []control.Disk) {
 }
 
 // isDrive reports whether a disk may be hardware with health data.
-func isDrive(d control.Disk) bool {
+func isDrive(d observed.Disk) bool {
 	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
 }
 
-func export(d control.Disk) string {
+func export(d observed.Disk) string {
 	if d.NotExportable != "" {
 		return "no: " + d.NotExportable
 	}
@@ -91,7 +92,7 @@ func export(d control.Disk) string {
 
 // health summarizes the health: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot be read,
 // ...".
-func health(h control.DiskHealth) string {
+func health(h observed.DiskHealth) string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == "unknown" {
 		return or(notes)

@@ -13,16 +13,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-var testDisks = []control.Disk{
+var testDisks = []observed.Disk{
 	{
 		Name: "sda", Path: "/dev/disk/by-id/ata-Samsung", Bus: "sata", Model: " Samsung\x1b  SSD",
 		SizeBytes:      750156374016,
 		BlockSizeBytes: 512, Rotational: true, Partitions: []string{"sda1"},
 		Uses: []string{"mounted at / (sda1)", "namespace 1 of x"}, NotExportable: "in use",
-		Health: control.DiskHealth{
+		Health: observed.DiskHealth{
 			State: "warning", Notes: []string{"3 bad sectors"}, Celsius: 34, PowerOnHours: 20000,
 			UsedPercent: 3,
 		},
@@ -30,7 +31,7 @@ var testDisks = []control.Disk{
 	{
 		Name: "nvme0n1", Bus: "nvme", SizeBytes: 1 << 42, BlockSizeBytes: 4096, ReadOnly: true,
 		Partitions: []string{"nvme0n1p1"}, Uses: []string{},
-		Health: control.DiskHealth{
+		Health: observed.DiskHealth{
 			State: "unknown", Notes: []string{"only root may ask"}, PowerOnHours: -1,
 			UsedPercent: -1,
 		},
@@ -40,7 +41,7 @@ var testDisks = []control.Disk{
 // runDisks runs the command. It reports whether local was called.
 func runDisks(t *testing.T, args ...string) (out string, local bool, err error) {
 	t.Helper()
-	cmd := Disks(func(*cobra.Command) ([]control.Disk, error) {
+	cmd := Disks(func(*cobra.Command) ([]observed.Disk, error) {
 		local = true
 		return nil, nil
 	})
@@ -57,7 +58,7 @@ func runDisks(t *testing.T, args ...string) (out string, local bool, err error) 
 // named.
 func TestDisks(t *testing.T) {
 	src, none := source(), filepath.Join(t.TempDir(), "none")
-	src.Disks = func(context.Context) ([]control.Disk, error) { return testDisks, nil }
+	src.Disks = func(context.Context) ([]observed.Disk, error) { return testDisks, nil }
 	socket := serve(t, src)
 	out, local, err := runDisks(t, "--socket", socket)
 	want := []string{
@@ -74,7 +75,7 @@ func TestDisks(t *testing.T) {
 	}
 	testutil.True(t, err == nil && !local, "%v, local %v", err, local)
 	out, _, err = runDisks(t, "--socket", socket, "-o", "json")
-	var list []control.Disk
+	var list []observed.Disk
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &list)); err != nil ||
 		!reflect.DeepEqual(list, testDisks) {
 		t.Errorf("%v, %+v", err, list)
@@ -86,7 +87,7 @@ func TestDisks(t *testing.T) {
 	out, local, err = runDisks(t, "--config", "x")
 	testutil.True(t, err == nil && local && strings.Contains(out, "no other block device"),
 		"%s, %v, local %v", out, err, local)
-	src.Disks = func(context.Context) ([]control.Disk, error) {
+	src.Disks = func(context.Context) ([]observed.Disk, error) {
 		return nil, control.NewProblem(503, "a disk takes long", "")
 	}
 	if _, local, err := runDisks(t, "--socket", serve(t, src)); err == nil || local {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // drainEvery is the interval at which drain asks for the number of connections left.
@@ -20,7 +21,7 @@ func drainCommand() *cobra.Command {
 	cmd := listenerCommand("drain", "Take a listener out of service and wait for its connections",
 		func(ctx context.Context, cmd *cobra.Command, c *control.Client,
 			which control.ListenerID,
-		) ([]control.Listener, error) {
+		) ([]observed.Listener, error) {
 			list, err := c.Drain(ctx, which)
 			if err != nil {
 				return nil, err
@@ -42,19 +43,19 @@ func drainCommand() *cobra.Command {
 func undrainCommand() *cobra.Command {
 	return listenerCommand("undrain", "Put a listener into service again",
 		func(ctx context.Context, _ *cobra.Command, c *control.Client, which control.ListenerID,
-		) ([]control.Listener, error) {
+		) ([]observed.Listener, error) {
 			return c.Undrain(ctx, which)
 		})
 }
 
 // listenerCommand makes a command that acts on one listener, or on all.
 func listenerCommand(verb, short string, do func(context.Context, *cobra.Command, *control.Client,
-	control.ListenerID) ([]control.Listener, error),
+	control.ListenerID) ([]observed.Listener, error),
 ) *cobra.Command {
 	all := false
 	var cmd *cobra.Command
 	cmd = command(verb+" ADDRESS:PORT|PORT_ID|--all", short, cobra.MaximumNArgs(1),
-		func(ctx context.Context, c *control.Client, args []string) ([]control.Listener, error) {
+		func(ctx context.Context, c *control.Client, args []string) ([]observed.Listener, error) {
 			if all == (len(args) == 1) {
 				return nil, errors.New("give a listener as `nvmf-target listeners` shows it, or " +
 					"--all")
@@ -71,14 +72,14 @@ func listenerCommand(verb, short string, do func(context.Context, *cobra.Command
 
 // awaitDrained waits until no connection of the listeners is left. It prints their number.
 func awaitDrained(ctx context.Context, cmd *cobra.Command, c *control.Client,
-	list []control.Listener,
-) ([]control.Listener, error) {
+	list []observed.Listener,
+) ([]observed.Listener, error) {
 	ids := map[uint16]bool{}
 	for _, l := range list {
 		ids[l.PortID] = true
 	}
 	for last := 0; ; {
-		list = slices.DeleteFunc(list, func(l control.Listener) bool { return !ids[l.PortID] })
+		list = slices.DeleteFunc(list, func(l observed.Listener) bool { return !ids[l.PortID] })
 		left := 0
 		for _, l := range list {
 			if l.State == "draining" {

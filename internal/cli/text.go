@@ -216,7 +216,7 @@ func attributes(before string, list []observed.Attribute) string {
 	return b.String()
 }
 
-func status(t *table, s control.Status) {
+func status(t *table, s observed.Status) {
 	t.row("version", s.Version)
 	t.row("process", s.PID)
 	t.row("started", stamp(s.Started)+", "+span(s.UptimeSeconds)+" ago")
@@ -238,7 +238,7 @@ func status(t *table, s control.Status) {
 }
 
 // share formats a share: "tcp, NQN, not proven: 9 of 400 connections, ..."
-func share(s *control.Share) string {
+func share(s *observed.Share) string {
 	who := s.Network
 	switch {
 	case s.Proven:
@@ -264,7 +264,7 @@ func also(n int, what string) string {
 	return fmt.Sprintf(", %d %s", n, what)
 }
 
-func listeners(t *table, list []control.Listener) {
+func listeners(t *table, list []observed.Listener) {
 	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "CONNECTIONS", "LISTENER", "REASON")
 	for _, l := range list {
 		id := ""
@@ -275,7 +275,7 @@ func listeners(t *table, list []control.Listener) {
 	}
 }
 
-func subsystems(t *table, list []control.Subsystem) {
+func subsystems(t *table, list []observed.Subsystem) {
 	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "SECURITY",
 		"ALLOWED HOSTS")
 	for _, s := range list {

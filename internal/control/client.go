@@ -52,18 +52,18 @@ func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status returns the status of the target.
-func (c *Client) Status(ctx context.Context) (Status, error) {
-	return call[Status](ctx, c, "GET /v1/status", nil)
+func (c *Client) Status(ctx context.Context) (observed.Status, error) {
+	return call[observed.Status](ctx, c, "GET /v1/status", nil)
 }
 
 // Listeners returns the listeners.
-func (c *Client) Listeners(ctx context.Context) ([]Listener, error) {
-	return call[[]Listener](ctx, c, "GET /v1/listeners", nil)
+func (c *Client) Listeners(ctx context.Context) ([]observed.Listener, error) {
+	return call[[]observed.Listener](ctx, c, "GET /v1/listeners", nil)
 }
 
 // Subsystems returns the subsystems.
-func (c *Client) Subsystems(ctx context.Context) ([]Subsystem, error) {
-	return call[[]Subsystem](ctx, c, "GET /v1/subsystems", nil)
+func (c *Client) Subsystems(ctx context.Context) ([]observed.Subsystem, error) {
+	return call[[]observed.Subsystem](ctx, c, "GET /v1/subsystems", nil)
 }
 
 // Namespaces returns the namespaces.
@@ -92,8 +92,8 @@ func (c *Client) Reactors(ctx context.Context) ([]observed.Reactor, error) {
 }
 
 // Disks returns the disks of the target's machine.
-func (c *Client) Disks(ctx context.Context) ([]Disk, error) {
-	return call[[]Disk](ctx, c, "GET /v1/disks", nil)
+func (c *Client) Disks(ctx context.Context) ([]observed.Disk, error) {
+	return call[[]observed.Disk](ctx, c, "GET /v1/disks", nil)
 }
 
 // Refusals returns the refusals of peers.
@@ -185,13 +185,13 @@ func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, er
 }
 
 // Drain takes listeners out of service and returns them. Their connections end.
-func (c *Client) Drain(ctx context.Context, which ListenerID) ([]Listener, error) {
-	return call[[]Listener](ctx, c, "POST /v1/listeners/drain", which)
+func (c *Client) Drain(ctx context.Context, which ListenerID) ([]observed.Listener, error) {
+	return call[[]observed.Listener](ctx, c, "POST /v1/listeners/drain", which)
 }
 
 // Undrain puts listeners into service again and returns them.
-func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]Listener, error) {
-	return call[[]Listener](ctx, c, "POST /v1/listeners/undrain", which)
+func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]observed.Listener, error) {
+	return call[[]observed.Listener](ctx, c, "POST /v1/listeners/undrain", which)
 }
 
 // ANA returns the asymmetric namespace access states.

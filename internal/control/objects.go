@@ -20,7 +20,7 @@ func (s *Server) kinds() []kind {
 		{
 			"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem",
 			observed.Keys{},
-			Subsystem{},
+			observed.Subsystem{},
 			one(s, s.subsystem),
 		},
 		{
@@ -101,7 +101,7 @@ func (s *Server) objectRoutes() (all []route) {
 		},
 		{
 			"GET /v1/ports/{port}", "Look at an address where hosts connect", Read, nil,
-			Listener{},
+			observed.Listener{},
 			s.port,
 		},
 		lists("/v1/objects", "The configuration", s.src.Objects),
@@ -155,8 +155,9 @@ func those[T any](list []T, are func(*T) bool) []T {
 	return some
 }
 
-func (s *Server) subsystem(o Object, c *observed.Configured) (Subsystem, bool) {
-	v, ok := find(s.src.Subsystems(), func(v *Subsystem) bool { return v.NQN == o.Subsystem })
+func (s *Server) subsystem(o Object, c *observed.Configured) (observed.Subsystem, bool) {
+	v, ok := find(s.src.Subsystems(),
+		func(v *observed.Subsystem) bool { return v.NQN == o.Subsystem })
 	v.Configured = c
 	return v, ok
 }
@@ -192,7 +193,7 @@ func (s *Server) host(o Object, c *observed.Configured) (HostEntry, bool) {
 
 func (s *Server) listener(o Object, c *observed.Configured) (ListenerEntry, bool) {
 	return ListenerEntry{o.Listener, those(s.src.Listeners(),
-		func(l *Listener) bool { return l.Name == o.Listener }), c}, true
+		func(l *observed.Listener) bool { return l.Name == o.Listener }), c}, true
 }
 
 func (s *Server) referral(o Object, c *observed.Configured) (Referral, bool) {
@@ -214,7 +215,8 @@ func (s *Server) controller(r *http.Request) (any, error) {
 
 func (s *Server) port(r *http.Request) (any, error) {
 	id, err := number(r, "port", 16)
-	v, ok := find(s.src.Listeners(), func(l *Listener) bool { return uint64(l.PortID) == id })
+	v, ok := find(s.src.Listeners(),
+		func(l *observed.Listener) bool { return uint64(l.PortID) == id })
 	if err == nil && !ok {
 		err = NotThere("port "+r.PathValue("port"), "/v1/listeners")
 	}

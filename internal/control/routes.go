@@ -12,7 +12,10 @@ import (
 func (s *Server) routes() []route {
 	src := s.src
 	return append(s.objectRoutes(),
-		route{"GET /v1/status", "The target as a whole", Read, nil, Status{}, now(src.Status)},
+		route{
+			"GET /v1/status", "The target as a whole", Read, nil, observed.Status{},
+			now(src.Status),
+		},
 		lists("/v1/listeners", "The addresses where hosts connect", src.Listeners),
 		lists("/v1/subsystems", "The subsystems", src.Subsystems),
 		lists("/v1/namespaces", "The namespaces", src.Namespaces),
@@ -33,9 +36,9 @@ func (s *Server) routes() []route {
 			s.changes(s.changing, src.Reload),
 		},
 		posts("/v1/listeners/drain", "Take listeners out of service and end their connections",
-			Operate, []Listener{}, s.drain(true)),
-		posts("/v1/listeners/undrain", "Put listeners into service again", Operate, []Listener{},
-			s.drain(false)),
+			Operate, []observed.Listener{}, s.drain(true)),
+		posts("/v1/listeners/undrain", "Put listeners into service again", Operate,
+			[]observed.Listener{}, s.drain(false)),
 		lists("/v1/ana", "The asymmetric namespace access states", src.ANA),
 		route{"GET /v1/ana/{group}", "The states of an ANA group", Read, nil, []ANA{}, s.ana},
 		route{

@@ -54,18 +54,7 @@ type TLS struct {
 // Source is the state served by the interface. Several goroutines may call its functions at once.
 // Functions without a context return soon. An error may be a *Problem, which the client then gets.
 type Source struct {
-	Status      func() Status
-	Listeners   func() []Listener
-	Subsystems  func() []Subsystem
-	Namespaces  func() []observed.Namespace
-	Hosts       func() []observed.Host
-	Refusals    func() []observed.Refusal
-	Connections func(context.Context) ([]observed.Connection, error)
-	Latency     func(context.Context) ([]observed.Latency, error)
-	Reactors    func(context.Context) ([]observed.Reactor, error)
-	Disks       func(context.Context) ([]Disk, error)
-	// Events returns the known events with an ID above since. changed is closed at the next event.
-	Events func(since uint64) (list []observed.Event, changed <-chan struct{})
+	observed.Source
 	// Trace calls fn with the content of the flight recorder, and to follow it until ctx or fn end
 	// it.
 	Trace func(ctx context.Context, q observed.TraceQuery,
@@ -90,7 +79,7 @@ type Source struct {
 	// means all.
 	Disconnect func(host, subsystem string) int
 	// Drain takes listeners out of service, or into service again, and returns them.
-	Drain func(which ListenerID, drain bool) ([]Listener, error)
+	Drain func(which ListenerID, drain bool) ([]observed.Listener, error)
 	// ANA returns the asymmetric namespace access states. SetANA sets some and returns all.
 	ANA    func() []ANA
 	SetANA func(ANASet) ([]ANA, error)

@@ -119,23 +119,27 @@ func testObject(o Object) Object {
 
 func testSource(f *feed) Source {
 	return Source{
-		Status:     filled[Status],
-		Listeners:  filled[[]Listener],
-		Subsystems: filled[[]Subsystem],
-		Namespaces: filled[[]observed.Namespace],
-		Hosts:      filled[[]observed.Host],
-		Refusals:   filled[[]observed.Refusal],
-		Connections: func(context.Context) ([]observed.Connection, error) {
-			return filled[[]observed.Connection](), nil
+		Source: observed.Source{
+			Status:     filled[observed.Status],
+			Listeners:  filled[[]observed.Listener],
+			Subsystems: filled[[]observed.Subsystem],
+			Namespaces: filled[[]observed.Namespace],
+			Hosts:      filled[[]observed.Host],
+			Refusals:   filled[[]observed.Refusal],
+			Connections: func(context.Context) ([]observed.Connection, error) {
+				return filled[[]observed.Connection](), nil
+			},
+			Latency: func(context.Context) ([]observed.Latency, error) {
+				return filled[[]observed.Latency](), nil
+			},
+			Disks: func(context.Context) ([]observed.Disk, error) {
+				return filled[[]observed.Disk](), nil
+			},
+			Reactors: func(context.Context) ([]observed.Reactor, error) {
+				return filled[[]observed.Reactor](), nil
+			},
+			Events: f.events,
 		},
-		Latency: func(context.Context) ([]observed.Latency, error) {
-			return filled[[]observed.Latency](), nil
-		},
-		Disks: func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
-		Reactors: func(context.Context) ([]observed.Reactor, error) {
-			return filled[[]observed.Reactor](), nil
-		},
-		Events: f.events,
 		Trace: func(ctx context.Context, q observed.TraceQuery,
 			fn func(observed.TraceQueue) error,
 		) error {
@@ -163,11 +167,13 @@ func testSource(f *feed) Source {
 		},
 		Delete:     func(context.Context, Object, bool, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
-		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
-		ANA:        filled[[]ANA],
-		SetANA:     func(ANASet) ([]ANA, error) { return filled[[]ANA](), nil },
-		Resize:     func(Resize) error { return nil },
-		Pause:      func(NamespaceID, bool) error { return nil },
+		Drain: func(ListenerID, bool) ([]observed.Listener, error) {
+			return filled[[]observed.Listener](), nil
+		},
+		ANA:    filled[[]ANA],
+		SetANA: func(ANASet) ([]ANA, error) { return filled[[]ANA](), nil },
+		Resize: func(Resize) error { return nil },
+		Pause:  func(NamespaceID, bool) error { return nil },
 	}
 }
 

@@ -19,7 +19,7 @@ func (s *Server) drain(drain bool) func(ListenerID) (any, error) {
 		}
 		return s.change(func() (any, error) {
 			list, err := s.src.Drain(which, drain)
-			return append([]Listener{}, list...), err
+			return append([]observed.Listener{}, list...), err
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
@@ -39,7 +38,7 @@ type Sample struct {
 	Connections []observed.Connection
 	// These have limits, and commands that wait for memory.
 	Hosts      []observed.Host
-	Subsystems []control.Subsystem
+	Subsystems []observed.Subsystem
 	Namespaces []observed.Namespace
 	Reactors   []observed.Reactor
 	// Ports are the ports of the machine.

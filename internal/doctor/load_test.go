@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -135,7 +134,7 @@ func TestWaits(t *testing.T) {
 		before, now := looks()
 		for s, part := range map[*Sample]float64{before: 1, now: 2} {
 			s.Hosts = []observed.Host{{NQN: "nqn.host", Limits: at(tc.host * part)}, {NQN: "none"}}
-			s.Subsystems = []control.Subsystem{{NQN: "nqn.sub", Limits: at(tc.subsystem * part)}}
+			s.Subsystems = []observed.Subsystem{{NQN: "nqn.sub", Limits: at(tc.subsystem * part)}}
 			s.Namespaces = []observed.Namespace{
 				{Subsystem: "nqn.sub", NSID: 1, Limits: at(tc.namespace * part)},
 				{Subsystem: "nqn.sub", NSID: 2, Limits: at(tc.elsewhere * part)},

@@ -246,7 +246,7 @@ func (e *Engine) plan(c *config.Config) ([]config.Change, config.Problems) {
 }
 
 // Drain takes ports out of service, or ends that; see listeners.Drain.
-func (e *Engine) Drain(which control.ListenerID, drain bool) ([]control.Listener, error) {
+func (e *Engine) Drain(which control.ListenerID, drain bool) ([]observed.Listener, error) {
 	e.applying.Lock()
 	defer e.applying.Unlock()
 	if e.stopping {

@@ -28,7 +28,7 @@ const (
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/check", "internal/cli", "internal/control", "internal/convert",
-		"internal/doctor",
+		"internal/doctor", "internal/observed",
 		"internal/secret", "internal/sys",
 	},
 	"config": {
@@ -151,7 +151,8 @@ var allowed = map[string][]string{
 	"internal/list":      {},
 	"internal/listeners": {
 		"config", "fabric", "fabric/rdma/verbs", "internal/control", "internal/doctor",
-		"internal/mdns", "internal/netif", "internal/ratelog", "internal/state", "nvme",
+		"internal/mdns", "internal/netif", "internal/observed", "internal/ratelog",
+		"internal/state", "nvme",
 		"nvme/target", "nvme/target/ana", "nvme/target/discovery",
 	},
 	"internal/mdns": {},
@@ -178,8 +179,8 @@ var allowed = map[string][]string{
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "config/lang",
-		"internal/control", "internal/flight", "internal/inventory", "internal/state",
-		"internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
+		"internal/control", "internal/flight", "internal/inventory", "internal/observed",
+		"internal/state", "internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
 	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",

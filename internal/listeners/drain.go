@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // This file takes ports out of service for maintenance. This is not configuration: a reload does
@@ -15,7 +16,7 @@ import (
 
 // Drain takes ports out of service, each connection when its commands are completed, or ends that.
 // It returns the ports that were meant.
-func (ls *Listeners) Drain(which control.ListenerID, drain bool) ([]control.Listener, error) {
+func (ls *Listeners) Drain(which control.ListenerID, drain bool) ([]observed.Listener, error) {
 	meant, err := ls.drain(which, drain)
 	if len(meant) == 0 {
 		return nil, control.NewProblem(http.StatusNotFound,
@@ -23,7 +24,7 @@ func (ls *Listeners) Drain(which control.ListenerID, drain bool) ([]control.List
 			"`nvmf-target listeners` lists them: give an address, a port ID or a name.").
 			At("listener")
 	}
-	return slices.DeleteFunc(ls.States(), func(l control.Listener) bool {
+	return slices.DeleteFunc(ls.States(), func(l observed.Listener) bool {
 		return !meant[listed{l.Name, l.PortID}]
 	}), err
 }
@@ -101,11 +102,11 @@ func (ls *Listeners) drainEach(l *listener) {
 func (ls *Listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.Name] }
 
 // States lists the ports by port ID, and then the listeners that lack ports.
-func (ls *Listeners) States() (list []control.Listener) {
+func (ls *Listeners) States() (list []observed.Listener) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
-		out := control.Listener{
+		out := observed.Listener{
 			Name: p.l.Name, Transport: p.addr.Transport.String(),
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 			Connections: ls.Target.PortSessions(p.id),
@@ -129,7 +130,7 @@ func (ls *Listeners) States() (list []control.Listener) {
 		if l.err == nil {
 			continue
 		}
-		out := control.Listener{
+		out := observed.Listener{
 			Name: l.Name, Transport: l.Transport.String(),
 			Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
 		}

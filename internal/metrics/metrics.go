@@ -19,43 +19,32 @@ import (
 // Source has the exported values. Several goroutines may call its functions at once. They may
 // briefly wait for a reactor, but for nothing else.
 type Source struct {
-	Version string
-	// Namespaces returns the namespaces, with every reason in Errors.
-	Namespaces  func() []observed.Namespace
-	Controllers func() []observed.Host
-	Limits      func() []qos.Info
+	// Source has namespaces with every reason in Errors.
+	observed.Source
+	// Patience is the longest wait for an answer of Reactors.
+	Patience time.Duration
+	Version  string
+	Limits   func() []qos.Info
 	// Transports has the connections of each transport, and the memory of their queues, by its
 	// name.
 	Transports map[string]func() fabric.Usage
-	// Listeners returns the state of the configured addresses.
-	Listeners func() []Listener
-	// Refusals returns the number of refusals of peers, by kind.
-	Refusals func() map[string]uint64
+	// Kinds returns the number of refusals of peers, by kind.
+	Kinds func() map[string]uint64
 	// Latencies returns the latencies of commands, nil if a reactor does not answer.
 	Latencies func() []observe.LatencyInfo
 	// AuditLost returns the number of records that are missing in the audit file.
 	AuditLost func() uint64
-	// Reactors returns the reactors in the order of their index, nil if one does not answer.
-	Reactors func() []observed.Reactor
-	// Hosts returns the hosts named in the configuration, and one entry for all others, and Secured
+	// Paths returns the hosts named in the configuration, and one entry for all others, and Secured
 	// the security of connections. They are nil if a reactor does not answer.
-	Hosts func() ([]Host, Secured)
+	Paths func() ([]Host, Secured)
 	// Authentications returns the numbers of successes and failures.
 	Authentications func() (succeeded, failed uint64)
-	// Devices returns the RDMA devices in use, PortCounters the counters of drivers for all
-	// devices.
-	Devices      func() []observed.Device
-	PortCounters func() []observed.PortCounter
+	// Devices returns the RDMA devices in use.
+	Devices func() []observed.Device
 	// Unsaved reports whether the last write of port IDs or promises to hosts failed.
 	Unsaved func() bool
 	// Expiries returns certificates and keys that end.
 	Expiries func() []Expiry
-}
-
-// Listener is an address where hosts connect.
-type Listener struct {
-	Transport, Address string
-	Up                 bool
 }
 
 // prefix begins every name. Names and labels do not change, because alerts and dashboards depend on
@@ -234,13 +223,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	succeeded, failed := c.src.Authentications()
 	outcomes(s, authentications, succeeded, failed)
 	s.counter(auditLost, float64(c.src.AuditLost()))
-	messages := c.src.Refusals()
+	messages := c.src.Kinds()
 	for message, n := range messages {
 		s.counter(refusals, float64(n), message)
 	}
 	s.counter(connectsRefused, float64(messages["connect refused"]))
 	for _, l := range c.src.Listeners() {
-		s.gauge(listenerUp, boolean(l.Up), l.Transport, l.Address)
+		s.gauge(listenerUp, boolean(l.State == "up"), l.Transport, l.Address)
 	}
 	c.reactors(s)
 	c.paths(s)
@@ -273,7 +262,7 @@ func (c collector) controllers(s sink) {
 	type key struct{ sub, transport string }
 	type sum struct{ controllers, queues int }
 	sums := map[key]sum{}
-	for _, i := range c.src.Controllers() {
+	for _, i := range c.src.Hosts() {
 		k := key{i.Subsystem, i.Transport}
 		n := sums[k]
 		sums[k] = sum{n.controllers + 1, n.queues + i.Queues}

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"flag"
 	"math"
 	"net/http"
@@ -39,44 +40,75 @@ func source() Source {
 	}
 	at := time.Unix(1700000000, 0)
 	return Source{
+		Source: observed.Source{
+			Listeners: func() []observed.Listener {
+				return []observed.Listener{
+					{Transport: "tcp", Address: "0.0.0.0:4420", State: "up"},
+					{Transport: "rdma", Address: "mlx5_0:4420", State: "waiting"},
+				}
+			},
+			Namespaces: func() []observed.Namespace {
+				return []observed.Namespace{
+					{
+						Subsystem: testNQN, NSID: 1, Backend: "nvme", Path: "/dev/ng0n1\xff",
+						SizeBytes: 1 << 30, BlockSizeBytes: 4096, WriteProtected: true,
+						Degraded: true, VolatileCache: true, Allocated: 1 << 20, Free: 1 << 40,
+						Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
+						ReadBytes: 40960, WrittenBytes: 81920, BusySeconds: 1.5, Timeouts: 11,
+						Orphans: 3, Returns: 2, Errors: map[string]uint64{"io": 4, "no_space": 146},
+						Health: smart,
+						Drive: &observed.Drive{
+							ID: "nvme Model\xff S1", Counts: true, Answered: at,
+						},
+					},
+					{
+						Subsystem: testNQN, NSID: 2, Backend: "sata", Ready: true, Allocated: -1,
+						Free:   -1,
+						Health: &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
+						Drive:  &observed.Drive{ID: "sata Model S2", Answered: at},
+					},
+					{
+						Subsystem: testNQN, NSID: 3, Backend: "nvme", Ready: true, Allocated: -1,
+						Free:   -1,
+						Health: &nvme.SMARTLog{AvailableSpare: 100},
+						Drive:  &observed.Drive{ID: "nvme Model S3", Counts: true},
+					},
+					{
+						Subsystem: "b", NSID: 1, Backend: "ram", Ready: true, Allocated: -1,
+						Free:   -1,
+						Health: &nvme.SMARTLog{AvailableSpare: 100},
+					},
+					{Subsystem: "b", NSID: 2, Backend: "file", State: "pending"},
+					{Subsystem: "b", NSID: 3, Backend: "file", State: "pending"},
+				}
+			},
+			Hosts: func() []observed.Host {
+				return []observed.Host{
+					{Subsystem: "b", Transport: "tcp", Queues: 3},
+					{Subsystem: "b", Transport: "tcp", Queues: 4},
+					{Subsystem: "b", Transport: "rdma", Queues: 5},
+				}
+			},
+			Reactors: func(context.Context) ([]observed.Reactor, error) {
+				return []observed.Reactor{
+					{MemoryBytes: 64 << 20},
+					{
+						MemoryBytes: 64 << 20, MemoryUsedBytes: 3 << 20, OrphanedBytes: 1 << 20,
+						WaitingCommands: 5, BusySeconds: 1, PollingSeconds: 2, AsleepSeconds: 3,
+						Polls: 20, EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
+					},
+				}, nil
+			},
+			PortCounters: func() []observed.PortCounter {
+				return []observed.PortCounter{
+					{Device: "mlx5_0", Port: "1", Counter: "out_of_sequence", Value: 77},
+					{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 5},
+				}
+			},
+		},
 		Version:   "v1\xff",
 		AuditLost: func() uint64 { return 11 },
-		Refusals:  func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
-		Listeners: func() []Listener {
-			return []Listener{{"tcp", "0.0.0.0:4420", true}, {"rdma", "mlx5_0:4420", false}}
-		},
-		Namespaces: func() []observed.Namespace {
-			return []observed.Namespace{
-				{
-					Subsystem: testNQN, NSID: 1, Backend: "nvme", Path: "/dev/ng0n1\xff",
-					SizeBytes: 1 << 30, BlockSizeBytes: 4096, WriteProtected: true,
-					Degraded: true, VolatileCache: true, Allocated: 1 << 20, Free: 1 << 40,
-					Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
-					ReadBytes: 40960, WrittenBytes: 81920, BusySeconds: 1.5, Timeouts: 11,
-					Orphans: 3, Returns: 2, Errors: map[string]uint64{"io": 4, "no_space": 146},
-					Health: smart,
-					Drive:  &observed.Drive{ID: "nvme Model\xff S1", Counts: true, Answered: at},
-				},
-				{
-					Subsystem: testNQN, NSID: 2, Backend: "sata", Ready: true, Allocated: -1,
-					Free:   -1,
-					Health: &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
-					Drive:  &observed.Drive{ID: "sata Model S2", Answered: at},
-				},
-				{
-					Subsystem: testNQN, NSID: 3, Backend: "nvme", Ready: true, Allocated: -1,
-					Free:   -1,
-					Health: &nvme.SMARTLog{AvailableSpare: 100},
-					Drive:  &observed.Drive{ID: "nvme Model S3", Counts: true},
-				},
-				{
-					Subsystem: "b", NSID: 1, Backend: "ram", Ready: true, Allocated: -1, Free: -1,
-					Health: &nvme.SMARTLog{AvailableSpare: 100},
-				},
-				{Subsystem: "b", NSID: 2, Backend: "file", State: "pending"},
-				{Subsystem: "b", NSID: 3, Backend: "file", State: "pending"},
-			}
-		},
+		Kinds:     func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
 		Limits: func() []qos.Info {
 			var list []qos.Info
 			for i, of := range []qos.Object{
@@ -87,13 +119,6 @@ func source() Source {
 				}})
 			}
 			return list
-		},
-		Controllers: func() []observed.Host {
-			return []observed.Host{
-				{Subsystem: "b", Transport: "tcp", Queues: 3},
-				{Subsystem: "b", Transport: "tcp", Queues: 4},
-				{Subsystem: "b", Transport: "rdma", Queues: 5},
-			}
 		},
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
 			return fabric.Usage{
@@ -117,17 +142,7 @@ func source() Source {
 			two.HostNQN, two.Latency = "h2", new(*one.Latency)
 			return []observe.LatencyInfo{one, two}
 		},
-		Reactors: func() []observed.Reactor {
-			return []observed.Reactor{
-				{MemoryBytes: 64 << 20},
-				{
-					MemoryBytes: 64 << 20, MemoryUsedBytes: 3 << 20, OrphanedBytes: 1 << 20,
-					WaitingCommands: 5, BusySeconds: 1, PollingSeconds: 2, AsleepSeconds: 3,
-					Polls: 20, EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
-				},
-			}
-		},
-		Hosts: func() ([]Host, Secured) {
+		Paths: func() ([]Host, Secured) {
 			hosts := []Host{
 				{NQN: "gone", Margin: -1},
 				{
@@ -151,12 +166,6 @@ func source() Source {
 					Name: "rxe0", QueuePairs: 1, CompletionQueues: 1, MemoryRegions: 2,
 					MaxQueuePairs: 100, MaxCompletionQueues: 100, MaxMemoryRegions: 100,
 				},
-			}
-		},
-		PortCounters: func() []observed.PortCounter {
-			return []observed.PortCounter{
-				{Device: "mlx5_0", Port: "1", Counter: "out_of_sequence", Value: 77},
-				{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 5},
 			}
 		},
 		Authentications: func() (succeeded, failed uint64) { return 31, 32 },

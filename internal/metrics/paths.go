@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -84,7 +85,7 @@ var (
 
 // paths exports metrics of the paths between the target and its hosts.
 func (c collector) paths(s sink) {
-	hosts, secured := c.src.Hosts()
+	hosts, secured := c.src.Paths()
 	for name := range c.src.Transports {
 		for r := range target.SecurityAuth | target.SecurityTLS + 1 {
 			if secured != nil {
@@ -128,8 +129,12 @@ func (c collector) paths(s sink) {
 	}
 }
 
+// reactors exports nothing if a reactor does not answer.
 func (c collector) reactors(s sink) {
-	for i, r := range c.src.Reactors() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.src.Patience)
+	defer cancel()
+	list, _ := c.src.Reactors(ctx)
+	for i, r := range list {
 		s := s.of(strconv.Itoa(i))
 		s.gauge(reactorMemory, float64(r.MemoryBytes))
 		s.gauge(reactorUsed, float64(r.MemoryUsedBytes))

@@ -57,6 +57,8 @@ type LatencyStage struct {
 	MaxSeconds   float64 `json:"max_seconds"`
 	// SlowestSeconds is the time that the slowest command spent in this stage.
 	SlowestSeconds float64 `json:"slowest_seconds"`
+	// Nanoseconds is the time of all commands.
+	Nanoseconds uint64 `json:"-"`
 }
 
 // The states of a TraceCommand.

@@ -10,11 +10,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/flight"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // ListDisks returns the disks of this machine with their health, which may take long. It returns
 // the namespaces on them, too, unless c is nil.
-func ListDisks(c *config.Config) ([]control.Disk, error) {
+func ListDisks(c *config.Config) ([]observed.Disk, error) {
 	var users map[string][]string
 	if c != nil {
 		users = diskUsers(c)
@@ -23,14 +24,14 @@ func ListDisks(c *config.Config) ([]control.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := make([]control.Disk, len(all))
+	list := make([]observed.Disk, len(all))
 	for i, d := range all {
-		list[i] = control.Disk{
+		list[i] = observed.Disk{
 			Name: d.Name, Path: d.Path, Bus: d.Bus, Model: d.Model, Serial: d.Serial,
 			SizeBytes:      d.Size,
 			BlockSizeBytes: d.BlockSize, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
 			Partitions: append([]string{}, d.Partitions...), Uses: append([]string{}, d.Uses...),
-			NotExportable: d.Exportable(), Health: control.DiskHealth{
+			NotExportable: d.Exportable(), Health: observed.DiskHealth{
 				State: d.Health.State.String(), Notes: append([]string{}, d.Health.Notes...),
 				Celsius: d.Health.Celsius, PowerOnHours: d.Health.Hours,
 				UsedPercent: d.Health.Used,
@@ -46,12 +47,12 @@ const diskAge = 5 * time.Second
 // Disks returns a function that lists the disks for clients, with the namespaces that current has.
 // One look answers all clients, for diskAge. Any goroutine may call the function. It waits for a
 // look until its context ends.
-func Disks(current func() *config.Config) func(context.Context) ([]control.Disk, error) {
-	look := flight.Question[[]control.Disk]{
-		Ask:   func() ([]control.Disk, error) { return ListDisks(current()) },
+func Disks(current func() *config.Config) func(context.Context) ([]observed.Disk, error) {
+	look := flight.Question[[]observed.Disk]{
+		Ask:   func() ([]observed.Disk, error) { return ListDisks(current()) },
 		Fresh: diskAge,
 	}
-	return func(ctx context.Context) ([]control.Disk, error) {
+	return func(ctx context.Context) ([]observed.Disk, error) {
 		list, err := look.Answer(ctx)
 		if err != nil && err == context.Cause(ctx) {
 			err = control.NewProblem(http.StatusServiceUnavailable,

@@ -154,7 +154,7 @@ type history struct {
 	at     time.Duration      // of the last look
 	before []observed.Namespace
 	// latencies are the last known ones.
-	latencies map[string]Latency
+	latencies map[string]spent
 }
 
 // nameOf returns the name of a namespace on the page.
@@ -165,14 +165,14 @@ func nameOf(subsystem string, nsid uint32) string {
 // look adds the growth of the counters since the last look, and returns it for each namespace; ""
 // stands for all of them. at only rises, even if the clock is set back. known reports whether
 // latencies are known.
-func (h *history) look(at time.Duration, list []observed.Namespace, latencies []Latency,
+func (h *history) look(at time.Duration, list []observed.Namespace, latencies []observed.Latency,
 	known bool,
 ) map[string]*point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first := h.series == nil
 	if first {
-		h.series, h.latencies = map[string]*series{}, map[string]Latency{}
+		h.series, h.latencies = map[string]*series{}, map[string]spent{}
 	}
 	at = at.Round(time.Millisecond)
 	seconds := (at - h.at).Seconds()
@@ -198,7 +198,7 @@ func (h *history) look(at time.Duration, list []observed.Namespace, latencies []
 		total.counters.add(&p.counters)
 	})
 	if known {
-		h.addLatencies(points, latencies)
+		h.addLatencies(points, spentBy(latencies))
 	}
 	h.at, h.before = at, list
 	h.keep(points)
@@ -206,27 +206,24 @@ func (h *history) look(at time.Duration, list []observed.Namespace, latencies []
 }
 
 // addLatencies adds the growth of latencies since they were last known.
-func (h *history) addLatencies(points map[string]*point, latencies []Latency) {
-	now := make(map[string]Latency, len(latencies))
-	for _, l := range latencies {
-		name := nameOf(l.Subsystem, l.NSID)
+func (h *history) addLatencies(points map[string]*point, latencies map[string]spent) {
+	for name, l := range latencies {
 		old, p := h.latencies[name], points[name]
-		now[name] = l
 		if p == nil || p.notKnown {
 			continue
 		}
 		var of point
-		for b, n := range rates.Since(old.Counts, l.Counts) {
+		for b, n := range rates.Since(old.counts, l.counts) {
 			of.counts[min(max(b-firstBucket, 0), buckets-1)] += uint32(n)
 		}
-		stages := rates.Since(old.Stages, l.Stages)
+		stages := rates.Since(old.stages, l.stages)
 		for i, stage := range stageNames {
 			of.stages[i] = stages[stage]
 		}
 		p.add(&point{end: p.end, counts: of.counts, stages: of.stages})
 		points[""].add(&point{end: p.end, counts: of.counts, stages: of.stages})
 	}
-	h.latencies = now
+	h.latencies = latencies
 }
 
 // keep adds points to the existing series. A namespace without a series takes a free place, or the

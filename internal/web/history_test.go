@@ -15,15 +15,17 @@ import (
 )
 
 // counted returns n namespaces with the given count each, and their latencies.
-func counted(n int, commands uint64) (list []observed.Namespace, latencies []Latency) {
+func counted(n int, commands uint64) (list []observed.Namespace, latencies []observed.Latency) {
 	for i := range n {
 		list = append(list, observed.Namespace{
 			Subsystem: "nqn", NSID: uint32(i + 1), Reads: commands, ReadBytes: 4096 * commands,
 		})
-		latencies = append(latencies, Latency{
+		latencies = append(latencies, observed.Latency{
 			Subsystem: "nqn", NSID: uint32(i + 1),
-			Counts: map[int]uint64{0: commands / 2, 60: commands / 2},
-			Stages: map[string]uint64{"backend": 100 * commands},
+			Buckets: []observed.LatencyBucket{
+				{Count: commands / 2}, {NS: 1 << 15, Count: commands / 2}, // bucket 60
+			},
+			Stages: []observed.LatencyStage{{Stage: "backend", Nanoseconds: 100 * commands}},
 		})
 	}
 	return list, latencies

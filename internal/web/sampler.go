@@ -29,39 +29,40 @@ const (
 )
 
 // Source has the state for the page. One goroutine at a time calls Disks and Plan, another one the
-// other functions, which return soon, or with their context.
+// other functions, which return soon, or with their context. Latency needs no quantiles.
 type Source struct {
-	Status      func() control.Status
-	Listeners   func() []control.Listener
-	Subsystems  func() []control.Subsystem
-	Namespaces  func() []observed.Namespace
-	Refusals    func() []observed.Refusal
-	Events      func(since uint64) (list []observed.Event, changed <-chan struct{})
-	Connections func(context.Context) ([]observed.Connection, error)
-	// Latency returns the counters of each namespace, and the latencies for doctor.Load.
-	Latency func(context.Context) ([]Latency, []observed.Latency, error)
-	// Hosts, Reactors and Ports are for doctor.Load.
-	Hosts    func() []observed.Host
-	Reactors func(context.Context) ([]observed.Reactor, error)
-	Ports    func() []observed.PortCounter
-	Disks    func(context.Context) ([]control.Disk, error)
+	observed.Source
 	// Plan returns the changes that a reload would make, and control.ErrBusy while they cannot be
 	// known.
 	Plan func(context.Context) (control.Plan, error)
 }
 
-// Latency is the latency of the commands for a namespace since it was added, over all hosts.
-type Latency struct {
-	Subsystem string
-	NSID      uint32
-	// Counts has the number of commands by Bucket.
-	Counts map[int]uint64
-	// Stages has the nanoseconds that commands have spent, by the name of the stage.
-	Stages map[string]uint64
+// spent is the time that the commands for a namespace took since it was added, over all hosts.
+type spent struct {
+	counts map[int]uint64    // commands, by bucket
+	stages map[string]uint64 // nanoseconds, by the name of the stage
 }
 
-// Bucket returns the number of a range of durations: there are four for each power of two.
-func Bucket(ns int64) int {
+// spentBy adds up the latencies of each namespace over hosts and operations, by its name.
+func spentBy(list []observed.Latency) map[string]spent {
+	all := map[string]spent{}
+	for _, l := range list {
+		name := nameOf(l.Subsystem, l.NSID)
+		if _, ok := all[name]; !ok {
+			all[name] = spent{map[int]uint64{}, map[string]uint64{}}
+		}
+		for _, b := range l.Buckets {
+			all[name].counts[bucket(b.NS)] += b.Count
+		}
+		for _, stage := range l.Stages {
+			all[name].stages[stage.Stage] += stage.Nanoseconds
+		}
+	}
+	return all
+}
+
+// bucket returns the number of a range of durations: there are four for each power of two.
+func bucket(ns int64) int {
 	if ns < 4 {
 		return 0
 	}
@@ -119,7 +120,7 @@ func (p *past) before(now *doctor.Sample) *doctor.Sample {
 
 // slow has the facts that take long to find.
 type slow struct {
-	disks    []control.Disk
+	disks    []observed.Disk
 	diskErr  string
 	plan     control.Plan
 	planErr  string
@@ -159,7 +160,7 @@ func (s *sampler) run() {
 func (s *sampler) glance() {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
-	latencies, _, err := s.src.Latency(ctx)
+	latencies, err := s.src.Latency(ctx)
 	s.history.look(s.elapsed(), s.src.Namespaces(), latencies, err == nil)
 }
 

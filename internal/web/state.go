@@ -19,22 +19,22 @@ const maxRows = 100
 type state struct {
 	Time time.Time `json:"time"`
 	// Elapsed is the time in seconds on the clock used by points.
-	Elapsed    float64            `json:"elapsed"`
-	Summary    summary            `json:"summary"`
-	Status     control.Status     `json:"status"`
-	Findings   []finding          `json:"findings"`
-	Listeners  []control.Listener `json:"listeners"`
-	Subsystems []subsystem        `json:"subsystems"`
-	Namespaces []namespace        `json:"namespaces"`
-	Total      *point             `json:"total"` // of all namespaces
-	Traffic    traffic            `json:"traffic"`
-	Hosts      []association      `json:"hosts"`
-	Disks      []control.Disk     `json:"disks"`
-	Refusals   []observed.Refusal `json:"refusals"`
-	Events     []observed.Event   `json:"events"`
-	Plan       configuration      `json:"plan"`
-	More       map[string]int     `json:"more"` // number of rows left out, by table
-	Errors     map[string]string  `json:"errors"`
+	Elapsed    float64             `json:"elapsed"`
+	Summary    summary             `json:"summary"`
+	Status     observed.Status     `json:"status"`
+	Findings   []finding           `json:"findings"`
+	Listeners  []observed.Listener `json:"listeners"`
+	Subsystems []subsystem         `json:"subsystems"`
+	Namespaces []namespace         `json:"namespaces"`
+	Total      *point              `json:"total"` // of all namespaces
+	Traffic    traffic             `json:"traffic"`
+	Hosts      []association       `json:"hosts"`
+	Disks      []observed.Disk     `json:"disks"`
+	Refusals   []observed.Refusal  `json:"refusals"`
+	Events     []observed.Event    `json:"events"`
+	Plan       configuration       `json:"plan"`
+	More       map[string]int      `json:"more"` // number of rows left out, by table
+	Errors     map[string]string   `json:"errors"`
 
 	load []doctor.Finding
 }
@@ -53,7 +53,7 @@ type traffic struct {
 
 // subsystem has only the first of its Hosts.
 type subsystem struct {
-	control.Subsystem
+	observed.Subsystem
 	HostCount int `json:"host_count"`
 }
 
@@ -102,12 +102,12 @@ func newState(ctx context.Context, of *sampler, found *slow, load *past) *state 
 			!found.planTime.IsZero(), found.planTime, found.planErr, found.plan,
 		},
 	}
-	s.Listeners = first(s, "listeners", src.Listeners(), func(l *control.Listener) bool {
+	s.Listeners = first(s, "listeners", src.Listeners(), func(l *observed.Listener) bool {
 		return l.State != "up"
 	})
 	s.Plan.Changes = first(s, "changes", s.Plan.Changes, nil)
 	now := doctor.Sample{Subsystems: src.Subsystems()}
-	for _, n := range first(s, "subsystems", now.Subsystems, func(n *control.Subsystem) bool {
+	for _, n := range first(s, "subsystems", now.Subsystems, func(n *observed.Subsystem) bool {
 		return n.PendingNamespaces > 0
 	}) {
 		hosts := len(n.Hosts)
@@ -154,7 +154,7 @@ func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, lo
 	if len(s.Errors) > 0 {
 		return
 	}
-	now.Reactors, now.Hosts, now.Ports = reactors, src.Hosts(), src.Ports()
+	now.Reactors, now.Hosts, now.Ports = reactors, src.Hosts(), src.PortCounters()
 	now.Time = load.now()
 	if before := load.before(now); before != nil {
 		s.load = doctor.Load(before, now)
@@ -183,7 +183,7 @@ func order(bad bool) int {
 	return 1
 }
 
-func isBad(d *control.Disk) bool {
+func isBad(d *observed.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
@@ -191,14 +191,14 @@ func isBad(d *control.Disk) bool {
 func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Duration,
 	now *doctor.Sample,
 ) {
-	counted, each, err := of.src.Latency(ctx)
-	now.Latencies = each
+	latencies, err := of.src.Latency(ctx)
+	now.Latencies = latencies
 	if err != nil {
 		s.Errors["latency"] = err.Error()
 	}
 	list := of.src.Namespaces()
 	now.Namespaces = list
-	points := of.history.look(elapsed, list, counted, err == nil)
+	points := of.history.look(elapsed, list, latencies, err == nil)
 	s.Total = points[""]
 	for i := range list {
 		n := &list[i]

@@ -17,8 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -370,9 +370,9 @@ func TestTargetsOfEachOther(t *testing.T) {
 		var asked [2]atomic.Int64
 		source := func(i int) Source {
 			src := source(&asked[i])
-			src.Status = func() control.Status {
+			src.Status = func() observed.Status {
 				asked[i].Add(1)
-				return control.Status{Version: fmt.Sprint(i), Namespaces: i + 7}
+				return observed.Status{Version: fmt.Sprint(i), Namespaces: i + 7}
 			}
 			return src
 		}

@@ -27,24 +27,24 @@ func TestMain(m *testing.M) { testutil.Main(m, func() error { return nil }) }
 // source is empty except for values set by a test, and counts how often it is asked.
 func source(asked *atomic.Int64) Source {
 	return Source{
-		Status: func() control.Status {
-			asked.Add(1)
-			return control.Status{}
+		Source: observed.Source{
+			Status: func() observed.Status {
+				asked.Add(1)
+				return observed.Status{}
+			},
+			Listeners:    func() []observed.Listener { return nil },
+			Subsystems:   func() []observed.Subsystem { return nil },
+			Namespaces:   func() []observed.Namespace { return nil },
+			Refusals:     func() []observed.Refusal { return nil },
+			Events:       func(uint64) ([]observed.Event, <-chan struct{}) { return nil, nil },
+			Connections:  func(context.Context) ([]observed.Connection, error) { return nil, nil },
+			Latency:      func(context.Context) ([]observed.Latency, error) { return nil, nil },
+			Hosts:        func() []observed.Host { return nil },
+			Reactors:     func(context.Context) ([]observed.Reactor, error) { return nil, nil },
+			PortCounters: func() []observed.PortCounter { return nil },
+			Disks:        func(context.Context) ([]observed.Disk, error) { return nil, nil },
 		},
-		Listeners:   func() []control.Listener { return nil },
-		Subsystems:  func() []control.Subsystem { return nil },
-		Namespaces:  func() []observed.Namespace { return nil },
-		Refusals:    func() []observed.Refusal { return nil },
-		Events:      func(uint64) ([]observed.Event, <-chan struct{}) { return nil, nil },
-		Connections: func(context.Context) ([]observed.Connection, error) { return nil, nil },
-		Latency: func(context.Context) ([]Latency, []observed.Latency, error) {
-			return nil, nil, nil
-		},
-		Hosts:    func() []observed.Host { return nil },
-		Reactors: func(context.Context) ([]observed.Reactor, error) { return nil, nil },
-		Ports:    func() []observed.PortCounter { return nil },
-		Disks:    func(context.Context) ([]control.Disk, error) { return nil, nil },
-		Plan:     func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
+		Plan: func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
 	}
 }
 
@@ -211,14 +211,14 @@ func TestStalledReader(t *testing.T) {
 		}
 		return list
 	}
-	src.Latency = func(context.Context) ([]Latency, []observed.Latency, error) {
-		return nil, nil, errors.New("too busy")
+	src.Latency = func(context.Context) ([]observed.Latency, error) {
+		return nil, errors.New("too busy")
 	}
 	src.Plan = func(context.Context) (control.Plan, error) {
 		return control.Plan{Changes: make([]control.Change, 5000)}, errors.New("no such file")
 	}
-	src.Subsystems = func() []control.Subsystem {
-		return []control.Subsystem{{Hosts: make([]string, 5000)}}
+	src.Subsystems = func() []observed.Subsystem {
+		return []observed.Subsystem{{Hosts: make([]string, 5000)}}
 	}
 	s := serve(t, httpd.Endpoint{}, src)
 	s.sampler.turn = func(time.Duration) <-chan time.Time {
@@ -262,7 +262,7 @@ func TestStalledReader(t *testing.T) {
 func TestBucket(t *testing.T) {
 	last := 0
 	for ns := int64(0); ns < 1<<20; ns++ {
-		b := Bucket(ns)
+		b := bucket(ns)
 		testutil.MustTrue(t, b >= last && b <= last+8 && (ns < 4 || ns&(ns-1) != 0 || b != last),
 			"%d ns: bucket %d after %d", ns, b, last)
 		last = b
@@ -273,13 +273,13 @@ func TestBucket(t *testing.T) {
 func TestPanic(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
-	src.Disks = func(context.Context) ([]control.Disk, error) { panic("disks") }
+	src.Disks = func(context.Context) ([]observed.Disk, error) { panic("disks") }
 	status := src.Status
-	src.Status = func() control.Status {
+	src.Status = func() observed.Status {
 		if status(); asked.Load() == 1 {
 			panic("status")
 		}
-		return control.Status{Version: "1"}
+		return observed.Status{Version: "1"}
 	}
 	s := serve(t, httpd.Endpoint{}, src)
 	turn := turns(s)
@@ -311,9 +311,9 @@ func TestClosePlan(t *testing.T) {
 func TestLoadFindings(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
-	src.Latency = func(context.Context) ([]Latency, []observed.Latency, error) {
+	src.Latency = func(context.Context) ([]observed.Latency, error) {
 		n := 1000 * uint64(asked.Load())
-		return nil, []observed.Latency{{
+		return []observed.Latency{{
 			Host: "<b>", Subsystem: "nqn", NSID: 7, IOs: n, Operation: "read",
 			Stages:  []observed.LatencyStage{{Stage: "backend", MeanSeconds: 0.5}},
 			Buckets: []observed.LatencyBucket{{NS: 5e8, Count: n}},
@@ -329,7 +329,7 @@ func TestLoadFindings(t *testing.T) {
 		}
 		return list, nil
 	}
-	src.Ports = func() []observed.PortCounter {
+	src.PortCounters = func() []observed.PortCounter {
 		return []observed.PortCounter{{
 			Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: 20 * uint64(asked.Load()),
 		}}

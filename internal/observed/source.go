@@ -1,0 +1,34 @@
+package observed
+
+import "context"
+
+// Source has the facts of a running target. Several goroutines may call its functions at once.
+// Functions without a context return soon.
+type Source struct {
+	Status      func() Status
+	Listeners   func() []Listener
+	Subsystems  func() []Subsystem
+	Namespaces  func() []Namespace
+	Hosts       func() []Host
+	Refusals    func() []Refusal
+	Connections func(context.Context) ([]Connection, error)
+	Latency     func(context.Context) ([]Latency, error)
+	// Reactors returns the reactors in the order of their index.
+	Reactors func(context.Context) ([]Reactor, error)
+	Disks    func(context.Context) ([]Disk, error)
+	// Events returns the known events with an ID above since. changed is closed at the next event.
+	Events func(since uint64) (list []Event, changed <-chan struct{})
+	// PortCounters returns the counters of drivers for RDMA devices, nil if a device does not
+	// answer.
+	PortCounters func() []PortCounter
+}
+
+// TraceQuery selects queues, and commands of them.
+type TraceQuery struct {
+	// Host and Subsystem are NQNs, "" means all; Queue is a queue ID, negative means all.
+	Host, Subsystem string
+	Queue           int
+	// Follow asks for commands as they complete, and Dumps for the commands kept of queues that
+	// failed or had commands that took too long.
+	Follow, Dumps bool
+}
