@@ -63,7 +63,8 @@ var allowed = map[string][]string{
 	"nvme/target/authn":       {"internal/turns", "nvme/auth"},
 	"nvme/target/discovery":   {"fabric", "nvme"},
 	"nvme/target/observe": {
-		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
+		"fabric", "internal/histogram", "internal/list", "internal/observed", "internal/subnet",
+		"nvme",
 	},
 	"nvme/target/qos": {"internal/limit", "internal/list", "internal/observed"},
 	"nvme/target/reservation": {

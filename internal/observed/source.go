@@ -32,3 +32,9 @@ type TraceQuery struct {
 	// failed or had commands that took too long.
 	Follow, Dumps bool
 }
+
+// Selects reports whether the query asks for a queue.
+func (q *TraceQuery) Selects(host, subsystem string, qid uint16) bool {
+	return (q.Host == "" || q.Host == host) && (q.Subsystem == "" || q.Subsystem == subsystem) &&
+		(q.Queue < 0 || q.Queue == int(qid))
+}

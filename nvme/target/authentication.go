@@ -311,7 +311,7 @@ func (s *session) allow() error {
 	if err := s.q.Allow(); err != nil {
 		return err
 	}
-	s.trace = new([TraceDepth]record)
+	s.trace.Start()
 	return nil
 }
 

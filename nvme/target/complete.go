@@ -28,7 +28,7 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 		st = s.failed(c, st)
 	}
 	r.CQE.Fill(result, s.nextSQHD(), r.SQE.CID(), st)
-	c.record(r, uint16(st))
+	c.traced = c.s.trace.Add(r, uint16(st))
 	if c.io.Segs != nil {
 		c.freeSegs(h)
 	}

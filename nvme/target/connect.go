@@ -231,7 +231,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	s.setDepth(depth)
 	if p == fabric.Allowed {
 		s.joinHost()
-		s.trace = new([TraceDepth]record)
+		s.trace.Start()
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true

@@ -11,7 +11,7 @@ import (
 // Sent implements fabric.Handler.
 func (h *Handler) Sent(r *fabric.Request) {
 	c := r.Command.(*cmd)
-	c.recordSent(r)
+	c.s.trace.Sent(r, c.traced)
 	if c.latency == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // Prepare implements fabric.Handler.
@@ -143,7 +144,7 @@ func (h *Handler) Abandon(req *fabric.Request) {
 	if c.pair != nil {
 		c.pair.lost, c.pair = nvme.AbortedFailedFused, nil
 	}
-	c.record(req, noStatus)
+	c.traced = c.s.trace.Add(req, observe.NoStatus)
 	c.s.abandoned = true
 	c.req, c.op, c.ch = nil, nil, nil
 }

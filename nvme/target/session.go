@@ -121,7 +121,7 @@ type cmd struct {
 	since int64
 	// latency is where it is counted once its response has left; nil: nowhere.
 	latency *observe.Entry
-	traced  uint64 // session.traced when it was recorded
+	traced  uint64 // its number in flightRecord.trace
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()

@@ -90,7 +90,7 @@ type hostTables struct {
 
 // observation is the state for the observation of commands.
 type observation struct {
-	dumps     traceDumps
+	dumps     observe.Dumps
 	latencies observe.Reader
 	capturing chan struct{} // of one entry, see controller.capture
 	slowIO    atomic.Int64  // nanoseconds, see SetSlowIO

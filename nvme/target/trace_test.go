@@ -1,8 +1,6 @@
 package target
 
 import (
-	"net/netip"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 var allQueues = observed.TraceQuery{Queue: -1}
@@ -40,12 +39,6 @@ func (r *harness) traceIO() observed.TraceQueue {
 }
 
 func block() []byte { return make([]byte, 512) }
-
-// TestRecordSize: the size of a ring is the size that transports count for it.
-func TestRecordSize(t *testing.T) {
-	n := reflect.TypeFor[[TraceDepth]record]().Size()
-	testutil.True(t, n == fabric.HandlerMemory, "%d bytes, %d are counted", n, fabric.HandlerMemory)
-}
 
 // TestTrace: the records of commands that succeed, fail, and are not completed.
 func TestTrace(t *testing.T) {
@@ -106,14 +99,14 @@ func TestFollowTrace(t *testing.T) {
 	h := r.connectHost(1)
 	tr := r.target.NewTracer(observed.TraceQuery{Queue: 1, Follow: true})
 	want := uint64(1) // Connect
-	for _, n := range []int{0, 5, TraceDepth, TraceDepth + 7} {
+	for _, n := range []int{0, 5, observe.TraceDepth, observe.TraceDepth + 7} {
 		for i := range n {
 			r.ok(h.io[0], rw(nvme.NVMRead, 1, uint64(i%8), 1, block()))
 		}
 		seen := uint64(0)
 		for _, q := range r.trace(tr) {
 			seen += q.Missed + uint64(len(q.Commands))
-			testutil.True(t, len(q.Commands) <= TraceDepth && q.Missed > 0 == (n > TraceDepth),
+			testutil.True(t, len(q.Commands) <= observe.TraceDepth && q.Missed > 0 == (n > observe.TraceDepth),
 				"%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
 		}
 		if want += uint64(n); seen != want {
@@ -188,7 +181,7 @@ func TestTraceDumps(t *testing.T) {
 				r.until("the device has it", func() bool { return dev.Held() == 1 })
 			})
 			r.w.Settle()
-			dumps := r.target.TraceDumps(allQueues)
+			dumps := r.target.dumps.List(&allQueues)
 			for i, q := range dumps {
 				testutil.True(t, i < len(tc.want) && q.Reason == tc.want[i] && len(q.Commands) != 0,
 					"kept: %q, %d commands", q.Reason, len(q.Commands))
@@ -206,55 +199,4 @@ func TestTraceDumps(t *testing.T) {
 			dev.Release()
 		})
 	}
-}
-
-// TestManyDumps: a peer has its share of them, and makes them no faster than allowed; they end.
-func TestManyDumps(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	d, now := &r.target.dumps, time.Now()
-	keep := func(remote int) bool {
-		i := info(nvme.TransportTCP)
-		i.Remote = testAddr(remote)
-		ok := d.allows(i.Remote.Addr(), now)
-		if ok {
-			d.add(observed.TraceQueue{Remote: i.Remote, Time: now})
-		}
-		return ok
-	}
-	count := func(remote int) (n int) {
-		for _, q := range r.target.TraceDumps(allQueues) {
-			if q.Remote == testAddr(remote) {
-				n++
-			}
-		}
-		return n
-	}
-	for range maxDumpsOfPeer {
-		testutil.True(t, keep(1), "the first ones are not kept")
-	}
-	testutil.True(t, !keep(1) && keep(2),
-		"one address keeps more than its share, or another one keeps none")
-	if now = now.Add(dumpEvery); !keep(1) || count(1) != maxDumpsOfPeer {
-		t.Errorf("%d of one address", count(1))
-	}
-	for i := range 100 {
-		keep(3 + i)
-	}
-	testutil.Equal(t, len(r.target.TraceDumps(allQueues)), maxDumps, "are kept")
-	for i := range 2 * maxDumps { // of reactors that were all allowed to
-		d.add(observed.TraceQueue{Remote: testAddr(i % 6), Time: now})
-	}
-	if n, of1 := len(r.target.TraceDumps(allQueues)), count(1); n > maxDumps ||
-		of1 > maxDumpsOfPeer {
-		t.Errorf("%d are kept, %d of one address", n, of1)
-	}
-	d.mu.Lock()
-	d.expire(now.Add(dumpsFor))
-	left := len(d.list)
-	d.mu.Unlock()
-	testutil.True(t, left == 0, "%d are left", left)
-}
-
-func testAddr(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1)
 }
