@@ -44,7 +44,7 @@ func connect(h *Handler, c *cmd) {
 	}
 	data, _ := nvme.Parse[nvme.ConnectData](raw[:]) // reserved fields are ignored
 	sqe := c.req.SQE.Connect()
-	unchanged := h.t.unchanged()
+	unchanged := h.t.final.Unchanged()
 	r := association.Check(sqe, data, s.info)
 	if r.Status.OK() {
 		if sqe.QID() == 0 {
@@ -90,7 +90,7 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		return nil, "", association.PSKEnded(subNQN)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
-		return nil, "", association.Unknown(subNQN, s.h.t.isGone(subNQN))
+		return nil, "", association.Unknown(subNQN, s.h.t.final.IsGone(subNQN))
 	}
 	hasKey := s.h.t.hasKey(hostNQN)
 	s.mustConcatenate = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&

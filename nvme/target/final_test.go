@@ -57,19 +57,3 @@ func TestConcealedForGood(t *testing.T) {
 	r.removeSubsystem()
 	outcome("the subsystem is removed")
 }
-
-// TestGoneIsBounded: a bounded number of removed names is remembered, the last one among them.
-func TestGoneIsBounded(t *testing.T) {
-	r := newHarness(t, 1)
-	name := func(i int) string { return fmt.Sprint(testSub, i) }
-	many := map[string]bool{}
-	for i := range maxGone {
-		many[name(i)] = true
-	}
-	r.target.gone.Store(&many)
-	r.target.mu.Lock()
-	r.target.setGone(name(maxGone), true)
-	r.target.mu.Unlock()
-	testutil.Equal(t, len(*r.target.gone.Load()), maxGone, "names")
-	r.status(r.dial(0), adminArgs(name(maxGone)).command(), forGood)
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"unique"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -15,7 +14,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
-	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // TestManyPerTurn: however many connections, hosts and namespaces a reactor has, none of its turns
@@ -185,13 +183,12 @@ func manyControllers(r *harness, n int) {
 			t: r.target, sub: sub, hostNQN: nqn, hostID: [16]byte{1, byte(i), byte(i >> 8)},
 			gone: make(chan struct{}),
 		}
-		c.identity = unique.Make(reservation.Host{HostID: c.hostID, NQN: c.hostNQN})
 		c.proof.Proven.Store(true)
 		sub.mu.Lock()
 		defer sub.mu.Unlock()
 		c.cntlid = uint16(i + 1)
 		sub.controllers[c.cntlid] = c
-		sub.identify(c)
+		sub.hosts.Add(c.hostNQN, c.hostID, c)
 		return c
 	}
 	var all []*controller
@@ -209,6 +206,5 @@ func manyControllers(r *harness, n int) {
 	for _, c := range append(all, twin) {
 		sub.remove(c)
 	}
-	testutil.True(r.t, len(sub.byNQN)+len(sub.byID)+len(sub.controllers) == 0,
-		"%d names and %d identifiers are left", len(sub.byNQN), len(sub.byID))
+	testutil.True(r.t, sub.hosts.Empty() && len(sub.controllers) == 0, "hosts are left")
 }

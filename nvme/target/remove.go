@@ -34,7 +34,7 @@ func (t *Target) RemoveSubsystem(nqn string, forGood bool) (gone <-chan struct{}
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", nqn)
 	}
-	t.setGone(nqn, forGood && s.settings.Load().Security == 0)
+	t.final.SetGone(nqn, forGood && s.settings.Load().Security == 0)
 	return t.removeSubsystem(s), nil
 }
 

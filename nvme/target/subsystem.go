@@ -13,7 +13,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
-	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // SubsystemConfig describes an NVM subsystem.
@@ -157,20 +156,17 @@ type subsystem struct {
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
-	// byNQN and byID are the controllers of proven hosts, by NQN and by Host Identifier.
-	byNQN      map[string]identities
-	byID       map[[16]byte]identities
-	nextCNTLID uint16
-	removed    bool
-	retiring   []*namespace // removed, but devices or reactors still work for them
-	retired    counters     // of earlier ones that all hosts could use
-	warned     uint8        // warnings of the drives at the last CheckHealth, which alone uses it
+	hosts       association.Hosts[*controller]
+	nextCNTLID  uint16
+	removed     bool
+	retiring    []*namespace // removed, but devices or reactors still work for them
+	retired     counters     // of earlier ones that all hosts could use
+	warned      uint8        // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 	s := &subsystem{
 		t: t, nqn: cfg.NQN, controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
-		byNQN: map[string]identities{}, byID: map[[16]byte]identities{},
 	}
 	s.settings.Store(newSettings(cfg, nil))
 	s.namespaces.Store(newNamespaceTable(nil))
@@ -200,7 +196,7 @@ func (s *subsystem) admit(c *controller) association.Refusal {
 			c.cntlid = id
 			s.controllers[id] = c
 			if c.proof.Proven.Load() {
-				s.identify(c)
+				s.hosts.Add(c.hostNQN, c.hostID, c)
 			}
 			return association.Refusal{}
 		}
@@ -208,68 +204,16 @@ func (s *subsystem) admit(c *controller) association.Refusal {
 	return association.Busy
 }
 
-// otherHost returns a controller of the same host NQN with another Host Identifier, or the other
-// way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves the
-// identity of a host: a peer that came first with the names of a host would lock it out. So this is
-// refused only if it is configured so, and otherwise, as in nvmet, logged. A host that has yet to
-// authenticate may be anybody, and does not count. Discovery is exempt, because tools without a
-// configured identifier make one up for each call. The caller holds s.mu.
+// otherHost returns a controller of another host with the NQN or the Host Identifier of c, or nil.
+// Neither proves the identity of a host: a peer that came first with the names of a host would lock
+// it out. So this is refused only if it is configured so, and otherwise, as in nvmet, logged. A
+// host that has yet to authenticate may be anybody, and does not count. Discovery is exempt,
+// because tools without a configured identifier make one up for each call. The caller holds s.mu.
 func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
-	for _, names := range []identities{s.byNQN[c.hostNQN], s.byID[c.hostID]} {
-		for identity, same := range names { // at most two of them
-			if identity == c.identity {
-				continue
-			}
-			for o := range same {
-				return o
-			}
-		}
-	}
-	return nil
-}
-
-// identities are controllers by their hosts. No set is empty.
-type identities map[reservation.HostHandle]map[*controller]struct{}
-
-func (i identities) add(c *controller) identities {
-	if i == nil {
-		i = identities{}
-	}
-	if i[c.identity] == nil {
-		i[c.identity] = map[*controller]struct{}{}
-	}
-	i[c.identity][c] = struct{}{}
-	return i
-}
-
-// remove returns nil if no controller is left.
-func (i identities) remove(c *controller) identities {
-	if delete(i[c.identity], c); len(i[c.identity]) == 0 {
-		delete(i, c.identity)
-	}
-	if len(i) == 0 {
-		return nil
-	}
-	return i
-}
-
-// identify notes that the host of a controller is proven. The caller holds s.mu.
-func (s *subsystem) identify(c *controller) {
-	s.byNQN[c.hostNQN] = s.byNQN[c.hostNQN].add(c)
-	s.byID[c.hostID] = s.byID[c.hostID].add(c)
-}
-
-// forget undoes identify, if that was called. The caller holds s.mu.
-func (s *subsystem) forget(c *controller) {
-	if s.byNQN[c.hostNQN] = s.byNQN[c.hostNQN].remove(c); s.byNQN[c.hostNQN] == nil {
-		delete(s.byNQN, c.hostNQN)
-	}
-	if s.byID[c.hostID] = s.byID[c.hostID].remove(c); s.byID[c.hostID] == nil {
-		delete(s.byID, c.hostID)
-	}
+	return s.hosts.Other(c.hostNQN, c.hostID)
 }
 
 // prove notes that the host of a controller has authenticated, unless that is to have no other one
@@ -281,7 +225,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 		return o
 	}
 	c.proof.Proven.Store(true)
-	s.identify(c)
+	s.hosts.Add(c.hostNQN, c.hostID, c)
 	return nil
 }
 
@@ -289,7 +233,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
-	s.forget(c)
+	s.hosts.Remove(c.hostNQN, c.hostID, c)
 	s.mu.Unlock()
 	c.t.auth.ReleasePSKs(&c.proof)
 	close(c.gone)

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -60,7 +61,7 @@ type Target struct {
 	hostTables
 	closed atomic.Bool
 	auth   *authn.Hosts
-	final
+	final  association.Final
 	observation
 	portStates sync.Map // *portState by ID; removed is written with mu held
 	// lastSession is the ID of the newest session.
@@ -108,13 +109,6 @@ type deadlines struct {
 	closeDeadline, drainDeadline time.Duration
 }
 
-// final is the state that decides whether the refusal of a Connect is final.
-type final struct {
-	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
-	gone                       atomic.Pointer[map[string]bool]
-	changesBegun, changesEnded atomic.Uint64
-}
-
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
@@ -136,12 +130,15 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*qos.Limiter{})
-	t.gone.Store(&map[string]bool{})
 	t.auth = authn.NewHosts()
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
 }
+
+// Changing begins a change of subsystems or hosts, see association.Final. Any goroutine may call
+// it.
+func (t *Target) Changing() (done func()) { return t.final.Changing() }
 
 // find returns the subsystem with exactly this NQN, or nil.
 func (t *Target) find(nqn string) *subsystem {
@@ -202,7 +199,7 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 			return err
 		}
 	}
-	t.setGone(cfg.NQN, false)
+	t.final.SetGone(cfg.NQN, false)
 	s.namespaces.Store(newNamespaceTable(list))
 	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
 	t.discoveryChanged()
