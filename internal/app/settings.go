@@ -8,14 +8,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// settings returns the setters of the keys outside lists that need no restart.
-func (s *Server) settings() map[string]*engine.Setter {
-	discovery := &engine.Setter{Set: s.listeners.SetDiscovery}
-	metrics, web := &engine.Setter{Set: s.setMetrics}, &engine.Setter{Set: s.setWeb}
-	tcp, rdma := &engine.Setter{Set: s.updateTCP}, &engine.Setter{Set: s.updateRDMA}
+// settings returns the setters of the sections and keys outside lists that need no restart.
+func (s *Server) settings() engine.Setters {
 	// Only the files themselves, requests and a stop look at these.
-	other := &engine.Setter{Set: func(*config.Config) error { return nil }}
-	return map[string]*engine.Setter{
+	onlyRead := &engine.Setter{Set: func(*config.Config) error { return nil }}
+	return engine.Setters{
 		"log.level": {Set: func(c *config.Config) error {
 			if s.opts.Level != nil {
 				s.opts.Level.Set(c.Log.Level)
@@ -26,25 +23,17 @@ func (s *Server) settings() map[string]*engine.Setter {
 			s.target.SetSlowIO(c.Log.SlowIO)
 			return nil
 		}},
-		"control.roles": {Set: s.setRoles}, "audit.path": {Set: s.setAudit},
+		"control.roles": {Set: s.setRoles},
+		"audit":         {Set: s.setAudit},
+		"discovery":     {Set: s.listeners.SetDiscovery},
+		"metrics":       {Set: s.setMetrics},
+		"web":           {Set: s.setWeb},
+		"web.targets":   {Set: s.setWebTargets},
+		"tcp":           {Set: s.updateTCP},
+		"rdma":          {Set: s.updateRDMA},
 
-		"discovery.nqn": discovery, "discovery.security": discovery,
-		"discovery.mdns": discovery, "discovery.mdns_interfaces": discovery,
-
-		"metrics.listen": metrics, "metrics.certificate": metrics, "metrics.key": metrics,
-		"metrics.token": metrics,
-		"web.listen":    web, "web.certificate": web, "web.key": web, "web.token": web,
-		"web.targets": {Set: s.setWebTargets},
-
-		"tcp.queue_depth": tcp, "tcp.queue_memory": tcp, "tcp.max_connections": tcp,
-		"tcp.max_connections_per_host": tcp, "tcp.header_digest": tcp,
-		"tcp.data_digest": tcp,
-
-		"rdma.queue_depth": rdma, "rdma.queue_memory": rdma, "rdma.max_connections": rdma,
-		"rdma.max_connections_per_host": rdma,
-
-		"include": other, "managed": other, "managed_paths": other,
-		"secure_only": other, "shutdown_timeout": other,
+		"include": onlyRead, "managed": onlyRead, "managed_paths": onlyRead,
+		"secure_only": onlyRead, "shutdown_timeout": onlyRead,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,7 @@ type Config struct {
 	// Load reads the configuration again.
 	Load func(...config.Option) (*config.Config, error)
 	// Settings has the setters of the keys outside lists that need no restart.
-	Settings map[string]*Setter
+	Settings Setters
 	// Reloading is called by each reload before the configuration is applied, with nil if it cannot
 	// be loaded. An error ends the reload.
 	Reloading func(*config.Config) error
@@ -61,6 +62,18 @@ type Config struct {
 // Setter makes the target follow some keys of a configuration. It is called once even if several of
 // its keys change, so it opens everything once.
 type Setter struct{ Set func(*config.Config) error }
+
+// Setters has setters by key or by section. The setter of a section is for its other keys.
+type Setters map[string]*Setter
+
+// Of returns the setter of a key, nil if it has none.
+func (all Setters) Of(key string) *Setter {
+	if setter := all[key]; setter != nil {
+		return setter
+	}
+	section, _, _ := strings.Cut(key, ".")
+	return all[section]
+}
 
 // Engine applies configurations to a target. Any goroutine may call its methods; one change waits
 // for another.

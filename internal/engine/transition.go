@@ -261,8 +261,8 @@ func (tr *transition) modifyFile(c config.Change) error {
 		if k.Restart {
 			continue
 		}
-		setter, ok := tr.e.Settings[k.Key]
-		if !ok {
+		setter := tr.e.Settings.Of(k.Key)
+		if setter == nil {
 			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
 		}
 		if done[setter] {
