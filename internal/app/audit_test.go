@@ -1,26 +1,18 @@
 package app
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -140,218 +132,6 @@ func TestAudit(t *testing.T) {
 		log)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
-	}
-}
-
-// TestAuditedMessages: the audited messages exist in the code, and include all messages about
-// refused peers.
-func TestAuditedMessages(t *testing.T) {
-	var code strings.Builder
-	for _, dir := range []string{
-		".", "../control", "../engine", "../listeners", "../../nvme/target", "../../fabric/tcp",
-		"../../fabric/rdma",
-	} {
-		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") || name == "audit.go" {
-				continue
-			}
-			b := testutil.Value(os.ReadFile(name))(t)
-			code.Write(b)
-		}
-	}
-	b, err := os.ReadFile("../ratelog/ratelog.go")
-	testutil.True(t, err == nil && strings.Contains(string(b), `"`+droppedMessage+`"`),
-		"package ratelog says something else")
-	for message := range audited {
-		if message != lostMessage && !strings.Contains(code.String(), `"`+message+`"`) &&
-			!strings.Contains(code.String(), `"`+message+`: "`) {
-			t.Errorf("no line has the message %q", message)
-		}
-	}
-	refusal := regexp.MustCompile(`\.Warn\("(.*(?:refused|connection rejected|handshake failed))"`)
-	for _, m := range refusal.FindAllStringSubmatch(code.String(), -1) {
-		if _, ok := audited[m[1]]; !ok {
-			t.Errorf("%q is no record", m[1])
-		}
-	}
-}
-
-// auditing makes a log with a file of records.
-func auditing(t *testing.T, path string) (*audit, *testutil.Log, *slog.Logger) {
-	t.Helper()
-	out, a := new(testutil.Log), new(audit)
-	log := slog.New(ratelog.NewRecorder(&auditor{slog.NewTextHandler(out, nil), a}))
-	s := &Server{log: log, audit: a}
-	testutil.Must(t, s.setAudit(&config.Config{Audit: config.Audit{Path: path}}))
-	return a, out, log
-}
-
-// TestAuditFlood: of 100,000 refusals in a second the file gets few, and fewer of one address. It
-// has the number of the missing ones, and all other records.
-func TestAuditFlood(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit")
-	synctest.Test(t, func(t *testing.T) {
-		a, _, log := auditing(t, path)
-		peers := ratelog.New(log)
-		const n = 100_000
-		name := strings.Repeat("n", 223)
-		for i := range n {
-			from := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-			if i%2 == 0 {
-				from = netip.AddrFrom4([4]byte{10, 1, 1, 1})
-			}
-			peers.Peer(netip.AddrPortFrom(from, 1)).Warn("connect refused", "host", name)
-		}
-		log.Info("control request", "request", "POST /v1/reload")
-		time.Sleep(time.Minute) // in the bubble
-		a.use(nil)
-		written, one, lost, others := 0, 0, 0.0, 0
-		for _, r := range records(t, path) {
-			switch {
-			case r["outcome"] == "lost" && r["audit"] == "refusal":
-				lost += r["lines"].(float64)
-			case r["msg"] == "connect refused":
-				if written++; r["remote"] == "10.1.1.1:1" {
-					one++
-				}
-			case r["msg"] == "control request":
-				others++
-			}
-		}
-		testutil.True(t, written <= 100 && one == 10 && written+int(lost) == n && others == 1,
-			"%d records, %d of one address, %v lost, %d others", written, one, lost, others)
-		if info, err := os.Stat(path); err != nil || info.Size() > 100<<10 {
-			t.Errorf("%d bytes, %v", info.Size(), err)
-		}
-	})
-}
-
-// TestAuditSlowDisk: while the disk takes nothing, nobody waits, the pending records are bounded,
-// and every record is written or counted.
-func TestAuditSlowDisk(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit")
-	a, out, log := auditing(t, path)
-	file := a.file
-	r, w, err := os.Pipe() // it blocks after 64 KiB
-	testutil.Must(t, err)
-	testutil.Value(w.Write(make([]byte, 64<<10)))(t)
-	_ = file.f.Close()
-	file.f = w
-	const n = 30_000
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range n {
-			log.Info("control request", "request", strings.Repeat("r", 100))
-		}
-	}()
-	testutil.Receive(t, "the log does not wait for the disk", done)
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	// the log of the test itself has a copy of each line
-	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(len(out.String()))
-	testutil.True(t, grown <= 16<<20, "%d bytes are held", grown)
-	r.Close()
-	testutil.Until(t, "the log has a line for lost records", func() bool {
-		log.Info("control request")
-		return strings.Contains(out.String(), lostMessage)
-	})
-	a.use(nil)
-	written, lost := 0, 0
-	for _, r := range records(t, path) {
-		if r["msg"] == lostMessage {
-			lost += int(r["lines"].(float64))
-		} else {
-			written++
-		}
-	}
-	if written+lost < n || lost < n/2 || uint64(lost) != a.lost.Load() {
-		t.Errorf("%d records written, %d lost, of more than %d; counted %d", written, lost, n,
-			a.lost.Load())
-	}
-	testutil.Equal(t, strings.Count(out.String(), "audit records cannot be written"), 1,
-		"lines say that the disk fails")
-}
-
-// TestAuditFullDisk: a full disk is reported once and nothing waits. When there is space again,
-// records are whole lines and have the number of missing ones.
-func TestAuditFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skip("needs the right to mount: ", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
-	path, filler := filepath.Join(dir, "audit"), filepath.Join(dir, "filler")
-	a, out, log := auditing(t, path)
-	_ = os.WriteFile(filler, make([]byte, 48<<10), 0o600)
-	const n = 300
-	for range n { // 60 KB, so that one is cut off
-		log.Info("control request", "request", strings.Repeat("r", 100))
-		for len(a.file.sink.wake) > 0 {
-			runtime.Gosched()
-		}
-	}
-	await := func(text string) {
-		t.Helper()
-		testutil.Until(t, text, func() bool { return strings.Contains(out.String(), text) })
-	}
-	await("audit records cannot be written")
-	testutil.Must(t, os.Remove(filler))
-	log.Info("control request", "request", "after")
-	await(lostMessage)
-	log.Info("control request", "request", "last")
-	a.use(nil)
-	got := strings.Count(out.String(), "audit records cannot be written")
-	testutil.True(t, got == 1, "it is said %d times", got)
-	b := testutil.Value(os.ReadFile(path))(t)
-	torn, written, lost := 0, 0, 0
-	for line := range bytes.Lines(b) {
-		var r map[string]any
-		switch {
-		case json.Unmarshal(line, &r) != nil:
-			torn++
-		case r["msg"] == lostMessage:
-			lost += int(r["lines"].(float64))
-		default:
-			written++
-		}
-	}
-	if torn > 1 || lost == 0 || written+lost < n+1 || !bytes.Contains(b, []byte(`"last"`)) ||
-		uint64(lost) != a.lost.Load() {
-		t.Errorf("%d records, %d torn, %d lost of %d, %d counted", written, torn, lost, n+2,
-			a.lost.Load())
-	}
-}
-
-// TestAuditRotation: after a file was renamed, records go to it until a reload, and then to a new
-// one. A record cut off by a crash does not damage the next one.
-func TestAuditRotation(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit")
-	testutil.Must(t, os.WriteFile(path, []byte(`{"msg":"cut o`), 0o600))
-	a, _, log := auditing(t, path)
-	say := func(what, where string) {
-		t.Helper()
-		log.Info("control request", "request", what)
-		testutil.Until(t, what+" is in "+where, func() bool {
-			b, _ := os.ReadFile(where)
-			return strings.Contains(string(b), what)
-		})
-	}
-	say("first", path)
-	testutil.Must(t, os.Rename(path, path+".1"))
-	say("second", path+".1")
-	a.reopen()
-	say("third", path)
-	a.use(nil)
-	testutil.Equal(t, len(records(t, path)), 1, "records in the new file")
-	b, err := os.ReadFile(path + ".1")
-	if lines := strings.Split(string(b), "\n"); err != nil || len(lines) != 4 ||
-		lines[0] != `{"msg":"cut o` || !strings.HasSuffix(lines[1], "}") {
-		t.Errorf("%q, %v", lines, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("STATE_DIRECTORY", filepath.Dir(file))
 		}
 		if os.Getenv(hastyEnd) != "" {
-			outputPatience = time.Millisecond
+			logs.Patience = time.Millisecond
 		}
 		if err := Serve(file, "test", os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -12,7 +12,7 @@ func (s *Server) setMetrics(c *config.Config) error {
 	src := metrics.Source{
 		Source: s.source(), Version: s.opts.Version, Limits: s.target.Limits,
 		Transports: map[string]func() fabric.Usage{}, Kinds: s.recorder.Kinds,
-		AuditLost: s.audit.lost.Load, Latencies: s.latencies, Paths: s.hostMetrics,
+		AuditLost: s.audit.Lost, Latencies: s.latencies, Paths: s.hostMetrics,
 		Authentications: s.target.Authentications, Devices: s.deviceMetrics,
 		Unsaved: s.state.Failed, Expiries: s.expiries, Patience: s.usageTimeout,
 	}

@@ -46,7 +46,7 @@ func TestMissingStorage(t *testing.T) {
 	c := pendingConfig(t, filepath.Join(dir, "disk"))
 	up := make(chan uint32, 1)
 	s := started(t, Options{
-		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
+		Config: c, Log: slog.New(slog.NewTextHandler(&log, nil)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	ctx := testutil.Context(t)
@@ -126,7 +126,7 @@ func TestWrongStorageAppears(t *testing.T) {
 	c := pendingConfig(t, path)
 	up := make(chan uint32, 1)
 	s := started(t, Options{
-		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
+		Config: c, Log: slog.New(slog.NewTextHandler(&log, nil)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	made := filepath.Join(t.TempDir(), "mount") // at once, or the target creates the file

@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
@@ -39,10 +40,12 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	}
 	level := new(slog.LevelVar)
 	level.Set(c.Log.Level)
-	log, closeLog := openLog(c.Log.JSON, level, stderr)
+	log, closeLog := logs.Open(c.Log.JSON, level, stderr)
 	defer closeLog()
-	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
-	defer announced.close(outputPatience)
+	announced := logs.NewSink(stdout, func(lines int) {
+		log.Warn("output was dropped", "lines", lines)
+	})
+	defer announced.Close(logs.Patience)
 	// Writing to a closed pipe is an error of the log and does not end the program.
 	signal.Ignore(syscall.SIGPIPE)
 	// Before anything is started, so that an early signal ends in an orderly stop, too.
@@ -83,7 +86,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	if err == nil {
 		d := program{server: s, log: log, out: announced}
 		if c.Log.JSON {
-			d.out = lines{log}
+			d.out = logs.Lines{Logger: log}
 		}
 		err = d.run(signals, hangups, up, failed)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
@@ -95,7 +96,7 @@ type Options struct {
 type Server struct {
 	opts       Options
 	log        *slog.Logger
-	audit      *audit
+	audit      *logs.Audit
 	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for lines that peers can cause at will
 	started    time.Time
@@ -134,8 +135,8 @@ type Server struct {
 
 // NewServer makes a server that opens nothing before Start.
 func NewServer(opts Options) *Server {
-	audit := new(audit)
-	recorder := ratelog.NewRecorder(&auditor{opts.Log.Handler(), audit})
+	audit := new(logs.Audit)
+	recorder := ratelog.NewRecorder(audit.Handler(opts.Log.Handler()))
 	log := slog.New(recorder)
 	s := &Server{
 		opts: opts, log: log, audit: audit, recorder: recorder,
@@ -324,7 +325,7 @@ func (s *Server) Reload(by ...any) ([]config.Change, error) { return s.engine.Re
 
 // reloading prepares a reload of a configuration; c is nil if it cannot be loaded.
 func (s *Server) reloading(c *config.Config) error {
-	s.audit.reopen()
+	s.audit.Reopen()
 	if c == nil {
 		return nil
 	}
@@ -410,6 +411,6 @@ func (s *Server) stop() error {
 	if s.state != nil {
 		errs = append(errs, s.state.Close())
 	}
-	s.audit.use(nil)
+	s.audit.Close()
 	return errors.Join(errs...)
 }

@@ -169,7 +169,7 @@ func TestRDMANotBuilt(t *testing.T) {
 	c := parse(t,
 		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
 	s := started(t, Options{
-		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Verbs: noRDMA{},
+		Config: c, Log: slog.New(slog.NewTextHandler(&log, nil)), Verbs: noRDMA{},
 	})
 	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 0 {
 		t.Errorf("up %v, waiting %v: want one and none", a.up, a.waiting)

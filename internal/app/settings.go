@@ -48,3 +48,12 @@ func (s *Server) updateRDMA(c *config.Config) error {
 	}
 	return nil
 }
+
+// setAudit writes records to the file that a configuration names.
+func (s *Server) setAudit(c *config.Config) error {
+	if err := s.audit.Open(c.Audit.Path, s.log); err != nil {
+		return c.Problem("audit.path", err.Error(),
+			"The target must be able to create the file and to write to it.")
+	}
+	return nil
+}

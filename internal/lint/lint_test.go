@@ -40,7 +40,8 @@ var allowed = map[string][]string{
 		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
 		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "internal/check", "internal/engine", "internal/mem", "internal/reactor",
+		"backend", "internal/check", "internal/engine", "internal/logs", "internal/mem",
+		"internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/observed", "internal/ratelog", "internal/rates",
@@ -150,6 +151,7 @@ var allowed = map[string][]string{
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},
+	"internal/logs":      {"internal/state"},
 	"internal/listeners": {
 		"config", "fabric", "fabric/rdma/verbs", "internal/control", "internal/doctor",
 		"internal/mdns", "internal/netif", "internal/observed", "internal/ratelog",

@@ -1,4 +1,4 @@
-package app
+package logs
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
@@ -83,16 +82,23 @@ func markOf(line *slog.Record) (auditMark, bool) {
 // level of the log.
 type auditor struct {
 	slog.Handler
-	*audit
+	*Audit
 }
 
-// audit is the state shared by auditors. Any goroutine may use it.
-type audit struct {
+// Audit marks the records of a log and writes them to a file. Any goroutine may use it. Its zero
+// value has no file.
+type Audit struct {
 	lost atomic.Uint64 // records that are not in the file
 
 	mu   sync.RWMutex // never held while writing
 	file *auditFile   // nil: no file
 }
+
+// Handler returns a handler that passes on lines, with their marks, to next.
+func (a *Audit) Handler(next slog.Handler) slog.Handler { return &auditor{next, a} }
+
+// Lost returns the number of records that are not in the file.
+func (a *Audit) Lost() uint64 { return a.lost.Load() }
 
 // Enabled implements slog.Handler.
 func (a *auditor) Enabled(ctx context.Context, level slog.Level) bool {
@@ -118,16 +124,16 @@ func (a *auditor) Handle(ctx context.Context, line slog.Record) error {
 
 // WithAttrs implements slog.Handler. Records in the file do not have these attributes.
 func (a *auditor) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &auditor{a.Handler.WithAttrs(attrs), a.audit}
+	return &auditor{a.Handler.WithAttrs(attrs), a.Audit}
 }
 
 // WithGroup implements slog.Handler.
 func (a *auditor) WithGroup(name string) slog.Handler {
-	return &auditor{a.Handler.WithGroup(name), a.audit}
+	return &auditor{a.Handler.WithGroup(name), a.Audit}
 }
 
-// reopen makes the next record open the file again, since it may have been renamed.
-func (a *audit) reopen() {
+// Reopen makes the next record open the file again, since it may have been renamed.
+func (a *Audit) Reopen() {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if a.file != nil {
@@ -136,7 +142,7 @@ func (a *audit) reopen() {
 }
 
 // use writes records to another file, nil for none, and closes the previous one.
-func (a *audit) use(file *auditFile) {
+func (a *Audit) use(file *auditFile) {
 	a.mu.Lock()
 	old := a.file
 	a.file = file
@@ -146,27 +152,29 @@ func (a *audit) use(file *auditFile) {
 	}
 }
 
-// setAudit writes records to the file that a configuration names. A full disk is no error.
-func (s *Server) setAudit(c *config.Config) error {
-	path := c.Audit.Path
-	if now := s.audit.file; now != nil && now.path == path { // only setAudit changes it
+// Open writes records to the file at path from now on, "" for none. A full disk is no error.
+// Failures to write are logged. One goroutine at a time calls Open and Close.
+func (a *Audit) Open(path string, log *slog.Logger) error {
+	if a.file != nil && a.file.path == path {
 		return nil
 	}
 	if path == "" {
-		s.audit.use(nil)
+		a.Close()
 		return nil
 	}
 	f, err := openAudit(path)
 	if err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return c.Problem("audit.path", err.Error(),
-			"The target must be able to create the file and to write to it.")
+		return err
 	}
-	file := &auditFile{path: path, log: s.log, total: &s.audit.lost, f: f}
-	file.sink = newSink(file, file.lose)
+	file := &auditFile{path: path, log: log, total: &a.lost, f: f}
+	file.sink = NewSink(file, file.lose)
 	file.records = slog.NewJSONHandler(file.sink, nil)
-	s.audit.use(file)
+	a.use(file)
 	return nil
 }
+
+// Close writes the remaining records and closes the file.
+func (a *Audit) Close() { a.use(nil) }
 
 // auditFile is an open file of records. Nobody waits for it: records for which there is no room in
 // the sink, or on the disk, are counted, and a record has their number.
@@ -174,7 +182,7 @@ type auditFile struct {
 	path    string
 	log     *slog.Logger
 	total   *atomic.Uint64
-	sink    *sink
+	sink    *Sink
 	records slog.Handler // writes to sink
 	renamed atomic.Bool
 
@@ -238,7 +246,7 @@ func (a *auditFile) append(records []byte) (err error) {
 
 // close writes the remaining records. If the file does not take them in time, it stays open.
 func (a *auditFile) close() {
-	a.sink.close(outputPatience)
+	a.sink.Close(Patience)
 	select {
 	case <-a.sink.ended:
 		if a.f != nil {
