@@ -107,7 +107,8 @@ func TestFollowTrace(t *testing.T) {
 		for _, q := range r.trace(tr) {
 			seen += q.Missed + uint64(len(q.Commands))
 			testutil.True(t, len(q.Commands) <= observe.TraceDepth &&
-				q.Missed > 0 == (n > observe.TraceDepth), "%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
+				q.Missed > 0 == (n > observe.TraceDepth),
+				"%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
 		}
 		if want += uint64(n); seen != want {
 			t.Errorf("%d of %d commands", seen, want)
