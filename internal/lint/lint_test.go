@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"nvme/auth": {},
 	"nvme/target": {
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/association",
-		"nvme/target/authn",
+		"nvme/target/authn", "nvme/target/compound",
 		"nvme/target/discovery", "nvme/target/observe", "nvme/target/qos",
 		"nvme/target/reservation", "fabric", "backend", "backend/marks", "internal/list",
 		"internal/mem",
@@ -62,7 +62,10 @@ var allowed = map[string][]string{
 	"nvme/target/ana":         {"nvme"},
 	"nvme/target/association": {"fabric", "nvme", "nvme/target/admin"},
 	"nvme/target/authn":       {"internal/turns", "nvme/auth"},
-	"nvme/target/discovery":   {"fabric", "nvme"},
+	"nvme/target/compound": {
+		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme",
+	},
+	"nvme/target/discovery": {"fabric", "nvme"},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/observed", "internal/subnet",
 		"nvme",

@@ -84,14 +84,13 @@ func (s *session) abort(cid uint16) bool {
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:
-		c.compound.status = nvme.AbortRequested
-		c.compound.abort(h)
+		c.compound.Abort(nvme.AbortRequested)
 	case c.ch == nil:
 		return false // no device is involved
-	case c.ch.withdraw(&c.io):
+	case c.ch.Withdraw(&c.io):
 		h.finish(c, 0, nvme.AbortRequested)
 	default:
-		c.ch.cancel(&c.io)
+		c.ch.Cancel(&c.io)
 	}
 	h.process() // a canceled IO may be back already
 	done := c.req == nil && r.CQE.Status() == nvme.AbortRequested

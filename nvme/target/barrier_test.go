@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
 // barrierTest has a host b with queues on all three reactors, of which two have a channel, and a
@@ -76,7 +77,7 @@ func (p *barrierTest) hold(c *fabrictest.Command) {
 
 // lock locks block 8.
 func (p *barrierTest) lock(onHeld func()) *rangeLock {
-	l := &rangeLock{h: p.raw[0], ns: p.ns, owner: new(compound), off: 8 * 512, len: 512}
+	l := &rangeLock{h: p.raw[0], ns: p.ns, owner: new(compound.Compound), off: 8 * 512, len: 512}
 	l.onHeld = onHeld
 	p.ns.locks.push(l, subnet.Owner{})
 	p.ns.setLock(l)
@@ -130,7 +131,7 @@ var barrierUsers = []barrierUser{
 			l := p.lock(func() { p.done = true })
 			p.end = func() {
 				p.until("the lock is held", func() bool { return p.done })
-				l.release()
+				l.Release()
 			}
 		},
 	},
@@ -168,7 +169,7 @@ var barrierIOs = []struct {
 	}},
 	{"held", func(p *barrierTest) {
 		if p.user.name == "late write" {
-			p.undo = p.lock(func() {}).release
+			p.undo = p.lock(func() {}).Release
 		} else {
 			p.stick()
 			p.b.io[1].HangUp()
@@ -213,7 +214,7 @@ var barrierEvents = []struct {
 		p.end = func() {
 			end()
 			p.until("the lock is held", func() bool { return l.held })
-			l.release()
+			l.Release()
 		}
 	}},
 	{"new channel", func(p *barrierTest) {
@@ -309,7 +310,7 @@ func TestLockOfGivenUp(t *testing.T) {
 		p.w.Advance(50 * time.Second) // discards have more time
 		testutil.True(t, p.done, "the lock waits for what was given up")
 		p.dev.Release()
-		l.release()
+		l.Release()
 		p.w.Settle()
 		p.nothingLeft()
 	}

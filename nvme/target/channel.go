@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -100,7 +101,7 @@ type channelNodes struct {
 // than 2*batchSize. The other channels come first in the next Poll.
 func (h *Handler) Poll(budget int) int {
 	n := h.gate.Poll()
-	n += h.takeTurns()
+	n += h.compounds.Poll()
 	most := pollMost
 	if h.arming { // Poll would disarm them
 		most, h.arming = 0, false
@@ -135,7 +136,7 @@ func (h *Handler) Poll(budget int) int {
 // idle one that refused an IO must be offered it again. It arms at most pollMost channels: if
 // others are left it returns false, and goes on unless something happens before.
 func (h *Handler) Arm() bool {
-	if h.gate.Ready() || !h.turns.Empty() {
+	if h.gate.Ready() || h.compounds.Ready() {
 		return false
 	}
 	for range pollMost {
@@ -294,8 +295,8 @@ func (ch *channel) done(io *backend.IO) {
 		default:
 			ch.h.finish(o, 0, st)
 		}
-	case *compoundIO:
-		o.c.ioDone(ch.h, o, st)
+	case *compound.IO:
+		o.Done(st)
 	}
 }
 
@@ -390,16 +391,16 @@ func ownerSession(io *backend.IO) *session {
 		if o.req != nil {
 			return o.s
 		}
-	case *compoundIO:
-		if o.c.cmd != nil {
-			return o.c.cmd.s
+	case *compound.IO:
+		if c, ok := o.Compound.Command.(*cmd); ok {
+			return c.s
 		}
 	}
 	return nil
 }
 
-// withdraw takes back an IO that the device has not seen. It returns false if the device has it.
-func (ch *channel) withdraw(io *backend.IO) bool {
+// Withdraw takes back an IO that the device has not seen. It returns false if the device has it.
+func (ch *channel) Withdraw(io *backend.IO) bool {
 	if io.On == nil || ch.has(io) {
 		return false
 	}
@@ -407,8 +408,8 @@ func (ch *channel) withdraw(io *backend.IO) bool {
 	return true
 }
 
-// cancel asks the device to give an IO back that is no longer wanted.
-func (ch *channel) cancel(io *backend.IO) {
+// Cancel asks the device to give an IO back that is no longer wanted.
+func (ch *channel) Cancel(io *backend.IO) {
 	if d, ok := ch.dev.(backend.Canceler); ok {
 		d.Cancel(io)
 		ch.h.schedule(ch) // it may be back already

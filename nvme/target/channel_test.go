@@ -66,7 +66,7 @@ func TestChannelSteps(t *testing.T) {
 		visited++
 	}
 	testutil.True(t, visited == room, "%d IOs are looked at, the device has %d", visited, room)
-	testutil.True(t, !ch.withdraw(ios[0]) && ch.withdraw(ios[room]) && !ch.withdraw(ios[room]),
+	testutil.True(t, !ch.Withdraw(ios[0]) && ch.Withdraw(ios[room]) && !ch.Withdraw(ios[room]),
 		"an IO of the device was withdrawn, or one that waits was not")
 	next := 0
 	for next < waiting {

@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
 // The limits of a Copy command (NVM section 4.1.5.1): MSRC ranges, MSSRL blocks in each of them,
@@ -59,7 +60,7 @@ func executeCopy(h *Handler, c *cmd) {
 	if h.postpones(c) {
 		return
 	}
-	v := &move{then: thenCopy, flags: c.io.Flags}
+	v := &compound.Read{Then: compound.Copy, Flags: c.io.Flags}
 	data := mem.NewCursor(c.req.Segs, 0)
 	total := uint64(0)
 	for range c.req.SQE.Copy().Ranges() {
@@ -74,63 +75,65 @@ func executeCopy(h *Handler, c *cmd) {
 			h.finishAs(c, 0, st) // nothing of range 0 was copied
 			return
 		}
-		v.from = append(v.from, x)
+		v.From = append(v.From, x)
 	}
 	if st := c.copyDestination(v, total); !st.OK() {
 		h.finishAs(c, 0, st)
 		return
 	}
-	v.failed = len(v.from)
-	h.startMove(c, v).advance(h)
+	h.newCompound(c)
+	h.read(c, v)
 }
 
 // copySource finds and checks a source range.
-func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
+func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 	h, ch, sqe := c.s.h, c.ch, &c.req.SQE
 	if sqe.Copy().Format() == nvme.CopyNamespaces {
 		if r.FastOnly() {
-			return extent{}, copyNotFast
+			return compound.Extent{}, copyNotFast
 		}
 		ns := c.s.ctrl.namespace(r.SNSID())
 		if ns == nil {
-			return extent{}, noNamespace(r.SNSID())
+			return compound.Extent{}, noNamespace(r.SNSID())
 		}
 		if ch = h.channel(ns); ch == nil {
 			if ch = h.openChannel(ns); ch == nil {
-				return extent{}, inactiveNamespace // it is being removed
+				return compound.Extent{}, inactiveNamespace // it is being removed
 			}
 		}
 	}
 	if st := c.s.port.ana.Load().Of(ch.ns.anaGroup()).Status(); !st.OK() {
-		return extent{}, st
+		return compound.Extent{}, st
 	}
 	if a := ch.access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
-		return extent{}, reservationConflict
+		return compound.Extent{}, reservationConflict
 	}
 	g, n := ch.ns.geo.Load(), uint64(r.Blocks())
 	switch {
 	case g.unready:
-		return extent{}, notReady
+		return compound.Extent{}, notReady
 	case g.shift != c.ch.ns.geo.Load().shift, ch != c.ch && ch.ns.cfg.Load().limiter != nil:
-		return extent{}, copyIncompatible // reads do not wait at a limit of another namespace
+		return compound.Extent{}, copyIncompatible // reads do not wait at limits of others
 	case n > uint64(g.mssrl()):
-		return extent{}, copyTooLarge
+		return compound.Extent{}, copyTooLarge
 	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():
-		return extent{}, outOfRange
+		return compound.Extent{}, outOfRange
 	}
-	return extent{ch, int64(r.SLBA() << g.shift), int64(n << g.shift)}, nvme.Success
+	return compound.Extent{
+		Channel: ch, Off: int64(r.SLBA() << g.shift), Len: int64(n << g.shift),
+	}, nvme.Success
 }
 
 // copyDestination checks where the ranges are copied to.
-func (c *cmd) copyDestination(v *move, total uint64) nvme.Status {
+func (c *cmd) copyDestination(v *compound.Read, total uint64) nvme.Status {
 	g, slba := c.ch.ns.geo.Load(), c.req.SQE.SLBA()
 	if slba >= g.blocks || total > g.blocks-slba {
 		return outOfRange
 	}
-	v.to = int64(slba << g.shift)
-	end := v.to + int64(total<<g.shift)
-	for _, x := range v.from {
-		if x.ch == c.ch && x.off < end && v.to < x.off+x.len {
+	v.To = int64(slba << g.shift)
+	end := v.To + int64(total<<g.shift)
+	for _, x := range v.From {
+		if x.Channel == c.ch && x.Off < end && v.To < x.Off+x.Len {
 			return copyOverlaps
 		}
 	}

@@ -57,31 +57,32 @@ func TestFlushPreempted(t *testing.T) {
 		closeLast(t, dev)
 		list := slices.Repeat([]backend.Device{dev}, int(last))
 		at := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-		nsid := last
-		if kind == "done" {
+		nsid, reactors := last, 2
+		switch kind {
+		case "done":
 			nsid = 1
+		case "postponed":
+			reactors = 1 // of all its commands
 		}
 		list[nsid-1] = at
-		r := newHarness(t, 2, subsystemOf(testSub, list...))
-		a, b := r.numbered(0, 1), r.numbered(1, 1)
+		r := newHarness(t, reactors, subsystemOf(testSub, list...))
+		a, b := r.numbered(0, 1), r.numbered(1, 5)
 		r.ok(a.io[0], withNSID(register(1), nsid))
 		r.ok(b.io[0], withNSID(register(2), nsid))
 		r.ok(b.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
 		at.take()
 		dev.Hold(nil)
-		h := r.raw[1]
 		if kind == "postponed" {
-			h.inUse = mostCompounds
-			h.sessions.At(0).host.payer.compounds++
+			for i := range 2 * mostCompounds / 3 {
+				r.send(b.io[i/100], rw(nvme.NVMVerify, 1, 0, 1, nil))
+			}
 		}
-		flush := r.send(b.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+		flush := r.send(b.io[4], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 		r.w.Settle()
 		c := withNSID(preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive), nsid)
 		r.ok(a.io[0], c)
 		if kind == "postponed" {
 			testutil.MustTrue(t, flush.Done, "the flush is still postponed")
-			h.inUse = 0
-			h.sessions.At(0).host.payer.compounds--
 		}
 		dev.Release()
 		want, ios := nvme.AbortedPreempt, 0

@@ -145,13 +145,16 @@ func (r *fenceRound) exclude(c *cmd) bool {
 		return c.ch == ch && c.executing && r.excludeIO(&c.io, aborted)
 	}
 	found := false
-	for i := range m.ios {
-		if o := &m.ios[i]; c.compound == m && o.ch == ch && r.excludeIO(&o.IO, aborted) {
+	for o := range m.IOs() {
+		if c.compound != m {
+			break // it has ended
+		}
+		if o.Channel == ch && r.excludeIO(&o.IO, aborted) {
 			found = true
 		}
 	}
 	if aborted && c.compound == m && c.uses(ch) {
-		m.refuse(ch.h, nvme.AbortedPreempt)
+		m.Refuse(nvme.AbortedPreempt)
 		found = true
 	}
 	return found
@@ -163,7 +166,7 @@ func (r *fenceRound) excludeIO(io *backend.IO, aborted bool) bool {
 	switch {
 	case !aborted && !r.excludes(io):
 		return false
-	case ch.withdraw(io):
+	case ch.Withdraw(io):
 		io.Err = errPreempted
 		ch.done(io)
 	case ch.has(io):
@@ -173,7 +176,7 @@ func (r *fenceRound) excludeIO(io *backend.IO, aborted bool) bool {
 		}
 		if aborted && !x.aborted {
 			x.aborted = true
-			ch.cancel(io)
+			ch.Cancel(io)
 		}
 	default:
 		return false
@@ -224,25 +227,10 @@ var preemptedOp = op{
 // uses reports whether a command reads or writes through a channel, or will flush it with the other
 // namespaces of its subsystem.
 func (c *cmd) uses(ch *channel) bool {
-	m := c.compound
-	switch {
-	case c.flushesAll():
-		return m == nil || m.willFlush(ch.ns)
-	case m == nil:
-		return c.ch == ch
+	if m := c.compound; m != nil {
+		return m.Uses(ch)
 	}
-	return m.ch == ch || m.move != nil &&
-		slices.ContainsFunc(m.move.from, func(x extent) bool { return x.ch == ch })
-}
-
-// refuse makes the compound begin nothing more. It ends when devices have nothing of it.
-func (m *compound) refuse(h *Handler, st nvme.Status) {
-	if m.status.OK() {
-		m.status = st
-	}
-	if m.outstanding == 0 {
-		m.advance(h)
-	}
+	return c.flushesAll() || c.ch == ch
 }
 
 // endFences ends the fences that wait for nothing any more, in their order: later fences wait for

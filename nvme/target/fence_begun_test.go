@@ -70,12 +70,12 @@ func TestPreemptDuringCopy(t *testing.T) {
 				a, b := p.hosts(r)
 				r.ok(b.io[0], rw(nvme.NVMWrite, 1, 100, 8, fill(9, 4096)))
 				var from []source
-				for i := range 2 * moveWidth {
+				for i := range 2 * readWidth {
 					from = append(from, source{slba: uint64(100 + i), blocks: 1})
 				}
 				dev.Hold(opIs(op))
 				c := r.send(b.io[0], copyTo(200, nvme.CopyRanges, from...))
-				r.until("the device has its part", func() bool { return dev.Held() == moveWidth })
+				r.until("the device has its part", func() bool { return dev.Held() == readWidth })
 				done := p.start(r, a)
 				if p.abort || op == backend.OpWrite {
 					testutil.True(t, !done.Done, "the preempt is done")
@@ -87,7 +87,7 @@ func TestPreemptDuringCopy(t *testing.T) {
 				r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
 				first := 0
 				if op == backend.OpWrite { // the device had them before
-					first = moveWidth
+					first = readWidth
 				}
 				rest := r.blocks(a.io[0], uint64(200+first), uint32(len(from)-first))
 				testutil.True(t, bytes.Equal(rest, make([]byte, len(rest))), "the copy went on")

@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -26,15 +27,8 @@ type owner struct {
 	key       subnet.Owner
 	hosts     int              // hostShares that count for it
 	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
-	compounds int              // that count for it
-	stuck     int              // compounds that were given up, and that devices still have
-	postponed list.List[cmd]   // until it may have another one
-	resumes   bool             // some of these are executed, or will be in a turn of their own
 	entries   int              // of latencies, of connected hosts
-
-	turns list.List[flow]  // with work that waits for its turn
-	turn  list.Node[owner] // in Handler.turns while there are any
-	left  int64            // of its turn, in bytes
+	compound.Owner
 }
 
 // hostShare is the state on one reactor of a host that is connected to a subsystem. All queues with
@@ -164,7 +158,7 @@ func (s *session) flowTo(ch *channel) *flow {
 	if more := slot + 1 - len(t.flows); more > 0 {
 		t.flows = append(t.flows, make([]*flow, more)...)
 	}
-	f := &flow{Flow: t.admin, host: t, ch: ch}
+	f := &flow{Flow: t.admin, host: t, ch: ch, turns: compound.NewFlow(&t.payer.Owner)}
 	f.Namespace = &ch.share
 	f.latency = s.h.latency.Join(t.nqn, &t.payer.entries, &ch.ns.name)
 	t.flows[slot] = f
@@ -196,9 +190,5 @@ type flow struct {
 	place     list.Place      // in Handler.flows
 	ofChannel list.Node[flow] // in channel.flows
 	latency   *observe.Entry
-
-	work        list.List[compound]   // that may begin something, in the order of their turns
-	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half
-	turn        list.Node[flow]       // in owner.turns
-	outstanding int64                 // work that was begun and has not ended, in bytes
+	turns     compound.Flow
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -45,9 +46,9 @@ type Handler struct {
 	shares
 	channelLists
 	completions
-	compoundPool
-	latency observe.Latencies
-	gate    *qos.Gate
+	latency   observe.Latencies
+	gate      *qos.Gate
+	compounds *compound.Pool
 	arms
 	walkLists
 
@@ -66,6 +67,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
 		arms:   arms{armRound: 1},
 	}
+	h.compounds = compound.NewPool(compound.Config{
+		Now: func() int64 { return h.loop.Now() }, Post: h.post, Memory: cfg.Memory,
+		Resume: h.resumePostponed,
+	})
 	h.gate = qos.NewGate(cfg.Loop.Now, h.after, h.steps, h.admit)
 	h.latency = observe.NewLatencies(cfg.Loop)
 	h.delayed = delayList{

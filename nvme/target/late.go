@@ -86,14 +86,12 @@ func (c *cmd) lateWrites(before int64, fn func(*channel, *backend.IO)) {
 		}
 	}
 	switch {
-	case !c.executing || c.since == 0:
+	case !c.executing || c.began() == 0:
 	case c.compound == nil:
 		find(c.ch, &c.io, c.since)
 	default:
-		for i := range c.compound.ios {
-			if o := &c.compound.ios[i]; o.ch != nil {
-				find(o.ch, &o.IO, o.since)
-			}
+		for o := range c.compound.IOs() {
+			find(o.Channel.(*channel), &o.IO, o.Since)
 		}
 	}
 }

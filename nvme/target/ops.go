@@ -77,9 +77,9 @@ type limitGate uint8
 
 const (
 	limitNone limitGate = iota
-	limitOne            // one command, and for each further range another; see compound.isPaid
+	limitOne            // one command, and for each further range another; see package compound
 	limitData           // one command, with its blocks
-	// limitParts: one command, and for each part of its blocks another; see compound.isPaid
+	// limitParts: one command, and for each part of its blocks another; see package compound
 	limitParts
 	// limitPieces: a command for each piece, with its blocks, the first one when it begins
 	limitPieces

@@ -6,16 +6,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
 // rangeLock keeps writes to some blocks of a namespace from its device, on every reactor, while a
 // fused Compare and Write is carried out there:
 //
-//	acquire  waits for the locks before it, and is then set on every reactor that has a channel
+//	Acquire  waits for the locks before it, and is then set on every reactor that has a channel
 //	setLock  from now on writes to the blocks are held; when the device has none of them any more,
 //	         the reactor has drained
 //	held     every reactor has: nobody else changes the blocks
-//	release  the writes go on, and the next lock is set
+//	Release  the writes go on, and the next lock is set
 //
 // Reads need no lock: the write of the pair is no larger than a racing read sees untorn. Flushes
 // need none either. If a device does not answer, the lock is not held: the pair times out as any
@@ -23,9 +24,10 @@ import (
 type rangeLock struct {
 	h      *Handler // of the pair
 	ns     *namespace
-	owner  *compound // its writes pass
-	off    int64     // bytes
-	len    int64     // bytes
+	owner  *compound.Compound // its writes pass
+	host   subnet.Owner
+	off    int64 // bytes
+	len    int64 // bytes
 	onHeld func()
 	// acquired, held and released belong to the reactor of h. A lock may be released before it is
 	// held.
@@ -88,16 +90,15 @@ func (q *rangeLocks) pop() *rangeLock {
 	return l
 }
 
-// acquire begins to acquire the lock, once. onHeld is called on the reactor of the lock when it is
-// held.
-func (l *rangeLock) acquire() {
-	if l.acquired {
-		return
+// Acquire implements compound.Lock. onHeld is called on the reactor of the lock when it is held.
+func (l *rangeLock) Acquire() bool {
+	if !l.acquired {
+		l.acquired = true
+		if l.ns.locks.push(l, l.host) {
+			l.ns.setLock(l)
+		}
 	}
-	l.acquired = true
-	if l.ns.locks.push(l, l.owner.cmd.s.host.payer.key) {
-		l.ns.setLock(l)
-	}
+	return l.held
 }
 
 // setLock makes l, nil for none, the lock of the namespace, in place of the one before.
@@ -137,8 +138,9 @@ func (l *rangeLock) nowHeld() {
 	l.onHeld()
 }
 
-// release ends the lock, now or as soon as it is held. Reactor of the lock.
-func (l *rangeLock) release() {
+// Release implements compound.Lock: it ends the lock, now or as soon as it is held. Reactor of the
+// lock.
+func (l *rangeLock) Release() {
 	l.released = true
 	if l.held {
 		l.unlock()
@@ -161,7 +163,7 @@ func (l *rangeLock) covers(io *backend.IO) bool {
 
 // blocks implements blocker.
 func (l *rangeLock) blocks(io *backend.IO) bool {
-	if o, ok := io.Owner.(*compoundIO); ok && o.c == l.owner {
+	if o, ok := io.Owner.(*compound.IO); ok && o.Compound == l.owner {
 		return false
 	}
 	return l.covers(io)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
 // A device self-test reads namespaces in the background, as Verify commands of the host would that
@@ -22,7 +23,7 @@ const (
 	// the read before, if that took longer.
 	selfTestPause = int64(1e6)
 	// selfTestRate is the number of bytes read in a second, if a read takes as long as the pause.
-	selfTestRate = uint64(moveChunk) * 1e9 / uint64(2*selfTestPause)
+	selfTestRate = uint64(compound.Chunk) * 1e9 / uint64(2*selfTestPause)
 	// selfTestSample is how many chunks a short test reads.
 	selfTestSample = 1024
 	// selfTestShort is how long a short test goes on, in nanoseconds: it has two minutes (Base
@@ -112,7 +113,7 @@ func (t *selfTest) start(c *controller, code nvme.SelfTestCode, list []*namespac
 
 // chunks is the number of chunks of a namespace.
 func (g *geometry) chunks() uint64 {
-	return (g.blocks<<g.shift + uint64(moveChunk) - 1) / uint64(moveChunk)
+	return (g.blocks<<g.shift + uint64(compound.Chunk) - 1) / uint64(compound.Chunk)
 }
 
 // pause lets the test go on later, unless a read of an earlier one does that when it returns.
@@ -157,7 +158,7 @@ func (t *selfTest) advance() {
 // read reads a chunk of the namespace.
 func (t *selfTest) read(g *geometry, chunk uint64) {
 	c, h := t.cmd, t.c.h
-	blocks := uint64(moveChunk) >> g.shift
+	blocks := uint64(compound.Chunk) >> g.shift
 	slba := chunk * blocks
 	t.req.Reset()
 	t.req.SQE.SetNSID(t.nsids[t.index])
@@ -252,7 +253,7 @@ func selfTestPage(c *controller, _ *nvme.SQE) admin.Reply {
 func (c *controller) selfTestMinutes() uint16 {
 	var size uint64
 	for _, ns := range c.namespaces() {
-		size += ns.geo.Load().chunks() * uint64(moveChunk)
+		size += ns.geo.Load().chunks() * uint64(compound.Chunk)
 	}
 	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))
 }

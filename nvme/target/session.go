@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -125,13 +126,13 @@ type cmd struct {
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()
-	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
-	compound *compound      // carries the command out, if that takes several IOs
-	changing *awaitedChange // as awaiting, for a change of reservations
-	awaiting *awaiting      // the wait of the command; nil if it does not wait
-	delayed  list.Node[cmd] // on the list of delays
-	delays   *delayList     // nil: the command is not delayed
-	due      int64          // when that ends
+	capsule  mem.Allocation     // a copy of in-capsule data, see copyCapsule
+	compound *compound.Compound // carries the command out, if that takes several IOs
+	changing *awaitedChange     // as awaiting, for a change of reservations
+	awaiting *awaiting          // the wait of the command; nil if it does not wait
+	delayed  list.Node[cmd]     // on the list of delays
+	delays   *delayList         // nil: the command is not delayed
+	due      int64              // when that ends
 
 	limitWait
 }
@@ -140,8 +141,8 @@ type cmd struct {
 type limitWait struct {
 	flow      *flow // of the channel
 	atLimit   qos.Waiter
-	admitted  bool           // the command has waited, and is prepared anew
-	postponed list.Node[cmd] // in owner.postponed
+	admitted  bool // the command has waited, and is prepared anew
+	postponed compound.Postponed
 }
 
 func (c *cmd) isConnect() bool {

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
 // Refusals that a retry of the same command would meet again.
@@ -32,10 +33,7 @@ func noNamespace(nsid uint32) nvme.Status {
 	return inactiveNamespace
 }
 
-// notReady is the status of commands for storage that is offline or does not answer. Hosts retry,
-// on another path if they have one, until it is back (Base section 4.2.3.4, 00h), where Namespace
-// Not Ready would make them fail after a few attempts.
-const notReady = nvme.InternalPathError
+const notReady = compound.NotReady
 
 // ioErrors is the only place where errors of devices become statuses, and reasons, by which they
 // are counted. The first error that matches decides. A status that a retry or another path may

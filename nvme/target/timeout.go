@@ -1,6 +1,9 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/backend"
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+)
 
 // The steps for a command at a device that does not answer:
 //
@@ -35,7 +38,7 @@ func (h *Handler) startTimeouts() {
 
 // stopTimeoutsIfIdle stops the timer if no channel is left.
 func (h *Handler) stopTimeoutsIfIdle() {
-	if h.moves > 0 || h.opened > 0 || h.stopTimeouts == nil {
+	if h.compounds.Reading() || h.opened > 0 || h.stopTimeouts == nil {
 		return
 	}
 	if h.timeoutsLeft = false; !h.timeouts.node.Listed() {
@@ -60,7 +63,8 @@ func (h *Handler) checkTimeouts() {
 // checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is
 // slow becomes a late write.
 func (h *Handler) checkTimeout(c *cmd) bool {
-	if !c.executing || c.since == 0 {
+	since := c.began()
+	if !c.executing || since == 0 {
 		return false
 	}
 	s, now, slow := c.s, h.loop.Now(), false
@@ -70,14 +74,14 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 	if slow {
 		h.holdLate(s, now-slowWrite)
 	}
-	if now-c.since >= watchdogAfter {
-		s.watchdog(now - c.since)
+	if now-since >= watchdogAfter {
+		s.watchdog(now - since)
 	}
 	expired := s.isOver() && now-s.closedAt >= closeGrace || c.timedOut(now)
 	if expired {
 		h.giveUp(c)
 	}
-	h.timeoutsLeft = h.timeoutsLeft || s.cmds[c.i].since != 0
+	h.timeoutsLeft = h.timeoutsLeft || s.cmds[c.i].began() != 0
 	return slow || expired
 }
 
@@ -87,14 +91,13 @@ func (c *cmd) timedOut(now int64) bool {
 	if m == nil {
 		return c.ch.ns.timesOut(c.io.Op, now-c.since)
 	}
-	for i := range m.ios {
-		o := &m.ios[i]
-		if o.ch != nil && o.ch.ns.timesOut(o.Op, now-o.since) {
+	for o := range m.IOs() {
+		if o.Channel.(*channel).ns.timesOut(o.Op, now-o.Since) {
 			return true
 		}
 	}
-	// A move times out also while it waits for something else, but not for its turn.
-	return m.move != nil && m.outstanding == 0 && m.ch.ns.timesOut(backend.OpRead, now-c.since)
+	// It times out also while it waits for something else, but not for its turn.
+	return m.Waits() && c.ch.ns.timesOut(backend.OpRead, now-m.Since)
 }
 
 // timesOut reports whether an operation may not take so long, in nanoseconds.
@@ -111,11 +114,11 @@ func (ns *namespace) timesOut(op backend.Op, took int64) bool {
 // outstanding until the device is done.
 func (h *Handler) giveUp(c *cmd) {
 	if m := c.compound; m != nil {
-		m.giveUp(h)
+		giveUp(m)
 		return
 	}
 	ch := c.ch
-	if ch.withdraw(&c.io) {
+	if ch.Withdraw(&c.io) {
 		ch.ns.timedOut()
 		h.finish(c, 0, notReady)
 		return
@@ -124,7 +127,7 @@ func (h *Handler) giveUp(c *cmd) {
 	if len(c.capsule.Segs) > 0 {
 		c.free = c.capsule.HandOver()
 	} else if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
-		ch.cancel(&c.io) // it cannot be completed before the device is done
+		ch.Cancel(&c.io) // it cannot be completed before the device is done
 		return
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.
@@ -133,14 +136,41 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
-	ch.orphaned(&c.io)
+	ch.Orphaned(&c.io)
 	h.finish(next, 0, notReady)
-	ch.cancel(&c.io)
+	ch.Cancel(&c.io)
 }
 
-// orphaned notes that the device has an IO of a command that is given up. No lock waits for it: the
+// giveUp gives up a compound, and counts that for its namespace: Flush has one IO for each
+// namespace, Dataset Management all of them for the same.
+func giveUp(m *compound.Compound) {
+	var counted *namespace
+	for o := range m.IOs() {
+		// Without a timeout, one that was not submitted waited for another namespace.
+		ch := o.Channel.(*channel)
+		if ns := ch.ns; ns != counted && (ch.has(&o.IO) || ns.cfg.Load().timeout > 0) {
+			counted = ns
+			ns.timedOut()
+		}
+	}
+	m.GiveUp()
+}
+
+// began returns the time at which a device was last given an IO of the command, 0 if no device has
+// any. A pair counts for its first command.
+func (c *cmd) began() int64 {
+	switch m := c.compound; {
+	case m == nil:
+		return c.since
+	case m.Command == c:
+		return m.Since
+	}
+	return 0
+}
+
+// Orphaned notes that the device has an IO of a command that is given up. No lock waits for it: the
 // namespace is not ready until it is back.
-func (ch *channel) orphaned(io *backend.IO) {
+func (ch *channel) Orphaned(io *backend.IO) {
 	if x := ch.awaited[io]; x != nil && x.by[byLock] != nil {
 		a := x.by[byLock]
 		x.by[byLock] = nil
@@ -152,8 +182,8 @@ func (ch *channel) orphaned(io *backend.IO) {
 	ch.ns.orphaned(ch.h)
 }
 
-// orphanBack notes that the device has given such an IO back.
-func (ch *channel) orphanBack() {
+// OrphanBack notes that the device has given such an IO back.
+func (ch *channel) OrphanBack() {
 	ch.orphans--
 	ch.ns.returned(ch.h.t.log)
 	ch.endFences()
@@ -166,5 +196,5 @@ func (ch *channel) takeBack(c *cmd) {
 		c.free()
 		c.free = nil
 	}
-	ch.orphanBack()
+	ch.OrphanBack()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -52,6 +53,30 @@ func (d *counter) take() (ios int, work int64) {
 
 const turnsSize = 64 << 20 // of a namespace
 
+// The bounds of package compound.
+const (
+	compoundWidth = 8
+	readWidth     = 4
+	flushLook     = 64
+	mostCompounds = 512
+	turnWork      = compound.Chunk
+	leastWork     = 4 << 10
+	flowWork      = 1 << 20
+	discardPiece  = 8 << 20
+)
+
+// compounds returns the number of commands of hosts that have compounds.
+func compounds(h *Handler) (n int) {
+	for s := range h.sessions.All() {
+		for _, c := range s.cmds[:s.used] {
+			if c.compound != nil && c.then == nil {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // turnsSubsystem has a namespace with a wrapped device for each wrap.
 func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) SubsystemConfig {
 	s := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
@@ -78,18 +103,18 @@ var turnsKinds = []struct {
 			source{nsid, 8192, 16384})
 		c.SQE.SetNSID(nsid)
 		return c
-	}, moveChunk},
+	}, compound.Chunk},
 	{"verify", func(nsid uint32, _ int) *fabrictest.Command {
 		return rw(nvme.NVMVerify, nsid, 0, 16384, nil)
-	}, moveChunk},
+	}, compound.Chunk},
 	{"compare", func(nsid uint32, _ int) *fabrictest.Command {
 		c := rw(nvme.NVMCompare, nsid, 0, 32, make([]byte, 16384))
 		c.InCapsule = true
 		return c
-	}, moveChunk},
+	}, compound.Chunk},
 	{"write zeroes", func(nsid uint32, _ int) *fabrictest.Command {
 		return rw(nvme.NVMWriteZeroes, nsid, 1, 65536, nil)
-	}, zeroPiece},
+	}, compound.ZeroPiece},
 	{"discard", func(nsid uint32, _ int) *fabrictest.Command {
 		return dsm(nsid, true, [2]uint64{7, 50000}, [2]uint64{60000, 10}, [2]uint64{0, 0},
 			[2]uint64{60100, 1})
@@ -169,7 +194,7 @@ func TestTurns(t *testing.T) {
 					}
 					return len(all) == 0
 				})
-				if h := r.raw[0]; !h.turns.Empty() {
+				if h := r.raw[0]; h.compounds.Ready() {
 					t.Error("a host waits for its turn, and has nothing to do")
 				}
 			})
@@ -260,10 +285,10 @@ func TestPostponed(t *testing.T) {
 				all = append(all, list)
 			}
 			r.w.Settle()
-			testutil.Equal(t, h.inUse, most, "compounds")
+			testutil.Equal(t, compounds(h), most, "compounds")
 			other := r.send(b.io[0], kind.make(1, 0))
 			r.w.Settle()
-			testutil.True(t, h.inUse == most+1, "%d compounds with that of another host", h.inUse)
+			testutil.Equal(t, compounds(h), most+1, "compounds with that of another host")
 			last := all[4][99]
 			r.abortAndHangUp(a, 5, last, 4)
 			f.Release()
@@ -281,8 +306,8 @@ func TestPostponed(t *testing.T) {
 					}
 				}
 			}
-			if h.inUse != 0 || !other.CQE.Status().OK() {
-				t.Errorf("%d compounds are left; %v", h.inUse, other.CQE.Status())
+			if !h.compounds.Idle() || !other.CQE.Status().OK() {
+				t.Errorf("compounds are left; %v", other.CQE.Status())
 			}
 		})
 	}
@@ -330,11 +355,7 @@ func TestTurnsEnd(t *testing.T) {
 			f.Release()
 			r.w.Advance(time.Second)
 			r.ok(a.io[0], kind.make(1, 0)) // the namespace is ready again
-			for _, fl := range r.raw[0].hosts[testKey].flows {
-				if fl != nil && fl.outstanding != 0 {
-					t.Errorf("%d bytes of work are outstanding", fl.outstanding)
-				}
-			}
+			testutil.True(t, r.raw[0].compounds.Idle(), "compounds are left")
 
 			// The host leaves with a full device, and comes back.
 			f.Hold(nil)
@@ -348,9 +369,7 @@ func TestTurnsEnd(t *testing.T) {
 			r.w.Settle()
 			again := r.connectHost(1)
 			r.ok(again.io[0], kind.make(1, 0))
-			if h := r.raw[0]; !h.turns.Empty() || h.moves != 0 {
-				t.Errorf("hosts wait for their turn: %v; %d moves", !h.turns.Empty(), h.moves)
-			}
+			testutil.True(t, r.raw[0].compounds.Idle(), "compounds are left")
 		})
 	}
 }
@@ -462,7 +481,7 @@ func TestTurnsTakeTime(t *testing.T) {
 	h.loop = loop
 	f.Release()
 	r.w.Step()
-	if fl := h.hosts[testKey].flows[0]; fl.reads.Empty() || fl.work.Empty() || f.Held() > 0 {
+	if !h.compounds.Ready() || f.Held() > 0 {
 		t.Fatal("nothing waits for its turn")
 	}
 	loop.more = int64(time.Minute)
@@ -498,7 +517,7 @@ func TestRefusedInTurns(t *testing.T) {
 			c := r.send(q, kind.make(1, 0))
 			r.w.Step()
 			n, _ := d.take()
-			testutil.MustTrue(t, n != 0 && !r.raw[0].turns.Empty(), "the device has %d pieces", n)
+			testutil.MustTrue(t, n != 0 && r.raw[0].compounds.Ready(), "the device has %d", n)
 			aborted := reservation.Host{HostID: testHostID, NQN: testHost}
 			r.raw[0].channels[0].setAccess(nil, &fence{
 				aborted: map[reservation.Host]bool{aborted: true}, drained: func() {},
@@ -511,29 +530,6 @@ func TestRefusedInTurns(t *testing.T) {
 			r.w.Settle()
 			r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
 		})
-	}
-}
-
-// However many commands took turns at a time, a reactor keeps memory for few of them.
-func TestSpareCompounds(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	var all []*fabrictest.Command
-	for _, q := range r.connectHost(4).io {
-		for range mostSpare {
-			all = append(all, r.send(q, rw(nvme.NVMVerify, 1, 0, 1, nil)))
-		}
-	}
-	for _, c := range all {
-		r.until("all are done", func() bool { return c.Done })
-		st := c.CQE.Status()
-		testutil.MustTrue(t, st.OK(), "%v", st)
-	}
-	h, n := r.target.handlers[0], 0
-	for range h.compounds.All() {
-		n++
-	}
-	if n != mostSpare || h.spare != n {
-		t.Errorf("%d are kept and %d counted, want %d", n, h.spare, mostSpare)
 	}
 }
 
@@ -608,8 +604,7 @@ func TestPostponedEnd(t *testing.T) {
 	f.Release()
 	r.w.Advance(time.Second)
 	r.ok(a.io[0], rw(nvme.NVMVerify, 1, 0, 1, nil))
-	testutil.True(t, h.inUse == 0 && h.moves == 0, "%d compounds and %d moves are left", h.inUse,
-		h.moves)
+	testutil.True(t, h.compounds.Idle(), "compounds are left")
 }
 
 // abortAndHangUp aborts command c of queue sqid of a host, which the device does not have. Then it

@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -24,7 +25,7 @@ func (g limitGate) data(c *cmd) int64 {
 	case limitData:
 		return c.io.Len
 	case limitPieces:
-		return min(c.io.Len, zeroPiece)
+		return min(c.io.Len, compound.ZeroPiece)
 	}
 	return 0
 }
@@ -59,8 +60,7 @@ func (h *Handler) admit(w *qos.Waiter) {
 	case c.pair != nil && c.executing:
 		h.executeFused(c)
 	case c.compound != nil:
-		c.since, c.compound.paid = h.loop.Now(), true
-		c.compound.advance(h)
+		c.compound.Admitted()
 	case c.executing:
 		c.op.execute(h, c)
 	}
@@ -79,8 +79,7 @@ func (h *Handler) endWaiter(c *cmd, st nvme.Status) {
 	case c.pair != nil:
 		h.failPair(c, st)
 	case c.compound != nil:
-		c.compound.status = st
-		c.compound.advance(h)
+		c.compound.Refuse(st)
 	default:
 		h.finish(c, 0, st)
 	}
@@ -107,7 +106,7 @@ func (h *Handler) stopWaiting(c *cmd) {
 	case c.atLimit.Listed():
 		h.gate.Leave(&c.flow.limits, &c.atLimit)
 	case c.postponed.Listed():
-		c.s.host.payer.postponed.Remove(&c.postponed)
+		c.s.host.payer.Withdraw(&c.postponed)
 	}
 }
 

@@ -137,12 +137,12 @@ func (h *Handler) endCommand(c *cmd) bool {
 	case !c.executing:
 		return false
 	case m != nil:
-		m.abort(h)
-	case c.since != 0 && c.ch.withdraw(&c.io):
+		m.Abort(nvme.Success)
+	case c.since != 0 && c.ch.Withdraw(&c.io):
 		c.io.Err = backend.ErrAborted
 		c.ch.done(&c.io)
 	case c.since != 0:
-		c.ch.cancel(&c.io)
+		c.ch.Cancel(&c.io)
 	default:
 		return false
 	}

@@ -1,13 +1,11 @@
-package target
+package compound
 
-import (
-	"github.com/nvmf-target/nvmf-target/backend"
-)
+import "github.com/nvmf-target/nvmf-target/backend"
 
 const (
-	// zeroPiece is how much of a Write Zeroes a device has at a time, in bytes. Freeing the memory
+	// ZeroPiece is how much of a Write Zeroes a device has at a time, in bytes. Freeing the memory
 	// of so much takes tens of microseconds.
-	zeroPiece = int64(1 << 20)
+	ZeroPiece = int64(1 << 20)
 	// discardPiece is the same of a Dataset Management: thin storage frees chunks of megabytes, and
 	// only as a whole.
 	discardPiece = int64(8 << 20)
@@ -19,40 +17,32 @@ const (
 // zero is the part of a compound that writes zeroes or deallocates, piece by piece.
 type zero struct {
 	ranges []backend.Range
-	at     int64 // how much of the range compound.next was begun, in bytes
+	at     int64 // how much of the range Compound.next was begun, in bytes
 	total  int64 // of the ranges, in bytes
 	piece  int64 // bytes; pieces end at multiples of it
 	op     backend.Op
 	flags  backend.Flags
 }
 
-func (z *zero) add(off, n int64) {
+// Add adds a range of n bytes to those that Zero is about.
+func (m *Compound) Add(off, n int64) {
+	z := &m.zero
 	z.ranges = append(z.ranges, backend.Range{Off: off, End: off + n})
 	z.total += n
 }
 
-// startZero begins to zero the ranges of a compound. The limits have been asked for the first
-// piece.
-func (m *compound) startZero(h *Handler, op backend.Op, flags backend.Flags) {
+// Zero begins to zero or deallocate the ranges, by turns in flow. The limits have been asked for
+// the first piece.
+func (m *Compound) Zero(ch Channel, flow *Flow, op backend.Op, flags backend.Flags) {
 	z := &m.zero
-	z.op, z.flags, z.piece = op, flags, zeroPiece
+	z.op, z.flags, z.piece = op, flags, ZeroPiece
 	if op == backend.OpDiscard {
 		for z.piece = discardPiece; z.piece*zeroPieces < z.total; {
 			z.piece *= 2
 		}
 	}
-	m.steps, m.flow, m.paid = len(z.ranges), m.cmd.flow, true
-	m.advance(h)
-}
-
-func executeWriteZeroes(h *Handler, c *cmd) {
-	if h.postpones(c) {
-		return
-	}
-	m := h.newCompound(c)
-	m.ch = c.ch
-	m.zero.add(c.io.Off, c.io.Len)
-	m.startZero(h, backend.OpWriteZeroes, c.io.Flags)
+	m.ch, m.flow, m.steps, m.paid = ch, flow, len(z.ranges), true
+	m.advance()
 }
 
 // next returns the next piece of the rest of a range.
@@ -63,7 +53,7 @@ func (z *zero) next(r backend.Range) backend.Range {
 
 // fillZero prepares the next piece. Limits count every piece of a Write Zeroes and every range of a
 // Dataset Management.
-func (m *compound) fillZero(o *compoundIO) {
+func (m *Compound) fillZero(o *IO) {
 	z := &m.zero
 	r := z.ranges[m.next]
 	p := z.next(r)
