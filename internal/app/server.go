@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +31,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/internal/web"
+	"github.com/nvmf-target/nvmf-target/internal/workers"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
@@ -104,7 +104,7 @@ type Server struct {
 	target     *target.Target
 	engine     *engine.Engine // nil before Start
 	transports map[nvme.TransportType]fabric.Transport
-	workers    []*worker
+	workers    workers.Workers
 	stopHealth func() // nil before Start
 	metrics    endpoint[*httpd.Server]
 	web        endpoint[*web.Server]
@@ -115,7 +115,6 @@ type Server struct {
 	disks      func(context.Context) ([]observed.Disk, error)
 	hostTotals hostTotals
 	ports      func(context.Context) []observed.PortCounter
-	next       atomic.Uint64
 	external   bool // Options.OpenDevice opens the storage
 
 	atStart *config.Config  // has the keys that need a restart
@@ -258,11 +257,6 @@ func (s *Server) probe() error {
 // startWorkers makes the transports and the reactors.
 func (s *Server) startWorkers() error {
 	c := s.atStart
-	cpus := check.ReactorCPUs(c.Reactors)
-	// A reactor occupies a processor of the Go scheduler for as long as it has work.
-	if limit := len(cpus) + 2; runtime.GOMAXPROCS(0) < limit {
-		runtime.GOMAXPROCS(limit)
-	}
 	tc := c.TCP
 	tc.Log = s.log
 	if s.opts.Sockets != nil {
@@ -283,20 +277,31 @@ func (s *Server) startWorkers() error {
 	if spin < 0 {
 		spin = reactor.DefaultSpin()
 	}
-	for i, cpu := range cpus {
-		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, memory: c.Reactors.Memory,
-			target: s.target, transports: list, log: s.log,
-		})
-		if err != nil {
-			return err
-		}
-		s.workers = append(s.workers, w)
-		w.run(s.opts.Failed)
+	cpus := check.ReactorCPUs(c.Reactors)
+	if err := s.workers.Start(workers.Config{
+		Target: s.target, Transports: list, Log: s.log, Peers: s.peers,
+		CPUs: cpus, Spin: spin, Memory: c.Reactors.Memory, Failed: s.opts.Failed,
+	}); err != nil {
+		return err
 	}
 	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
 		"memory", lang.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
+}
+
+// listen listens at an address for the connections of a port.
+func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
+	t := s.transports[at.Transport]
+	switch {
+	case t == nil:
+		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
+	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
+		c := s.atStart.Reactors
+		if err := check.Memlock(len(check.ReactorCPUs(c)), c.Memory); err != nil {
+			return nil, fmt.Errorf("listen at %v: %w", at, err)
+		}
+	}
+	return t.Listen(at, portID, s.workers.Place)
 }
 
 func (s *Server) rdmaConfig() rdma.Config {
@@ -308,6 +313,11 @@ func (s *Server) rdmaConfig() rdma.Config {
 
 // Target returns the target, nil before Start.
 func (s *Server) Target() *target.Target { return s.target }
+
+// Reactors returns the activity of each reactor; see workers.Workers.
+func (s *Server) Reactors(ctx context.Context) ([]observed.Reactor, error) {
+	return s.workers.States(ctx)
+}
 
 // Transport returns the transport of this type, nil before Start or if there is none.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
@@ -382,13 +392,7 @@ func (s *Server) stop() error {
 		s.engine.Volumes.Stop()
 	}
 	s.askForResets()
-	var drained []<-chan struct{}
-	for _, w := range s.workers {
-		drained = append(drained, w.disconnect())
-	}
-	for _, d := range drained {
-		<-d
-	}
+	s.workers.Disconnect()
 	errs = append(errs, s.metrics.close())
 	if s.stopHealth != nil {
 		s.stopHealth()
@@ -396,12 +400,7 @@ func (s *Server) stop() error {
 	if s.target != nil {
 		errs = append(errs, s.target.Close())
 	}
-	for _, w := range s.workers {
-		errs = append(errs, w.stop())
-	}
-	for _, w := range s.workers {
-		errs = append(errs, w.close())
-	}
+	errs = append(errs, s.workers.Stop(), s.workers.Close())
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}

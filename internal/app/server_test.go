@@ -208,7 +208,7 @@ subsystems:
 // blockReactor keeps a reactor busy until the test ends.
 func blockReactor(s *Server) (release func()) {
 	blocked := make(chan struct{})
-	s.workers[0].loop.Post(func() { <-blocked })
+	s.workers.Loop(0).Post(func() { <-blocked })
 	return func() { close(blocked) }
 }
 

@@ -44,7 +44,7 @@ const aliveTimeout = 2 * time.Second
 func (s *Server) alive(timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	if _, err := s.Reactors(ctx); err != nil {
+	if _, err := s.workers.States(ctx); err != nil {
 		s.log.Error("a reactor does not answer")
 		return false
 	}

@@ -40,8 +40,8 @@ var allowed = map[string][]string{
 		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
 		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "internal/check", "internal/engine", "internal/logs", "internal/mem",
-		"internal/reactor",
+		"backend", "internal/check", "internal/engine", "internal/logs", "internal/reactor",
+		"internal/workers",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/observed", "internal/ratelog", "internal/rates",
@@ -187,6 +187,10 @@ var allowed = map[string][]string{
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "config/lang",
 		"internal/control", "internal/flight", "internal/inventory", "internal/observed",
 		"internal/state", "internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
+	},
+	"internal/workers": {
+		"fabric", "internal/mem", "internal/observed", "internal/ratelog", "internal/reactor",
+		"internal/sys", "nvme", "nvme/target",
 	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",

@@ -2,7 +2,7 @@
 # uses less than 1 % of a CPU. One CPU: with several, this kernel charges a process about 2 ms for
 # each switch of threads, a hundred times its cost.
 # variants: rxe siw tcp
-# covers: internal/reactor fabric/tcp fabric/rdma internal/mem
+# covers: internal/workers internal/reactor fabric/tcp fabric/rdma internal/mem
 # cpus: 1
 # alone: it measures
 # limit: 400

@@ -1,4 +1,4 @@
-package app
+package workers
 
 import (
 	"errors"
@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
+
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 type placedGroup struct {
 	fabric.Group
@@ -46,10 +48,10 @@ func (c placedConn) Info() *fabric.QueueInfo {
 func TestRefusedConnections(t *testing.T) {
 	log := new(testutil.Log)
 	g := &placedGroup{err: errors.New("no room")}
-	s := NewServer(Options{Config: &config.Config{}, Log: log.Logger()})
-	s.workers = []*worker{{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}}}
+	ws := &Workers{peers: ratelog.New(log.Logger())}
+	ws.list = []*worker{{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}}}
 	for range 10_000 {
-		s.place(placedConn{qid: 1})
+		ws.Place(placedConn{qid: 1})
 	}
 	if n := strings.Count(log.String(), "\n"); n == 0 || n > 100 {
 		t.Errorf("%d lines about %d connections", n, g.got)
@@ -59,27 +61,27 @@ func TestRefusedConnections(t *testing.T) {
 // TestPlace: hosts with one I/O queue each spread over the reactors, although every second
 // connection is an admin queue.
 func TestPlace(t *testing.T) {
-	s := &Server{}
+	ws := &Workers{}
 	var groups []*placedGroup
 	for range 2 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers,
+		ws.list = append(ws.list,
 			&worker{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
 	}
 	for range 8 {
 		before := []int{groups[0].load, groups[1].load}
-		s.place(placedConn{qid: -1}) // Connect tells that it is an admin queue
+		ws.Place(placedConn{qid: -1}) // Connect tells that it is an admin queue
 		for i, g := range groups {
 			g.load = before[i]
 		}
-		s.place(placedConn{qid: -1})
+		ws.Place(placedConn{qid: -1})
 	}
 	if a, b := groups[0].load, groups[1].load; a != b {
 		t.Errorf("I/O queues: %d and %d", a, b)
 	}
 	got := []int{groups[0].got, groups[1].got}
-	s.place(placedConn{qid: 0})
+	ws.Place(placedConn{qid: 0})
 	if got[0]++; !slices.Equal(got, []int{groups[0].got, groups[1].got}) {
 		t.Errorf("an admin queue that is known as one went elsewhere than to the first reactor")
 	}
@@ -88,17 +90,17 @@ func TestPlace(t *testing.T) {
 // TestPlaceNear: of reactors with the same load a connection gets the one where its packets arrive;
 // the load counts more.
 func TestPlaceNear(t *testing.T) {
-	s := &Server{}
+	ws := &Workers{}
 	var groups []*placedGroup
 	for i := range 4 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers,
+		ws.list = append(ws.list,
 			&worker{cpu: 2 * i, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
 	}
 	put := func(cpu int, want ...int) {
 		t.Helper()
-		s.place(nearConn{placedConn{qid: -1}, cpu})
+		ws.Place(nearConn{placedConn{qid: -1}, cpu})
 		for i, g := range groups {
 			if g.got != want[i] {
 				t.Fatalf("CPU %d: reactor %d has %d connections, want %d", cpu, i, g.got, want[i])
@@ -110,7 +112,7 @@ func TestPlaceNear(t *testing.T) {
 	put(6, 1, 0, 1, 1)
 	put(4, 1, 1, 1, 1) // the only one without any
 	put(2, 1, 2, 1, 1)
-	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there, so the least load decides
+	ws.Place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there, so the least load decides
 	testutil.Equal(t, groups[1].got, 2, "a connection went where there are more than elsewhere")
 }
 
@@ -124,12 +126,12 @@ func (c nodeConn) Node() int { return c.node }
 // TestPlaceOnNode: of reactors with the same load a connection gets one on the NUMA node of its
 // device; the load counts more.
 func TestPlaceOnNode(t *testing.T) {
-	s := &Server{}
+	ws := &Workers{}
 	var groups []*placedGroup
 	for i := range 4 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers,
+		ws.list = append(ws.list,
 			&worker{
 				cpu: i, node: i / 2,
 				groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g},
@@ -137,13 +139,13 @@ func TestPlaceOnNode(t *testing.T) {
 	}
 	// how many are on node 1, until its reactors have more load than the others
 	for i, want := range []int{1, 2, 3, 4} {
-		s.place(nodeConn{placedConn{qid: 1}, 1})
+		ws.Place(nodeConn{placedConn{qid: 1}, 1})
 		near := groups[2].got + groups[3].got
 		if want = min(want, 2); near != want {
 			t.Errorf("%d of %d connections are on node 1, want %d", near, i+1, want)
 		}
 	}
-	s.place(nodeConn{placedConn{qid: 1}, sys.NoNode})
+	ws.Place(nodeConn{placedConn{qid: 1}, sys.NoNode})
 	testutil.Equal(t, groups[0].got+groups[1].got+groups[2].got+groups[3].got, 5,
 		"connections were placed")
 }

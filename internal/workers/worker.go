@@ -1,15 +1,11 @@
-package app
+package workers
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -35,54 +31,45 @@ type worker struct {
 // see mem.Pool. In small memories the reserve is an eighth.
 const mostReserve = 4 << 20
 
-type workerConfig struct {
-	index, cpu int
-	spin       time.Duration
-	memory     int
-	target     *target.Target
-	transports []fabric.Transport
-	log        *slog.Logger
-}
-
 // newWorker makes a worker that does not run yet. On error everything is closed again.
-func newWorker(c workerConfig) (w *worker, err error) {
+func newWorker(c *Config, index, cpu int) (w *worker, err error) {
 	w = &worker{
-		cpu: c.cpu, node: sys.NodeOfCPU(c.cpu),
+		cpu: cpu, node: sys.NodeOfCPU(cpu),
 		groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1),
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("reactor %d: %w", c.index, err), w.close())
+			err = errors.Join(fmt.Errorf("reactor %d: %w", index, err), w.close())
 			w = nil
 		}
 	}()
 	if w.loop, err = reactor.New(reactor.Config{
-		Index: c.index, CPU: c.cpu, Spin: c.spin,
+		Index: index, CPU: cpu, Spin: c.Spin,
 	}); err != nil {
 		return w, err
 	}
-	arena, err := mem.NewArena("data", c.memory)
+	arena, err := mem.NewArena("data", c.Memory)
 	if err != nil {
 		return w, err
 	}
-	w.memory = mem.NewPool(arena, min(c.memory/8, mostReserve))
+	w.memory = mem.NewPool(arena, min(c.Memory/8, mostReserve))
 	if w.node != sys.NoNode {
 		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
-			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index,
+			c.Log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", index,
 				"err", err)
 		}
 	}
-	w.handler, err = c.target.NewHandler(target.HandlerConfig{
-		Loop: w.loop, Index: c.index,
+	w.handler, err = c.Target.NewHandler(target.HandlerConfig{
+		Loop: w.loop, Index: index,
 		Memory: w.memory, EventFD: w.loop.EventFD(),
 	})
 	if err != nil {
 		return w, err
 	}
-	for _, t := range c.transports {
+	for _, t := range c.Transports {
 		g, err := t.NewGroup(fabric.GroupConfig{
 			Loop: w.loop, Handler: w.handler, Memory: w.memory,
-			Index: c.index,
+			Index: index,
 		})
 		if err != nil {
 			return w, err
@@ -151,57 +138,4 @@ func (w *worker) close() error {
 		errs = append(errs, w.loop.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// listen listens at an address for the connections of a port.
-func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
-	t := s.transports[at.Transport]
-	switch {
-	case t == nil:
-		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
-	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
-		if err := check.Memlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
-			return nil, fmt.Errorf("listen at %v: %w", at, err)
-		}
-	}
-	return t.Listen(at, portID, s.place)
-}
-
-// place gives a new connection to the reactor with the least load. Of reactors with the same load
-// it takes a near one, on the CPU where the packets of the connection arrive or on the NUMA node of
-// its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes it
-// here and it goes to the first reactor, TCP only later and does not count it from then on.
-func (s *Server) place(conn fabric.Conn) {
-	info := conn.Info()
-	w := s.workers[0]
-	if info.QID != 0 {
-		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
-		w = s.workers[n]
-		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
-			s.workers[:n]...) {
-			more := other.groups[info.Transport].Load() - w.groups[info.Transport].Load()
-			if more < 0 || more == 0 && near(other) && !near(w) {
-				w = other
-			}
-		}
-	}
-	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.peers.Peer(info.Remote).Warn("connection refused", "err", err)
-	}
-}
-
-// nearness returns a function that reports whether a reactor is near to a connection, as far as
-// known.
-func nearness(conn fabric.Conn) func(w *worker) bool {
-	cpu, node := -1, sys.NoNode
-	if c, ok := conn.(fabric.CPUConn); ok {
-		cpu = c.CPU()
-	}
-	if c, ok := conn.(fabric.NodeConn); ok {
-		node = c.Node()
-	}
-	return func(w *worker) bool {
-		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
-			w.node == node
-	}
 }
