@@ -91,7 +91,8 @@ func overview(t *testing.T, s *Server, cell string) (texts []string) {
 	r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
 		fmt.Sprintf("http://%v/events", s.web.server.Addr()), nil))(t)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	a := testutil.Value(c.Do(r))(t)
+	a, err := c.Do(r)
+	testutil.Must(t, err)
 	defer a.Body.Close()
 	lines := bufio.NewScanner(a.Body)
 	lines.Buffer(nil, 1<<20)

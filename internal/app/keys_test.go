@@ -106,7 +106,8 @@ func readServed(t *testing.T, s *Server) string {
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	read := func(url string, until func(line string) bool) string {
 		r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-		a := testutil.Value(c.Do(r))(t)
+		a, err := c.Do(r)
+		testutil.Must(t, err)
 		defer a.Body.Close()
 		var all strings.Builder
 		lines := bufio.NewScanner(a.Body)

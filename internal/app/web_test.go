@@ -43,7 +43,8 @@ func TestWeb(t *testing.T) {
 		client := http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
 		}}
-		a := testutil.Value(client.Do(r))(t)
+		a, err := client.Do(r)
+		testutil.Must(t, err)
 		t.Cleanup(func() { _ = a.Body.Close() })
 		return a
 	}
@@ -111,7 +112,8 @@ func TestWebTargets(t *testing.T) {
 		r := testutil.Value(http.NewRequestWithContext(testutil.Context(t), http.MethodGet,
 			"http://"+page.Addr().String()+"/events?target=other", nil))(t)
 		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		a := testutil.Value(client.Do(r))(t)
+		a, err := client.Do(r)
+		testutil.Must(t, err)
 		t.Cleanup(func() { _ = a.Body.Close() })
 		lines := bufio.NewScanner(a.Body)
 		lines.Buffer(nil, 1<<20)

@@ -40,7 +40,8 @@ func Keys(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// SpaceInNQN: a PSK identity has spaces between its fields (TCP section 3.6.1.3).
+// SpaceInNQN is the problem of a name in a PSK identity, where spaces separate the fields (TCP
+// section 3.6.1.3).
 const SpaceInNQN = "a name with a space cannot be that of a connection with TLS"
 
 // probeTLS reports TLS that this program does not have. It warns of TLS keys without listeners for

@@ -13,7 +13,8 @@ func (s *Server) routes() []route {
 	src := s.src
 	return append(s.objectRoutes(),
 		route{
-			"GET /v1/status", "The target as a whole", Read, nil, observed.Status{},
+			"GET /v1/status", "The target as a whole", Read, nil,
+			observed.Status{},
 			now(src.Status),
 		},
 		lists("/v1/listeners", "The addresses where hosts connect", src.Listeners),

@@ -45,7 +45,8 @@ func (e *Engine) connected() []observed.Connection {
 func (e *Engine) affected(next *config.Config, changes []config.Change,
 	connections []observed.Connection,
 ) [][]control.Affected {
-	im := &impact{before: e.config.Load(), next: next, connections: connections,
+	im := &impact{
+		before: e.config.Load(), next: next, connections: connections,
 		ports: e.Listeners.Owners(next.Listeners),
 	}
 	list := make([][]control.Affected, len(changes))

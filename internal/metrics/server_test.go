@@ -43,7 +43,8 @@ func get(t *testing.T, s *httpd.Server, method, path, accept string) (status int
 		http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil))(t)
 	req.Header.Set("Accept", accept)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
-	r := testutil.Value(c.Do(req))(t)
+	r, err := c.Do(req)
+	testutil.Must(t, err)
 	defer r.Body.Close()
 	b := testutil.Value(io.ReadAll(r.Body))(t)
 	return r.StatusCode, r.Header.Get("Content-Type"), string(b)

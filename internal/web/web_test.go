@@ -72,7 +72,8 @@ func ask(t *testing.T, s *Server, method, path string, header map[string]string)
 		}
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	a := testutil.Value(client.Do(r))(t)
+	a, err := client.Do(r)
+	testutil.Must(t, err)
 	t.Cleanup(func() { _ = a.Body.Close() })
 	return a
 }
