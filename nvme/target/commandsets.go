@@ -11,20 +11,6 @@ import (
 // commandSetCombination is the only combination of I/O command sets (CNS 1Ch).
 const commandSetCombination = 1 << nvme.CSINVM
 
-// commandSets is CAP.CSS. A discovery controller has the NVM bit and no other (Base section
-// 3.1.4.1), although it has no I/O commands.
-func (c *controller) commandSets() nvme.CAP {
-	if c.sub.discovery {
-		return nvme.CAPCSSNVM
-	}
-	return nvme.CAPCSSNVM | nvme.CAPCSSIOSets
-}
-
-// selectable reports whether CC.CSS may have this value (Base section 3.1.4.5).
-func (c *controller) selectable(css uint8) bool {
-	return css == nvme.CSSNVM || css == nvme.CSSAllIO && !c.sub.discovery
-}
-
 // identifyCommandSets makes CNS 1Ch, which is the same for all controllers of a subsystem. FFFFh is
 // the one that is asked (Base section 5.1.13.2.19).
 func identifyCommandSets(c *controller, sqe *nvme.SQE) admin.Reply {

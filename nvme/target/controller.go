@@ -82,7 +82,7 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 		gone: make(chan struct{}), created: time.Now(),
 		queueTable: queueTable{queues: map[uint16]*session{}, granted: cfg.MaxIOQueues},
 	}
-	c.events.Discovery = sub.discovery
+	c.events.Discovery, c.registers.Discovery = sub.discovery, sub.discovery
 	c.telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
 	c.resetFeatures()
 	return c
@@ -175,7 +175,7 @@ func (c *controller) adminClosed() {
 	switch {
 	case c.admin.why != nil:
 		c.fail(c.admin.why)
-	case c.csts.SHST() != 0:
+	case c.CSTS.SHST() != 0:
 		c.fail(errors.New("the host shut it down"))
 	default:
 		c.fail(&failure{"the connection of the admin queue has ended"})

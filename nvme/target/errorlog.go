@@ -5,19 +5,19 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // logError adds a failed command to the log of its controller, with the first block that it failed
 // with.
 func (s *session) logError(sqe *nvme.SQE, st nvme.Status, lba uint64) {
-	e := nvme.ErrorLogEntry{
-		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|nvme.More) << 1, TRTYPE: s.info.Transport,
-		Location: s.location(sqe, st), Opcode: sqe.Opcode(), Version: 1, LBA: lba,
-	}
-	if sqe.Opcode() != nvme.FabricsOpcode {
-		e.NSID = sqe.NSID()
-	}
-	s.ctrl.errors.Add(e)
+	fabrics := sqe.Opcode() == nvme.FabricsOpcode
+	s.ctrl.errors.Add(sqe, st, admin.Failure{
+		SQID: s.qid, Transport: s.info.Transport, LBA: lba,
+		BadFlags: fabrics && badFabricsFlags(sqe) ||
+			!fabrics && sqe.Flags()&flagsMask != psdtSGL<<6,
+		NoNamespace: !fabrics && s.qid != 0 && s.ctrl.namespace(sqe.NSID()) == nil,
+	})
 }
 
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
@@ -33,34 +33,4 @@ func (c *cmd) failedLBA(err error) uint64 {
 		}
 	}
 	return c.req.SQE.SLBA()
-}
-
-// location is the byte of the command that the status is about, as far as the status alone tells.
-func (s *session) location(sqe *nvme.SQE, st nvme.Status) uint16 {
-	fabrics := sqe.Opcode() == nvme.FabricsOpcode
-	switch st.Code() {
-	case nvme.InvalidOpcode:
-		if fabrics {
-			return nvme.LocationFabricsType
-		}
-		return nvme.LocationOpcode
-	case nvme.InvalidField:
-		if fabrics && badFabricsFlags(sqe) || !fabrics && sqe.Flags()&flagsMask != psdtSGL<<6 {
-			return nvme.LocationFlags
-		}
-		if !fabrics && s.qid != 0 && s.ctrl.namespace(sqe.NSID()) == nil {
-			return nvme.LocationNSID
-		}
-	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceWriteProtected:
-		return nvme.LocationNSID
-	case nvme.DataSGLLengthInvalid:
-		return nvme.LocationSGLLength
-	case nvme.SGLTypeInvalid:
-		return nvme.LocationSGLType
-	case nvme.LBAOutOfRange, nvme.InvalidLogPage, nvme.FeatureNotChangeable:
-		return nvme.LocationCDW10
-	case nvme.FeatureNotSaveable:
-		return nvme.LocationSave
-	}
-	return nvme.LocationNone
 }

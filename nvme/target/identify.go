@@ -8,10 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// version is the version of the specification that controllers comply with (VS and VER). 2.0 asks
-// for CNS 07h and 08h, logs 00h, 05h and 12h, and CRTO.
-const version = nvme.Version20
-
 // identifyRow is an Identify data structure.
 type identifyRow struct {
 	scope scope
@@ -61,7 +57,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 	cfg := c.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController | nvme.CMICANA,
-		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: version,
+		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: admin.Version,
 		OAES:   admin.SupportedEvents(c.sub.discovery),
 		CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS, CNTRLTYPE: nvme.ControllerTypeIO,
 		ACL: abortLimit - 1, AERL: asyncLimit - 1,

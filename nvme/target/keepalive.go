@@ -54,7 +54,7 @@ func (c *controller) checkKeepAlive() {
 		c.startKeepAlive()
 		return
 	}
-	c.csts |= nvme.CSTSFatal
+	c.CSTS |= nvme.CSTSFatal
 	c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
 		c.hostNQN, "timeout", c.alive.Timeout())
 	c.stopIO()

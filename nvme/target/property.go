@@ -7,47 +7,20 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// readyTimeout is CAP.TO and CRTO.CRWMT in units of 500 ms: a reset waits for the devices.
-const readyTimeout = 40
-
-// prepareProperty validates offset, size and, for Property Set, that the property can be written.
 func prepareProperty(cm *cmd) nvme.Status {
-	p := cm.req.SQE.Property()
-	switch off := p.Offset(); off {
-	case nvme.PropertyCAP, nvme.PropertyVS, nvme.PropertyCSTS, nvme.PropertyCRTO:
-		if cm.req.SQE.FabricsType() == nvme.FabricsPropertySet {
-			return invalidField // read-only
-		}
-		fallthrough
-	case nvme.PropertyCC:
-		if p.Size() != off.Size() {
-			return invalidField
-		}
-	default:
-		return invalidField
+	if st := admin.CheckProperty(&cm.req.SQE); !st.OK() {
+		return st
 	}
 	return cm.expect(0)
 }
 
-// propertyGet answers a Property Get (Base section 6.5).
+// propertyGet answers a Property Get.
 func propertyGet(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
-	var v uint64
-	switch cm.req.SQE.Property().Offset() {
-	case nvme.PropertyCAP:
-		v = uint64(nvme.MakeCAP(c.entries(), readyTimeout, c.commandSets()|nvme.CAPCRMSMedia))
-	case nvme.PropertyVS:
-		v = uint64(version)
-	case nvme.PropertyCC:
-		v = uint64(c.cc)
-	case nvme.PropertyCSTS:
-		v = uint64(c.csts)
-	case nvme.PropertyCRTO:
-		v = uint64(nvme.MakeCRTO(readyTimeout, 0))
-	}
-	h.finish(cm, v, nvme.Success)
+	h.finish(cm, c.Get(cm.req.SQE.Property().Offset(), c.entries()), nvme.Success)
 }
 
 // propertySet carries out a Property Set of CC (Base section 6.6).
@@ -71,21 +44,11 @@ type registers struct {
 	discard      atomic.Bool // Dataset Management is offered
 
 	// The rest belongs to the admin reactor.
-	cc         nvme.CC
-	csts       nvme.CSTS
-	cached     bool // Identify reports a volatile cache
-	rotational bool // Identify reports endurance groups, see identifyIndependent
-	pending    pending
+	admin.Registers
+	cached     bool  // Identify reports a volatile cache
+	rotational bool  // Identify reports endurance groups, see identifyIndependent
 	limit      timer // of disabledLimit
 }
-
-// pending is the set of steps to take when the last I/O queue has ended.
-type pending uint8
-
-const (
-	pendingReset    pending = 1 << iota // CSTS.RDY becomes 0
-	pendingShutdown                     // CSTS.SHST becomes 10b
-)
 
 // startLimit starts the timer of disabledLimit, from the beginning if it runs.
 func (c *controller) startLimit() {
@@ -104,14 +67,13 @@ func (c *controller) startLimit() {
 	})
 }
 
-// dropQueues disconnects the I/O queues. When all have ended, ioQueuesEnded takes the steps in
-// then. Admin reactor.
-func (c *controller) dropQueues(then pending, why string) {
+// dropQueues disconnects the I/O queues. When all have ended, ioQueuesEnded completes the reset or
+// shutdown. Admin reactor.
+func (c *controller) dropQueues(why string) {
 	c.mu.Lock()
 	c.ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
-	c.pending |= then
 	c.startLimit()
 	disconnectSessions(list, errors.New(why))
 	if len(list) == 0 {
@@ -128,43 +90,24 @@ func (c *controller) ioQueuesEnded() {
 	if left > 0 {
 		return
 	}
-	then := c.pending
-	c.pending = 0
-	if then&pendingReset != 0 {
-		c.csts &^= nvme.CSTSReady
-	}
-	if then&pendingShutdown != 0 {
-		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
+	if c.QueuesEnded() {
 		c.startLimit()
 	}
 }
 
-// configure carries out a write of CC (Base section 3.1.4.5), or refuses it and changes nothing.
+// configure carries out a write of CC.
 func (c *controller) configure(v nvme.CC) nvme.Status {
-	old := c.cc
-	switch {
-	case v.Reserved() != 0 || v.SHN() == 3 || v.CRIME():
-		return invalidField
-	case !v.EN() || old.EN():
-	case c.pending != 0:
-		return sequenceError // the reset or shutdown has not completed
-	// Only now do these fields matter (Base section 3.1.4.5): a host may write them step by step.
-	case !c.selectable(v.CSS()) || v.MPS() != 0 || v.AMS() != 0:
-		return invalidField
-	case !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
-		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
-	}
-	c.cc = v
-	switch {
-	case v.EN() && !old.EN():
+	change, st := c.Write(v)
+	if change&admin.Enabled != 0 {
 		c.enable()
-	case !v.EN() && old.EN():
+	}
+	if change&admin.Reset != 0 {
 		c.reset()
 	}
-	if v.SHN() != 0 && old.SHN() == 0 && c.csts.SHST() == 0 {
-		c.shutdown() // once: after it only a reset clears SHST (Base section 3.6.2)
+	if change&admin.Shutdown != 0 {
+		c.dropQueues("the host shut the controller down")
 	}
-	return nvme.Success
+	return st
 }
 
 // enable makes the controller ready. It decides the properties of the namespaces that Identify
@@ -179,7 +122,6 @@ func (c *controller) enable() {
 	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
 	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
 	c.limit.stop()
-	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
 	if c.failed == nil {
 		c.ready.Store(true)
@@ -190,8 +132,6 @@ func (c *controller) enable() {
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
 // alive timer survive it.
 func (c *controller) reset() {
-	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events.Reset()
 	c.logs.reset()
@@ -201,10 +141,5 @@ func (c *controller) reset() {
 	c.mu.Unlock()
 	c.peerLog().Info("controller reset", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
 		c.hostNQN)
-	c.dropQueues(pendingReset, "the host reset the controller")
-}
-
-func (c *controller) shutdown() {
-	c.csts |= nvme.CSTSShutdownOccurring
-	c.dropQueues(pendingShutdown, "the host shut the controller down")
+	c.dropQueues("the host reset the controller")
 }
