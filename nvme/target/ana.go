@@ -82,16 +82,6 @@ func (c *cmd) anaRefuses(a *ana.States) nvme.Status {
 	return nvme.Success
 }
 
-// anaRefusesAny is the status of a command that is for all namespaces.
-func (c *controller) anaRefusesAny(a *ana.States) nvme.Status {
-	for _, ns := range c.namespaces() {
-		if st := a.Of(ns.anaGroup()).Status(); !st.OK() {
-			return st
-		}
-	}
-	return nvme.Success
-}
-
 // anaRefuses is the status of Get Features or Set Features if a feature is not available (Base
 // section 8.1.1.10, figure 588).
 func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
@@ -99,8 +89,6 @@ func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
 	switch {
 	case a == nil:
 		return nvme.Success
-	case set && c.req.SQE.NSID() == nvme.NSIDAll:
-		return c.s.ctrl.anaRefusesAny(a)
 	case f.fsp != nvme.FeatureScopeNamespace || ns == nil:
 		return nvme.Success
 	}

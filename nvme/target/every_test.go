@@ -114,3 +114,31 @@ func TestPreemptSparesAdmin(t *testing.T) {
 	dev.Release()
 	r.allDone([]*fabrictest.Command{c, protect}, nvme.Success)
 }
+
+// TestEveryElsewhere: admin commands that look at all namespaces do so on no reactor.
+func TestEveryElsewhere(t *testing.T) {
+	sub, _ := everySubsystem(t)
+	r := newHarness(t, 1)
+	r.target.options.Reservations = &memoryStore{}
+	r.must(r.target.AddSubsystem(sub))
+	h := r.connectHost(1)
+	all := func(fid nvme.FID, v uint32) *fabrictest.Command {
+		return withNSID(setFeature(fid, v), nvme.NSIDAll)
+	}
+	for i, c := range []*fabrictest.Command{
+		identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSActiveNamespaces, 0),
+		identifyCommand(nvme.CNSAllocatedNamespaces, 0),
+		all(nvme.FeatureErrorRecovery, 1), all(nvme.FeatureReservationMask, 2),
+		all(nvme.FeatureReservationPersist, 1), all(nvme.FeatureKeepAliveTimer, 0),
+		selfTestCommand(nvme.SelfTestExtended, nvme.NSIDAll),
+	} {
+		r.send(h.admin, c)
+		testutil.True(t, !c.Done, "command %d is done at once", i)
+		r.allDone([]*fabrictest.Command{c}, nvme.Success)
+	}
+	ns, err := r.target.namespace(testSub, everyNamespaces)
+	r.must(err)
+	testutil.Equal(t, errorRecovery(ns), 1, "error recovery of the last namespace")
+	testutil.Equal(t, reservationMask(ns), 2, "reservation mask of the last namespace")
+	testutil.Equal(t, reservationPTPL(ns), 1, "persistence of the last namespace")
+}

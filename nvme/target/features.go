@@ -2,6 +2,7 @@ package target
 
 import (
 	"cmp"
+	"math"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -33,9 +34,12 @@ type feature struct {
 	size uint32
 	page func(c *controller) []byte
 	take func(c *controller, data []byte) nvme.Status
-	// get and change are set for a feature with a value for each namespace. The default is 0.
+	// get is set for a feature with a value for each namespace, and either each or change. The
+	// default is 0. Any goroutine calls each, with a value that has no bits but those of bits.
 	// change completes the command.
 	get    func(ns *namespace) uint32
+	each   func(ns *namespace, v uint32)
+	bits   uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 	// accesses: not available for namespaces that ANA states make inaccessible.
 	accesses bool
@@ -51,6 +55,8 @@ type featureState struct {
 	clock        admin.Clock
 	hostBehavior admin.HostBehavior
 	copyFormats  atomic.Uint32 // CDFE of hostBehavior, for other reactors
+	// changing: a feature is being changed for many namespaces.
+	changing bool
 }
 
 const hostIdentifierSize = 16
@@ -73,7 +79,8 @@ func init() {
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, accesses: true,
-			get: errorRecovery, change: setErrorRecovery, anyNSID: true,
+			get: errorRecovery, anyNSID: true, each: setErrorRecovery,
+			bits: math.MaxUint32 &^ nvme.ErrorRecoveryDULBE,
 		},
 		nvme.FeatureVolatileWriteCache: {
 			scope: withCache, value: constant(1), set: setWriteCache,
@@ -116,7 +123,8 @@ func init() {
 		},
 		nvme.FeatureReservationMask: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationMask,
-			change: setReservationMask, single: true, accesses: true, // Base section 5.1.25.1.29
+			each: setReservationMask, bits: nvme.ReservationMaskAll,
+			single: true, accesses: true, // Base section 5.1.25.1.29
 		},
 		nvme.FeatureReservationPersist: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationPTPL,
@@ -156,6 +164,9 @@ func (c *controller) resetFeatures() {
 	c.copyFormats.Store(0)
 }
 
+// isFixed reports whether Set Features cannot change the feature.
+func (f *feature) isFixed() bool { return f.set == nil && f.change == nil && f.each == nil }
+
 func prepareGetFeatures(cm *cmd) nvme.Status {
 	sqe := cm.req.SQE.Features()
 	f := cm.s.ctrl.feature(sqe.FID())
@@ -193,7 +204,7 @@ func getFeatures(h *Handler, cm *cmd) {
 		if f.fsp == nvme.FeatureScopeNamespace {
 			v |= nvme.FeatureCapNamespaceSpecific
 		}
-		if f.set != nil || f.change != nil {
+		if !f.isFixed() {
 			v |= nvme.FeatureCapChangeable
 		}
 	case nvme.FeatureCurrent:
@@ -231,7 +242,7 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return st
 	}
 	switch {
-	case f.set == nil && f.change == nil:
+	case f.isFixed():
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
 	case f.take != nil:
 		return cm.expect(f.size)
@@ -261,12 +272,35 @@ func (f *feature) noNamespace(nsid uint32) nvme.Status {
 }
 
 func setFeatures(h *Handler, cm *cmd) {
-	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
-	f := &features[sqe.FID()]
-	if f.change != nil {
-		f.change(h, cm, cm.named(), sqe.Value())
+	f, v := &features[cm.req.SQE.Features().FID()], cm.req.SQE.Features().Value()
+	a := cm.s.ctrl.anaStates()
+	if f.each != nil && v&^f.bits != 0 {
+		h.finish(cm, 0, invalidField)
 		return
 	}
+	h.named(cm, func(list []*namespace, all bool) (st nvme.Status) {
+		for i := 0; all && a != nil && i < len(list) && st.OK(); i++ {
+			st = a.Of(list[i].anaGroup()).Status()
+		}
+		for i := 0; f.each != nil && i < len(list) && st.OK(); i++ {
+			f.each(list[i], v)
+		}
+		return st
+	}, func(list []*namespace) {
+		switch {
+		case f.each != nil:
+			h.finish(cm, 0, nvme.Success)
+		case f.change != nil:
+			f.change(h, cm, list, v)
+		default:
+			f.apply(h, cm)
+		}
+	})
+}
+
+// apply sets a feature of the controller.
+func (f *feature) apply(h *Handler, cm *cmd) {
+	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
 	if f.take != nil {
 		data := make([]byte, f.size)
 		from := mem.NewCursor(cm.req.Segs, 0)
@@ -285,15 +319,45 @@ func setFeatures(h *Handler, cm *cmd) {
 	h.finish(cm, result, st)
 }
 
-// named are the namespaces that NSID names: one, all, or none.
-func (c *cmd) named() []*namespace {
-	if c.req.SQE.NSID() == nvme.NSIDAll {
-		return c.s.ctrl.namespaces()
+// named calls look, and then, on the reactor, then with the namespaces that the NSID of a command
+// names: one, all, or none. All may be thousands: an ordinary goroutine looks at them. The command
+// completes with the status of look unless that is Success.
+func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Status,
+	then func(list []*namespace),
+) {
+	c, nsid := cm.s.ctrl, cm.req.SQE.NSID()
+	if nsid != nvme.NSIDAll {
+		var list []*namespace
+		if ns := c.namespace(nsid); ns != nil {
+			list = []*namespace{ns}
+		}
+		if st := look(list, false); !st.OK() {
+			h.finish(cm, 0, st)
+			return
+		}
+		then(list)
+		return
 	}
-	if ns := c.namespace(); ns != nil {
-		return []*namespace{ns}
+	type every struct {
+		list []*namespace
+		st   nvme.Status
 	}
-	return nil
+	q := &admin.Query[every]{Ask: func() (*every, error) {
+		list := c.namespaces()
+		return &every{list, look(list, true)}, nil
+	}}
+	h.await(cm, []admin.Asker{q}, func() {
+		switch a, _, _ := q.Peek(); {
+		case a == nil: // the machine is too busy
+			h.finish(cm, 0, nvme.InternalError)
+		case cm.s.isOver() || !c.ready.Load():
+			h.finish(cm, 0, nvme.AbortRequested)
+		case !a.st.OK():
+			h.finish(cm, 0, a.st)
+		default:
+			then(a.list)
+		}
+	})
 }
 
 // store accepts any value.

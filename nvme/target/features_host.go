@@ -22,16 +22,7 @@ func errorRecovery(ns *namespace) uint32 { return ns.errorRecovery.Load() }
 
 // setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
 // no DULBE.
-func setErrorRecovery(h *Handler, c *cmd, list []*namespace, v uint32) {
-	if v&nvme.ErrorRecoveryDULBE != 0 {
-		h.finish(c, 0, invalidField)
-		return
-	}
-	for _, ns := range list {
-		ns.errorRecovery.Store(v & 0xFFFF)
-	}
-	h.finish(c, 0, nvme.Success)
-}
+func setErrorRecovery(ns *namespace, v uint32) { ns.errorRecovery.Store(v & 0xFFFF) }
 
 func (c *controller) timestamp() []byte { return c.clock.Page(c.h.loop.Now()) }
 

@@ -248,8 +248,11 @@ func (ch *channel) endFences() {
 // awaitedChange is a command that waits for changes of reservations. It belongs to its reactor.
 type awaitedChange struct {
 	changes []*reservation.Change
-	left    int
-	status  nvme.Status // the first error
+	// submitted is closed when another goroutine has submitted them, because there are many.
+	// Otherwise it is nil.
+	submitted chan struct{}
+	left      int
+	status    nvme.Status // the first error
 }
 
 // change makes the same change of the reservations of namespaces, and completes the command when
@@ -261,25 +264,34 @@ func (h *Handler) change(c *cmd, list []*namespace,
 	w := &awaitedChange{left: len(list)}
 	c.changing = w
 	h.changing.push(c)
-	ctrl := c.s.ctrl
-	for _, ns := range list {
-		ch := &reservation.Change{
-			Host: c.s.host.payer.key, Log: ctrl.peerLog(),
-			Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
-				if !ctrl.mayChange(ns) {
-					return reservation.Outcome{}, inactiveNamespace
-				}
-				return apply(r)
-			},
+	ctrl, host, log := c.s.ctrl, c.s.host.payer.key, c.s.ctrl.peerLog()
+	submit := func() {
+		for _, ns := range list {
+			ch := &reservation.Change{
+				Host: host, Log: log,
+				Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
+					if !ctrl.mayChange(ns) {
+						return reservation.Outcome{}, inactiveNamespace
+					}
+					return apply(r)
+				},
+			}
+			ch.Done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
+			w.changes = append(w.changes, ch)
+			ns.reservations.Submit(ch)
 		}
-		ch.Done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
-		w.changes = append(w.changes, ch)
 	}
-	for i, ns := range list {
-		ns.reservations.Submit(w.changes[i])
-	}
-	if len(list) == 0 {
+	switch len(list) {
+	case 0:
 		h.endChange(c)
+	case 1:
+		submit()
+	default:
+		w.submitted, ctrl.changing = make(chan struct{}), true
+		go func() {
+			submit()
+			close(w.submitted)
+		}()
 	}
 }
 
@@ -301,11 +313,30 @@ func (h *Handler) endChange(c *cmd) {
 	w := c.changing
 	c.changing = nil
 	h.changing.remove(c)
+	if w.submitted != nil {
+		c.s.ctrl.changing = false
+	}
 	if w.left > 0 {
 		w.status = nvme.InternalError
-		for _, ch := range w.changes {
-			ch.End()
-		}
+		w.end()
 	}
 	h.finish(c, 0, w.status)
+}
+
+// end notes that the command waits for the changes no more.
+func (w *awaitedChange) end() {
+	if w.submitted != nil {
+		go func() {
+			<-w.submitted
+			endChanges(w.changes)
+		}()
+		return
+	}
+	endChanges(w.changes)
+}
+
+func endChanges(list []*reservation.Change) {
+	for _, ch := range list {
+		ch.End()
+	}
 }

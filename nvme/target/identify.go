@@ -65,7 +65,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
 			nvme.LPASupportedPages | nvme.LPATelemetry,
 		ELPE: admin.ErrorLogSize - 1, KAS: admin.KeepAliveGranularity,
-		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
+		OACS: nvme.OACSSelfTest,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
 		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
@@ -109,13 +109,17 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 		// DCTYPE is not reported: libnvme registers with every discovery controller that does.
 		id.CNTRLTYPE = nvme.ControllerTypeDiscovery
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
-		id.OACS, id.EDSTT = 0, 0
+		id.OACS = 0
 		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry
 		id.CMIC &^= nvme.CMICANA // without MNAN Linux would refuse the controller
 		id.ANATT, id.ANACAP, id.ANAGRPMAX, id.NANAGRPID = 0, 0, 0, 0
 		id.SQES, id.CQES = 0, 0 // no I/O queues
+		return admin.Reply{Data: nvme.Append(nil, id)}
 	}
-	return admin.Reply{Data: nvme.Append(nil, id)}
+	return admin.Page(func() []byte {
+		id.EDSTT = c.selfTestMinutes()
+		return nvme.Append(nil, id)
+	})
 }
 
 // viewOf returns the data of a namespace for Identify.
@@ -167,13 +171,15 @@ func identifyActive(c *controller, sqe *nvme.SQE) admin.Reply {
 	if nsid >= nvme.NSIDAll-1 {
 		return admin.Reply{Status: invalidNamespace}
 	}
-	var ids []uint32
-	for _, ns := range c.namespaces() {
-		if ns.nsid > nsid {
-			ids = append(ids, ns.nsid)
+	return admin.Page(func() []byte {
+		var ids []uint32
+		for _, ns := range c.namespaces() {
+			if ns.nsid > nsid {
+				ids = append(ids, ns.nsid)
+			}
 		}
-	}
-	return admin.Reply{Data: nvme.AppendNamespaceList(nil, ids)}
+		return nvme.AppendNamespaceList(nil, ids)
+	})
 }
 
 // identifyDescriptors makes CNS 03h (Base section 5.1.13.2.3).
@@ -233,7 +239,7 @@ func identifyControllers(c *controller, sqe *nvme.SQE) admin.Reply {
 // listControllers lists the identifiers of the controllers of some hosts from the given one on.
 func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) admin.Reply {
 	first := sqe.Identify().CNTID()
-	return admin.Elsewhere(func() []byte {
+	return admin.Page(func() []byte {
 		var ids []uint16
 		c.sub.each(func(o *controller) {
 			if o.cntlid >= first && o.proof.Proven.Load() && of(o.hostNQN) {
@@ -242,17 +248,20 @@ func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool
 		})
 		slices.Sort(ids)
 		return nvme.AppendIdentifierList(nil, ids)
-	}, func(data []byte) admin.Reply { return admin.Reply{Data: data} })
+	})
 }
 
 // identifyEnduranceGroups makes CNS 19h: the identifiers from the given one on (Base section
 // 5.1.13.2.18).
 func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) admin.Reply {
-	var ids []uint16
-	for _, ns := range c.namespaces() {
-		if id := c.enduranceGroup(ns); id != 0 && id >= sqe.Identify().CNSSpecific() {
-			ids = append(ids, id)
+	first := sqe.Identify().CNSSpecific()
+	return admin.Page(func() []byte {
+		var ids []uint16
+		for _, ns := range c.namespaces() {
+			if id := uint16(ns.nsid); ns.geo.Load().info.Rotational && id >= first {
+				ids = append(ids, id)
+			}
 		}
-	}
-	return admin.Reply{Data: nvme.AppendIdentifierList(nil, ids)}
+		return nvme.AppendIdentifierList(nil, ids)
+	})
 }

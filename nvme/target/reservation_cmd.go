@@ -82,16 +82,7 @@ func (c *controller) reservationCap() nvme.ReservationCap {
 // 5.1.25.1.30), which each namespace has of its own.
 func reservationMask(ns *namespace) uint32 { return ns.reservations.Mask.Load() }
 
-func setReservationMask(h *Handler, c *cmd, list []*namespace, v uint32) {
-	if v&^nvme.ReservationMaskAll != 0 {
-		h.finish(c, 0, invalidField)
-		return
-	}
-	for _, ns := range list {
-		ns.reservations.Mask.Store(v)
-	}
-	h.finish(c, 0, nvme.Success)
-}
+func setReservationMask(ns *namespace, v uint32) { ns.reservations.Mask.Store(v) }
 
 func reservationPTPL(ns *namespace) uint32 {
 	if ns.reservations.State().PTPL {
@@ -105,11 +96,9 @@ func setReservationPTPL(h *Handler, c *cmd, list []*namespace, v uint32) {
 		h.finish(c, 0, invalidField)
 		return
 	}
-	for o := range h.changing.list.All() {
-		if o.s == c.s && len(list) > 1 { // one command for many namespaces at a time
-			h.finish(c, 0, nvme.CommandInterrupted)
-			return
-		}
+	if len(list) > 1 && c.s.ctrl.changing { // one command for many namespaces at a time
+		h.finish(c, 0, nvme.CommandInterrupted)
+		return
 	}
 	h.change(c, list, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 		next := *r

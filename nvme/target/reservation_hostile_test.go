@@ -80,6 +80,8 @@ func TestPersistAll(t *testing.T) {
 	}
 	_, free := store.hold()
 	first, one := r.send(a.admin, persist(nvme.NSIDAll)), r.send(a.admin, persist(1))
+	c := r.target.find(testSub).lookup(1)
+	r.until("the first has begun", func() bool { return c.changing })
 	r.status(a.admin, persist(nvme.NSIDAll), nvme.CommandInterrupted)
 	free()
 	r.until("the others complete", func() bool { return first.Done && one.Done })

@@ -42,19 +42,27 @@ type selfTest struct {
 	code    nvme.SelfTestCode // of the operation in progress, 0: none
 	begun   int               // operations
 	removed bool              // it ends if its only namespace is removed, or inaccessible
-	nsids   []uint32          // that are read
-	index   int               // in nsids
-	chunk   uint64            // of that namespace, the next one
-	sample  uint64            // chunks of each namespace
-	done    uint64            // chunks of all namespaces
-	total   uint64            // of these
-	ends    int64             // when a short one does
+	selfTestPlan
+	index int    // in nsids
+	chunk uint64 // of that namespace, the next one
+	done  uint64 // chunks of all namespaces
+	ends  int64  // when a short one does
 
 	reading int   // the operation that a read is for, 0: there is none
 	since   int64 // when it began
 	timer   timer // of the next one
 	results []nvme.SelfTestResult
 }
+
+// selfTestPlan is the work of a self-test.
+type selfTestPlan struct {
+	nsids  []uint32 // that are read
+	sample uint64   // chunks of each namespace
+	total  uint64   // chunks of all namespaces
+}
+
+// selfTestLook is how many namespaces a turn passes over that cannot be read.
+const selfTestLook = 64
 
 // prepareSelfTest checks a Device Self-test command (Base section 5.1.5).
 func prepareSelfTest(c *cmd) nvme.Status {
@@ -79,30 +87,44 @@ func prepareSelfTest(c *cmd) nvme.Status {
 
 func executeSelfTest(h *Handler, cm *cmd) {
 	t, code := &cm.s.ctrl.selfTest, cm.req.SQE.SelfTest().STC()
-	switch {
-	case code == nvme.SelfTestAbort:
+	if code == nvme.SelfTestAbort {
 		t.end(nvme.SelfTestResult{}, nvme.SelfTestAborted)
-	case t.code != 0:
-		h.finish(cm, 0, nvme.SelfTestInProgress)
+		h.finish(cm, 0, nvme.Success)
 		return
-	default:
-		t.start(cm.s.ctrl, code, cm.named(), cm.req.SQE.NSID())
 	}
-	h.finish(cm, 0, nvme.Success)
+	var all selfTestPlan
+	h.named(cm, func(list []*namespace, _ bool) nvme.Status {
+		all = planSelfTest(code, list)
+		return nvme.Success
+	}, func([]*namespace) {
+		if t.code != 0 {
+			h.finish(cm, 0, nvme.SelfTestInProgress)
+			return
+		}
+		t.start(cm.s.ctrl, code, all, cm.req.SQE.NSID())
+		h.finish(cm, 0, nvme.Success)
+	})
 }
 
-func (t *selfTest) start(c *controller, code nvme.SelfTestCode, list []*namespace, nsid uint32) {
-	t.c, t.code, t.removed = c, code, nsid != nvme.NSIDAll
-	t.begun++
-	t.nsids, t.index, t.chunk, t.done, t.total = nil, 0, 0, 0, 0
-	t.sample, t.ends = math.MaxUint64, math.MaxInt64
+// planSelfTest plans a test of namespaces. Any goroutine.
+func planSelfTest(code nvme.SelfTestCode, list []*namespace) selfTestPlan {
+	p := selfTestPlan{sample: math.MaxUint64}
 	if code == nvme.SelfTestShort {
-		t.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
-		t.ends = c.h.loop.Now() + selfTestShort
+		p.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
 	}
 	for _, ns := range list {
-		t.nsids = append(t.nsids, ns.nsid)
-		t.total += min(ns.geo.Load().chunks(), t.sample)
+		p.nsids = append(p.nsids, ns.nsid)
+		p.total += min(ns.geo.Load().chunks(), p.sample)
+	}
+	return p
+}
+
+func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, nsid uint32) {
+	t.c, t.code, t.removed, t.selfTestPlan = c, code, nsid != nvme.NSIDAll, p
+	t.begun++
+	t.index, t.chunk, t.done, t.ends = 0, 0, 0, math.MaxInt64
+	if code == nvme.SelfTestShort {
+		t.ends = c.h.loop.Now() + selfTestShort
 	}
 	if t.cmd == nil {
 		t.cmd = c.admin.command(&t.req)
@@ -125,7 +147,11 @@ func (t *selfTest) pause(d int64) {
 
 // advance reads the next chunk, or ends the test.
 func (t *selfTest) advance() {
-	for ; t.index < len(t.nsids); t.index, t.chunk = t.index+1, 0 {
+	for n := 0; t.index < len(t.nsids); n, t.index, t.chunk = n+1, t.index+1, 0 {
+		if n == selfTestLook {
+			t.pause(0)
+			return
+		}
 		ns := t.c.namespace(t.nsids[t.index])
 		switch {
 		case ns == nil && t.removed:
@@ -249,7 +275,7 @@ func selfTestPage(c *controller, _ *nvme.SQE) admin.Reply {
 	return admin.Reply{Data: nvme.Append(nil, l)}
 }
 
-// selfTestMinutes is EDSTT: how long an extended test of all namespaces takes.
+// selfTestMinutes is EDSTT: how long an extended test of all namespaces takes. Any goroutine.
 func (c *controller) selfTestMinutes() uint16 {
 	var size uint64
 	for _, ns := range c.namespaces() {

@@ -15,6 +15,11 @@ type Reply struct {
 // Refused is the reply to a command that names an object that does not exist.
 var Refused = Reply{Status: nvme.InvalidField | nvme.DNR}
 
+// Page is a reply with data that Elsewhere makes.
+func Page(make func() []byte) Reply {
+	return Elsewhere(make, func(data []byte) Reply { return Reply{Data: data} })
+}
+
 // Elsewhere calls make on an ordinary goroutine, because its time grows with the number of
 // controllers or namespaces, and then, with the result, on the reactor.
 func Elsewhere[T any](make func() T, then func(T) Reply) Reply {
