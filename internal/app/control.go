@@ -46,10 +46,14 @@ func (s *Server) startControl() error {
 		return nil
 	}
 	release := s.engine.Hold() // an early client may reload
+	var served *control.Server
 	err := s.patiently(func() (err error) {
-		s.control, err = control.Listen(at, s.controlSource(), s.log)
+		served, err = control.Listen(at, s.controlSource(), s.log)
 		return err
 	})
+	if err == nil {
+		s.control.Store(served)
+	}
 	release()
 	file, certificate := errors.AsType[*httpd.FileError](err)
 	op, _ := errors.AsType[*net.OpError](err)
@@ -64,9 +68,8 @@ func (s *Server) startControl() error {
 	case err != nil:
 		return c.Problem("control.socket", err.Error(), "")
 	}
-	s.certified.Store(s.control)
 	s.log.Info("the control interface is served", "path", at.Socket)
-	if addr := s.control.Addr(); addr.IsValid() {
+	if addr := served.Addr(); addr.IsValid() {
 		s.log.Info("the control interface is served on TCP", "local", addr)
 	}
 	return nil

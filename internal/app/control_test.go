@@ -183,7 +183,7 @@ func TestControlRenewal(t *testing.T) {
 		log)
 	reload := func(files httpd.Certificates) error {
 		t.Helper()
-		client := testutil.Value(control.NewTLSClient(s.control.Addr().String(), files))(t)
+		client := testutil.Value(control.NewTLSClient(s.control.Load().Addr().String(), files))(t)
 		defer client.Close()
 		_, err := client.Reload(t.Context())
 		return err
@@ -271,7 +271,7 @@ func TestControlSocketTaken(t *testing.T) {
 	none := newServer(t, Options{
 		Config: parse(t, anyPort, `control: {socket: ""}`), ControlSocket: taken + "2",
 	})
-	if err := none.Start(); err != nil || none.control != nil {
-		t.Errorf("%v, %v", none.control, err)
+	if err := none.Start(); err != nil || none.control.Load() != nil {
+		t.Errorf("%v, %v", none.control.Load(), err)
 	}
 }

@@ -79,8 +79,8 @@ func (e *endpoint[T]) renew(c *config.Config, to *config.Endpoint) error {
 // renewCertificates reads the certificates of the control interface, of metrics and of the page
 // again. If the new ones are unusable, the current ones stay.
 func (s *Server) renewCertificates(c *config.Config) error {
-	if s.control != nil {
-		err := s.control.Renew()
+	if control := s.control.Load(); control != nil {
+		err := control.Renew()
 		if file, ok := errors.AsType[*httpd.FileError](err); ok {
 			return check.CertificateProblem(c, s.atStart, file)
 		}

@@ -152,7 +152,7 @@ func (s *Server) expiries() (list []metrics.Expiry) {
 			Name: "metrics_certificate", At: t.Certificates[0].Leaf.NotAfter,
 		})
 	}
-	if control := s.certified.Load(); control != nil {
+	if control := s.control.Load(); control != nil {
 		if at := control.CertificateEnds(); !at.IsZero() {
 			list = append(list, metrics.Expiry{Name: "control_certificate", At: at})
 		}

@@ -109,13 +109,9 @@ type Server struct {
 	metrics    endpoint[*httpd.Server]
 	web        endpoint[*web.Server]
 	roles      atomic.Pointer[control.Roles]
-	control    *control.Server                // nil: not wanted
-	certified  atomic.Pointer[control.Server] // the same, for metrics
+	control    atomic.Pointer[control.Server] // nil: not wanted
 	listeners  *listeners.Listeners           // nil before Start
-	disks      func(context.Context) ([]observed.Disk, error)
-	hostTotals hostTotals
-	ports      func(context.Context) []observed.PortCounter
-	external   bool // Options.OpenDevice opens the storage
+	lookups
 
 	atStart *config.Config  // has the keys that need a restart
 	ending  context.Context // ends first, so that a change in progress ends soon
@@ -125,11 +121,17 @@ type Server struct {
 	// see patiently.
 	pause func() bool
 
-	usageTimeout, latencyTimeout time.Duration
+	stopped func() <-chan struct{} // stops the server once; closed when that has ended
+	stopErr error                  // then: its error
+}
 
-	stopOnce sync.Once
-	stopErr  error
-	stopped  chan struct{}
+// lookups has the facts that take time to find out, and bounds of that time.
+type lookups struct {
+	disks      func(context.Context) ([]observed.Disk, error)
+	ports      func(context.Context) []observed.PortCounter
+	hostTotals hostTotals
+
+	usageTimeout, latencyTimeout time.Duration
 }
 
 // NewServer makes a server that opens nothing before Start.
@@ -140,15 +142,26 @@ func NewServer(opts Options) *Server {
 	s := &Server{
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
-		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, usageTimeout: usageTimeout, latencyTimeout: latencyTimeout,
+		transports: map[nvme.TransportType]fabric.Transport{}, atStart: opts.Config,
+		lookups: lookups{
+			ports:        doctor.Ports(doctor.PortsDir),
+			usageTimeout: usageTimeout, latencyTimeout: latencyTimeout,
+		},
 	}
+	s.stopped = sync.OnceValue(func() <-chan struct{} {
+		stopped := make(chan struct{})
+		go func() {
+			s.stopErr = s.stop()
+			close(stopped)
+		}()
+		return stopped
+	})
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.pause = pauses(s.ending)
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
-	s.disks, s.ports = volumes.Disks(s.current), doctor.Ports(doctor.PortsDir)
+	s.disks = volumes.Disks(s.current)
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
 	}
@@ -158,7 +171,6 @@ func NewServer(opts Options) *Server {
 	if opts.Failed == nil {
 		s.opts.Failed = func(error) {}
 	}
-	s.external = opts.OpenDevice != nil
 	return s
 }
 
@@ -236,7 +248,7 @@ func (s *Server) targetOptions() (o target.Options, err error) {
 
 // probe logs the warnings about this machine and returns the errors.
 func (s *Server) probe() error {
-	if s.external {
+	if s.opts.OpenDevice != nil {
 		return nil
 	}
 	var ps config.Problems
@@ -295,7 +307,7 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 	switch {
 	case t == nil:
 		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
-	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
+	case at.Transport == nvme.TransportRDMA && s.opts.OpenDevice == nil: // else it is a test
 		c := s.atStart.Reactors
 		if err := check.Memlock(len(check.ReactorCPUs(c)), c.Memory); err != nil {
 			return nil, fmt.Errorf("listen at %v: %w", at, err)
@@ -363,14 +375,8 @@ func (s *Server) Addrs() []fabric.Addr {
 // first, Stop returns at once and the rest continues in the background; another call waits for it
 // again.
 func (s *Server) Stop(ctx context.Context) error {
-	s.stopOnce.Do(func() {
-		go func() {
-			s.stopErr = s.stop()
-			close(s.stopped)
-		}()
-	})
 	select {
-	case <-s.stopped:
+	case <-s.stopped():
 		return s.stopErr
 	case <-ctx.Done():
 		return fmt.Errorf("stopped without waiting for the rest: %w", context.Cause(ctx))
@@ -380,8 +386,8 @@ func (s *Server) Stop(ctx context.Context) error {
 func (s *Server) stop() error {
 	var errs []error
 	s.end()
-	if s.control != nil {
-		errs = append(errs, s.control.Close())
+	if control := s.control.Load(); control != nil {
+		errs = append(errs, control.Close())
 	}
 	if s.engine != nil {
 		s.engine.Stop()
