@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +26,7 @@ type snapshot struct {
 	namespaces  []observed.Namespace
 	connections []observed.Connection
 	reactors    []observed.Reactor
-	latency     map[string]taken // by title and name of the row
+	latency     map[string]*observed.Spent // by title and name of the row
 }
 
 func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
@@ -48,41 +47,20 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	return s, err
 }
 
-// taken is the latency of commands, and the seconds that they spent in each stage, all together.
-type taken struct {
-	observed.Distribution
-	stages map[string]float64
-}
-
 // distributions adds up the latencies of each host and of each namespace over all operations.
-func distributions(list []observed.Latency) map[string]taken {
-	all := map[string]taken{}
-	for _, l := range list {
+func distributions(list []observed.Latency) map[string]*observed.Spent {
+	all := map[string]*observed.Spent{}
+	for i := range list {
+		l := &list[i]
 		for _, row := range []string{
 			"HOST" + l.Host,
 			"NAMESPACE" + namespaceName(&observed.Namespace{Subsystem: l.Subsystem, NSID: l.NSID}),
 		} {
-			if all[row].stages == nil {
-				all[row] = taken{observed.Distribution{}, map[string]float64{}}
-			}
-			all[row].Add(l.Buckets)
-			for _, s := range l.Stages {
-				all[row].stages[s.Stage] += s.MeanSeconds * float64(l.IOs)
-			}
+			all[row] = cmp.Or(all[row], new(observed.Spent))
+			all[row].Add(l)
 		}
 	}
 	return all
-}
-
-// mostIn returns the stage that took most time since old, "" if none took any.
-func (t *taken) mostIn(old *taken) (stage string) {
-	most := 0.0
-	for _, name := range slices.Sorted(maps.Keys(t.stages)) {
-		if d := t.stages[name] - old.stages[name]; d > most {
-			stage, most = name, d
-		}
-	}
-	return stage
 }
 
 // load is the work of the target between two snapshots.
@@ -140,10 +118,12 @@ func between(old, now *snapshot) *load {
 	r.connections(old, now, per)
 	r.tables(func(title string, rows []rate) {
 		for i := range rows {
-			n, o := now.latency[title+rows[i].Name], old.latency[title+rows[i].Name]
-			d := rates.Since(o.Distribution, n.Distribution)
-			rows[i].P50, rows[i].P99 = d.Quantile(0.5), d.Quantile(0.99)
-			rows[i].Stage = n.mostIn(&o)
+			name := title + rows[i].Name
+			if n := now.latency[name]; n != nil {
+				d := n.Since(old.latency[name])
+				rows[i].P50, rows[i].P99 = d.Took.Quantile(0.5), d.Took.Quantile(0.99)
+				rows[i].Stage, _, _ = d.Most()
+			}
 		}
 	})
 	return r

@@ -89,13 +89,13 @@ func (p *period) within() string {
 func (p *period) slowCommands() (list []Finding) {
 	type slow struct {
 		of    kind
-		spent *spent
+		spent *observed.Spent
 		p99   float64
 	}
 	var found []slow
 	for of, s := range difference(p.before.Latencies, p.now.Latencies) {
-		p99 := s.took.Quantile(0.99)
-		if p99 >= verySlowSeconds || p99 >= slowSeconds && s.commands >= leastCommands {
+		p99 := s.Took.Quantile(0.99)
+		if p99 >= verySlowSeconds || p99 >= slowSeconds && s.Commands >= leastCommands {
 			found = append(found, slow{of, s, p99})
 		}
 	}
@@ -103,14 +103,14 @@ func (p *period) slowCommands() (list []Finding) {
 		return cmp.Or(cmp.Compare(b.p99, a.p99), a.of.compare(b.of))
 	})
 	for _, f := range found[:min(len(found), mostSlow)] {
-		stage, seconds, share := f.spent.most()
+		stage, seconds, share := f.spent.Most()
 		a := stageAdvice[stage]
 		if stage == "wait" {
 			a = p.waits(f.of, seconds)
 		}
 		part := "1 of 100 commands"
-		if f.spent.commands < leastCommands {
-			part = fmt.Sprintf("the slowest of %d commands", f.spent.commands)
+		if f.spent.Commands < leastCommands {
+			part = fmt.Sprintf("the slowest of %d commands", f.spent.Commands)
 		}
 		list = append(list, Finding{
 			Check: "latency", Severity: Note,

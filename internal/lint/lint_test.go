@@ -168,7 +168,7 @@ var allowed = map[string][]string{
 		"nvme/target", "nvme/target/observe", "nvme/target/qos",
 	},
 	"internal/netif":    {"internal/sys"},
-	"internal/observed": {"nvme"},
+	"internal/observed": {"internal/rates", "nvme"},
 	"internal/passthru": {"nvme", "internal/sys"},
 	"internal/ratelog":  {"internal/observed", "internal/secret", "internal/subnet"},
 	"internal/rates":    {},
