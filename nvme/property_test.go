@@ -14,9 +14,8 @@ func TestProperties(t *testing.T) {
 	if c.MQES() != 127 || c.TO() != 30 || c.MPSMin() != 4096 {
 		t.Errorf("CAP fields: %d %d %d", c.MQES(), c.TO(), c.MPSMin())
 	}
-	if c = 1 << 48; c.MPSMin() != 8192 {
-		t.Errorf("smallest page size %d", c.MPSMin())
-	}
+	c = 1 << 48
+	testutil.True(t, c.MPSMin() == 8192, "smallest page size %d", c.MPSMin())
 	testutil.True(t, PropertyCAP.Size() == 8 && PropertyCC.Size() == 4, "sizes")
 	testutil.True(t, Version21 == 0x20100 && Version21.String() == "2.1.0", "version %s", Version21)
 	testutil.True(t, CCLinux == 0x460001 && CCLinux.EN() && CCLinux.IOSQES() == 6 &&
@@ -38,10 +37,9 @@ func TestConnectResult(t *testing.T) {
 	p := InvalidInData(ConnectDataOffsetSUBNQN)
 	testutil.True(t, p == 0x10100 && p.IPO() == 256 && p.InData() &&
 		p.String() == "byte 256 of the data", "%#x: %v", uint32(p), p)
-	if p := InvalidInCommand(ConnectOffsetSQSIZE); p != 44 || p.IPO() != 44 || p.InData() ||
-		p.String() != "byte 44 of the command" {
-		t.Errorf("%#x: %v", uint32(p), p)
-	}
+	p = InvalidInCommand(ConnectOffsetSQSIZE)
+	testutil.True(t, p == 44 && p.IPO() == 44 && !p.InData() &&
+		p.String() == "byte 44 of the command", "%#x: %v", uint32(p), p)
 	// The offsets in struct nvmf_connect_command.
 	testutil.True(t, ConnectOffsetRECFMT == 40 && ConnectOffsetQID == 42 &&
 		ConnectOffsetSQSIZE == 44 && ConnectOffsetCATTR == 46 && ConnectOffsetKATO == 48, "offsets")
@@ -51,9 +49,8 @@ func TestFeatureValues(t *testing.T) {
 	n := MakeNumberOfQueues(65535)
 	testutil.True(t, n == 0xFFFEFFFE && n.Submission() == 65535 && n.Completion() == 65535, "%#x",
 		uint32(n))
-	if n := MakeNumberOfQueues(1); n != 0 || n.Submission() != 1 {
-		t.Errorf("%#x", uint32(n))
-	}
+	n = MakeNumberOfQueues(1)
+	testutil.True(t, n == 0 && n.Submission() == 1, "%#x", uint32(n))
 }
 
 // TestAsyncEvents compares events with the values Linux hosts act on (udev sees the last one as

@@ -140,9 +140,7 @@ func TestReservedIsReported(t *testing.T) {
 	b := Append(nil, &IdentifyController{VID: 0x1234, NN: 5})
 	b[105] = 1
 	c, err := Parse[IdentifyController](b)
-	if err == nil || c.VID != 0x1234 || c.NN != 5 {
-		t.Fatalf("%+v, %v", c.VID, err)
-	}
+	testutil.MustTrue(t, err != nil && c.VID == 0x1234 && c.NN == 5, "%+v, %v", c.VID, err)
 }
 
 func TestText(t *testing.T) {

@@ -145,9 +145,8 @@ func TestCommandFields(t *testing.T) {
 	testutil.True(t, g.LID() == LogDiscovery && g.Bytes() == 16<<30 && g.LPO() == 1<<40 &&
 		g.LSP() == 0x7F && g.RAE() && !g.OT() && g.CSI() == 0, "get log: %+v", g)
 	s.SetCDW(14, 0x01800000)
-	if g := s.GetLog(); !g.OT() || g.CSI() != 1 {
-		t.Error("get log: OT and CSI")
-	}
+	g = s.GetLog()
+	testutil.True(t, g.OT() && g.CSI() == 1, "get log: OT and CSI")
 	s.SetCDW(10, 0x8000030B)
 	s.SetCDW(11, 0x900)
 	f := s.Features()

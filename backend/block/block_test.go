@@ -237,9 +237,8 @@ func TestProbe(t *testing.T) {
 	} else {
 		t.Logf("no loop device on %s: %s", device, out)
 	}
-	if r := Probe(Config{Path: other, Engine: disk.Engine{Name: "aio"}}); len(r.Errors) != 1 {
-		t.Errorf("%+v", r)
-	}
+	r = Probe(Config{Path: other, Engine: disk.Engine{Name: "aio"}})
+	testutil.True(t, len(r.Errors) == 1, "%+v", r)
 }
 
 // TestSysfs: a partition has the queue of its disk; zones are refused; a device's own name is its

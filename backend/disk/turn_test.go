@@ -49,13 +49,11 @@ func TestTurn(t *testing.T) {
 			}
 			return turns
 		}
-		if n := poll("begin"); n < len(ios)/most-1 {
-			t.Errorf("%d ops began in %d polls", len(ios), n)
-		}
+		n = poll("begin")
+		testutil.True(t, n >= len(ios)/most-1, "%d ops began in %d polls", len(ios), n)
 		d.ranges.unlock(all)
-		if n := waiting(); n != len(ios) {
-			t.Fatalf("%d of %d ops are granted", n, len(ios))
-		}
+		n = waiting()
+		testutil.MustTrue(t, n == len(ios), "%d of %d ops are granted", n, len(ios))
 		poll("granted")
 		for done < len(ios) {
 			n := ch.Poll(buf)

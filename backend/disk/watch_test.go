@@ -114,9 +114,8 @@ func TestOfflineAndBack(t *testing.T) {
 			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
 				0o600)))
 		p.refuse.Store(nil)
-		if i := p.change(); i.Offline || i.Degraded {
-			t.Errorf("back: %+v", i)
-		}
+		i = p.change()
+		testutil.True(t, !i.Offline && !i.Degraded, "back: %+v", i)
 		c.MustDo(c.Read(0, b))
 		if !bytes.HasPrefix(b, []byte("after")) {
 			t.Errorf("read %q", b[:8])
@@ -133,9 +132,8 @@ func TestOfflineAndBack(t *testing.T) {
 			"a disk is offline", "a disk that is offline cannot be opened again",
 			"a disk is back",
 		} {
-			if n := strings.Count(p.log.String(), "msg=\""+want+"\""); n != 1 {
-				t.Errorf("%q is logged %d times:\n%s", want, n, &p.log)
-			}
+			n := strings.Count(p.log.String(), "msg=\""+want+"\"")
+			testutil.True(t, n == 1, "%q is logged %d times:\n%s", want, n, &p.log)
 		}
 	})
 }
@@ -165,9 +163,8 @@ func TestOfflineWithItsCache(t *testing.T) {
 				testutil.True(t, i.Offline && i.Degraded == tc.lost, "offline: %+v", i)
 				p.refuse.Store(nil)
 				p.CheckSoon()
-				if i := p.change(); i.Offline || i.Degraded != tc.lost {
-					t.Errorf("back: %+v", i)
-				}
+				i = p.change()
+				testutil.True(t, !i.Offline && i.Degraded == tc.lost, "back: %+v", i)
 				var want error
 				if tc.lost {
 					want = backend.ErrDegraded

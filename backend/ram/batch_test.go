@@ -48,9 +48,8 @@ func TestBatches(t *testing.T) {
 	k := c.Channel.Submit(ios)
 	testutil.MustTrue(t, k == len(ios), "%d of %d were taken", k, len(ios))
 	done := make([]*backend.IO, len(ios))
-	if k := c.Channel.Poll(done); k != len(ios) {
-		t.Fatalf("%d of %d are done", k, len(ios))
-	}
+	k = c.Channel.Poll(done)
+	testutil.MustTrue(t, k == len(ios), "%d of %d are done", k, len(ios))
 	for _, io := range done {
 		testutil.True(t, io.Err == nil, "%v", io.Err)
 	}

@@ -185,10 +185,8 @@ func TestListInvalidate(t *testing.T) {
 	s.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 32)
 	q.send(&s, slices.Concat(own[:], other[:]))
 	cqe, wc, ok := q.response()
-	if !ok || !cqe.Status().OK() || wc.Flags&verbs.WCWithInv == 0 ||
-		wc.InvalidatedRKey != mr.RKey() {
-		t.Errorf("%v, %+v", cqe.Status(), wc)
-	}
+	testutil.True(t, ok && cqe.Status().OK() && wc.Flags&verbs.WCWithInv != 0 &&
+		wc.InvalidatedRKey == mr.RKey(), "%v, %+v", cqe.Status(), wc)
 	testutil.Check(t, errors.Join(mr.Dereg(), r.Unmap()))
 }
 

@@ -39,9 +39,8 @@ func TestReadDepth(t *testing.T) {
 			reads.Release()
 			m.until(t, func() bool { look(); return m.h.counts["complete"] == n })
 			for range n {
-				if cqe, _, ok := m.host.response(); !ok || !cqe.Status().OK() {
-					t.Fatalf("%v, %+v", cqe.Status(), m.host.bad)
-				}
+				cqe, _, ok := m.host.response()
+				testutil.MustTrue(t, ok && cqe.Status().OK(), "%v, %+v", cqe.Status(), m.host.bad)
 			}
 			testutil.True(t, most == 3, "at most %d READs were in flight", most)
 		})

@@ -125,9 +125,8 @@ func TestShutdownAnswers(t *testing.T) {
 	done := make(chan struct{})
 	b.on(func() { b.g.Shutdown(func() { close(done) }) })
 	b.letGo()
-	if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
-		t.Errorf("response %v %v", cqe.Status(), ok)
-	}
+	cqe, _, ok := q.response()
+	testutil.True(t, ok && cqe.Status().OK(), "response %v %v", cqe.Status(), ok)
 	<-done
 	b.host.event(verbs.EventDisconnected)
 	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources,

@@ -172,10 +172,9 @@ func TestTransitions(t *testing.T) {
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
 	m.loop.clock += 1000
-	if m.q.sqFree != m.q.sqSize-2 || m.q.sends != 7 || m.q.signaled != 1 || m.q.recv.posted != 8 {
-		t.Errorf("%d of %d slots, %d sends, %d signaled, %d receives", m.q.sqFree, m.q.sqSize,
-			m.q.sends, m.q.signaled, m.q.recv.posted)
-	}
+	testutil.True(t, m.q.sqFree == m.q.sqSize-2 && m.q.sends == 7 && m.q.signaled == 1 &&
+		m.q.recv.posted == 8, "%d of %d slots, %d sends, %d signaled, %d receives", m.q.sqFree,
+		m.q.sqSize, m.q.sends, m.q.signaled, m.q.recv.posted)
 	sends.Release()
 	m.turn()
 	step(requestIdle)
@@ -224,11 +223,10 @@ func TestTransitions(t *testing.T) {
 	if stages != [fabric.Stages]int64{200, 30, 0, 4} { // this handler does not count its stage
 		t.Errorf("a write: %v", stages)
 	}
-	if m.q.sqFree != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signaled != 0 ||
-		m.q.recv.posted != 8 {
-		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signaled, %d receives",
-			m.q.sqFree, m.q.sqSize, m.q.reads, m.q.sends, m.q.signaled, m.q.recv.posted)
-	}
+	testutil.True(t, m.q.sqFree == m.q.sqSize && m.q.reads == taken && m.q.sends == 8 &&
+		m.q.signaled == 0 && m.q.recv.posted == 8,
+		"at rest: %d of %d slots, %d reads, %d sends, %d signaled, %d receives", m.q.sqFree,
+		m.q.sqSize, m.q.reads, m.q.sends, m.q.signaled, m.q.recv.posted)
 }
 
 // When another group on the reactor serves the pool, its grants and expiries keep the reactor
@@ -264,9 +262,8 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 		testutil.MustTrue(t, m.state(t) == tt.state && !m.g.Arm(),
 			"%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)
 		m.until(t, func() bool { return m.state(t) == requestIdle })
-		if cqe, _, ok := m.host.response(); !ok || cqe.Status() != tt.want {
-			t.Errorf("%d: %v, want %v", i, cqe.Status(), tt.want)
-		}
+		cqe, _, ok := m.host.response()
+		testutil.True(t, ok && cqe.Status() == tt.want, "%d: %v, want %v", i, cqe.Status(), tt.want)
 	}
 }
 
@@ -349,9 +346,8 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 	q := &queue{qp: fake, g: &group{}, p: &poller{dev: &device{}}}
 	testutil.Must(t, q.postSend(slices.Clone(wrs)))
 	want := []verbs.SendOpcode{verbs.WRRDMAWrite, verbs.WRSend, verbs.WRSend, verbs.WRSend}
-	if !slices.Equal(fake.posted, want) || q.signaled != 3 || !q.p.dev.noInvalidate.Load() {
-		t.Errorf("posted %v, %d signaled", fake.posted, q.signaled)
-	}
+	testutil.True(t, slices.Equal(fake.posted, want) && q.signaled == 3 &&
+		q.p.dev.noInvalidate.Load(), "posted %v, %d signaled", fake.posted, q.signaled)
 	broken := &queue{qp: &refusingQP{all: true}, g: &group{}, p: &poller{dev: &device{}}}
 	err := broken.postSend(slices.Clone(wrs[1:]))
 	testutil.True(t, err != nil && !broken.p.dev.noInvalidate.Load(),

@@ -116,9 +116,8 @@ func TestRegistrationLimit(t *testing.T) {
 				b.zeroCopyRead(q, 0)
 				b.zeroCopyRead(q, 1)
 			}
-			if n := strings.Count(b.log.String(), "see the memlock limit"); n != 1 {
-				t.Errorf("said %d times:\n%s", n, b.log)
-			}
+			n := strings.Count(b.log.String(), "see the memlock limit")
+			testutil.True(t, n == 1, "said %d times:\n%s", n, b.log)
 			b.f.FailCalls("target", verbstest.CallRegMR, 0, 0, nil)
 			testutil.Check(t, other.Unmap())
 		})

@@ -154,14 +154,12 @@ func TestMemoryNeverComes(t *testing.T) {
 		return waits
 	})
 	b.later(b.tr.cfg.MemoryTimeout + time.Second)
-	if cqe, _, ok := q.response(); !ok || cqe.CID() != 2 ||
-		cqe.Status() != nvme.CommandInterrupted {
-		t.Error(cqe.CID(), cqe.Status(), ok)
-	}
+	cqe, _, ok := q.response()
+	testutil.True(t, ok && cqe.CID() == 2 && cqe.Status() == nvme.CommandInterrupted, "%v %v %v",
+		cqe.CID(), cqe.Status(), ok)
 	b.letGo()
-	if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
-		t.Error(cqe.Status(), ok)
-	}
+	cqe, _, ok = q.response()
+	testutil.True(t, ok && cqe.Status().OK(), "%v %v", cqe.Status(), ok)
 }
 
 // The narrowest device: few work requests, one element each, one READ at once, and no inline data.
@@ -191,9 +189,8 @@ func TestNarrowDevice(t *testing.T) {
 			q.send(&s, nil)
 		}
 		for range 8 {
-			if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
-				t.Fatalf("%v %+v", cqe.Status(), q.bad)
-			}
+			cqe, _, ok := q.response()
+			testutil.MustTrue(t, ok && cqe.Status().OK(), "%v %+v", cqe.Status(), q.bad)
 		}
 	}
 	testutil.True(t, bytes.Equal(q.buf[2<<20:3<<20], want), "other data came back")

@@ -201,9 +201,8 @@ func TestSRQOvercommitted(t *testing.T) {
 		q.send(&s, make([]byte, 512))
 	}
 	for range 256 {
-		if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
-			t.Fatalf("%v, %+v", cqe.Status(), q.bad)
-		}
+		cqe, _, ok := q.response()
+		testutil.MustTrue(t, ok && cqe.Status().OK(), "%v, %+v", cqe.Status(), q.bad)
 	}
 }
 
@@ -229,9 +228,8 @@ func TestSRQFallsBack(t *testing.T) {
 				testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 			}
 			testutil.Equal(t, b.f.Live("target").SRQs, 0, "shared receive queues")
-			if n := strings.Count(b.log.String(), "do not share receives"); n != 1 {
-				t.Errorf("said %d times:\n%s", n, b.log)
-			}
+			n := strings.Count(b.log.String(), "do not share receives")
+			testutil.True(t, n == 1, "said %d times:\n%s", n, b.log)
 			if got, want := b.tr.Usage().Memory, int64(2*slabSize(8, 4096, 8*16)); got != want {
 				t.Errorf("%d bytes are counted, want %d", got, want)
 			}

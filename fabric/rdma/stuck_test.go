@@ -45,9 +45,8 @@ func TestHolderEnds(t *testing.T) {
 			m.until(t, func() bool { return m.q.state >= queueDestroyed })
 			m.until(t, func() bool { return !m.g.cfg.Memory.HasWaiters() })
 			m.turn()
-			if cqe, _, ok := victim.response(); !ok || !cqe.Status().OK() {
-				t.Errorf("the other host: %v, %v", cqe.Status(), ok)
-			}
+			cqe, _, ok := victim.response()
+			testutil.True(t, ok && cqe.Status().OK(), "the other host: %v, %v", cqe.Status(), ok)
 		})
 	}
 }
@@ -84,9 +83,8 @@ func TestTrickleEnds(t *testing.T) {
 				for range tt.free {
 					held[0].Release()
 					held = held[1:]
-					if _, _, ok := m.host.response(); !ok {
-						t.Fatalf("%+v", m.host.bad)
-					}
+					_, _, ok := m.host.response()
+					testutil.MustTrue(t, ok, "%+v", m.host.bad)
 					send()
 				}
 			}

@@ -138,9 +138,8 @@ func TestUnreadZeroCopy(t *testing.T) {
 			advance(2)
 			ended := h.t.Usage().Connections == 0
 			testutil.Equal(t, ended, waits && !memory, "memory %v, writer %v: ended", memory, waits)
-			if got := h.d.ended.Load() == 3; got != (memory || ended) {
-				t.Errorf("memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
-			}
+			testutil.True(t, (h.d.ended.Load() == 3) == (memory || ended),
+				"memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
 			h.close()
 		}
 	}

@@ -138,11 +138,10 @@ func TestDirectDataEnds(t *testing.T) {
 		taken := len(h.arena.Region().Bytes()) - h.arena.Available()
 		testutil.True(t, (taken == n) != zeroCopy, "%d bytes of the arena are taken", taken)
 		h.hangUp()
-		if h.arena.Available() != len(h.arena.Region().Bytes()) || h.d.abandoned.Load() != 1 ||
-			h.d.written.Load() != 0 {
-			t.Errorf("%d bytes are free, %d abandoned, %d written", h.arena.Available(),
-				h.d.abandoned.Load(), h.d.written.Load())
-		}
+		testutil.True(t, h.arena.Available() == len(h.arena.Region().Bytes()) &&
+			h.d.abandoned.Load() == 1 && h.d.written.Load() == 0,
+			"%d bytes are free, %d abandoned, %d written", h.arena.Available(),
+			h.d.abandoned.Load(), h.d.written.Load())
 		h.close()
 	}
 }
@@ -163,9 +162,8 @@ func TestMemoryOfDirectData(t *testing.T) {
 		h.send(write(i, holdNSID, n))
 	}
 	q := h.g.queues.At(0)
-	if len(h.d.held) != fit || !q.stalled() || h.g.stalled != 1 {
-		t.Fatalf("%d commands are executing, want %d; stalled: %v", len(h.d.held), fit, q.stalled())
-	}
+	testutil.MustTrue(t, len(h.d.held) == fit && q.stalled() && h.g.stalled == 1,
+		"%d commands are executing, want %d; stalled: %v", len(h.d.held), fit, q.stalled())
 	h.connect(pdu.Params{}, 8)
 	small := h.peer
 	h.send(write(0, 1, 4096))
@@ -192,10 +190,9 @@ func TestMemoryOfDirectData(t *testing.T) {
 	h.peer = small
 	h.d.release()
 	h.turn()
-	if got := len(h.recv()); got < wanted || q.stalled() || len(h.d.held) != 1 {
-		t.Errorf("%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(),
-			len(h.d.held))
-	}
+	got := len(h.recv())
+	testutil.True(t, got >= wanted && !q.stalled() && len(h.d.held) == 1,
+		"%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(), len(h.d.held))
 	h.d.release()
 	h.turn()
 	h.hangUp()
@@ -230,9 +227,8 @@ func TestReserveForDirectData(t *testing.T) {
 		r := (*pdu.R2T)(r2ts)
 		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 	}
-	if h.d.written.Load() != want+1 || !bytes.Equal(h.d.data.Bytes()[diskSize-n:], random(100, n)) {
-		t.Errorf("%d writes, want %d", h.d.written.Load(), want+1)
-	}
+	testutil.True(t, h.d.written.Load() == want+1 && bytes.Equal(h.d.data.Bytes()[diskSize-n:],
+		random(100, n)), "%d writes, want %d", h.d.written.Load(), want+1)
 	h.close()
 }
 
@@ -259,10 +255,9 @@ func TestReserveAfterR2T(t *testing.T) {
 			h.turn()
 		}
 		r2ts := bytes.Clone(h.recv())[:fit*pdu.R2TSize]
-		if h.g.stalled != 0 || h.d.written.Load() != 1 {
-			t.Errorf("waiting %v: %d queues are stalled, %d writes", waiting, h.g.stalled,
-				h.d.written.Load())
-		}
+		testutil.True(t, h.g.stalled == 0 && h.d.written.Load() == 1,
+			"waiting %v: %d queues are stalled, %d writes", waiting, h.g.stalled,
+			h.d.written.Load())
 		for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
 			r := (*pdu.R2T)(r2ts)
 			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))

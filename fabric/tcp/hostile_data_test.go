@@ -29,9 +29,8 @@ func TestDataDigestWrong(t *testing.T) {
 	b[len(b)-1] ^= 0x80
 	c.send(b)
 	m := c.recv()
-	if cqe := (*pdu.CapsuleResp)(m.raw).CQE(); cqe.Status().OK() || cqe.CID() != 2 {
-		t.Errorf("invalid opcode: %v", cqe.Status())
-	}
+	cqe := (*pdu.CapsuleResp)(m.raw).CQE()
+	testutil.True(t, !cqe.Status().OK() && cqe.CID() == 2, "invalid opcode: %v", cqe.Status())
 
 	sqe = rw(nvme.NVMWrite, 3, 0, 8192, false)
 	c.send(c.capsule(&sqe, nil))

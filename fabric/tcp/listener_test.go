@@ -76,9 +76,8 @@ func TestWildcards(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := l.Addr().Port()
-		if at := fmt.Sprintf("%s:%d", any, port); l.Addr().AddrPort.String() != at {
-			t.Errorf("listens at %v, want %s", l.Addr(), at)
-		}
+		at := fmt.Sprintf("%s:%d", any, port)
+		testutil.True(t, l.Addr().AddrPort.String() == at, "listens at %v, want %s", l.Addr(), at)
 		for family, ip := range map[string]string{"4": "127.0.0.1", "6": "::1"} {
 			c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(ip), port).String())
 			if serves := strings.Contains(families, family); serves != (err == nil) {

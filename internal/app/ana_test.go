@@ -19,9 +19,7 @@ func (l *live) ana(c *host.Controller) string {
 	ctx := testutil.Context(l.t)
 	b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
 	_, groups, err := nvme.ParseANALog(b)
-	if err != nil || len(groups) != 1 {
-		l.t.Fatalf("%+v %v", groups, err)
-	}
+	testutil.MustTrue(l.t, err == nil && len(groups) == 1, "%+v %v", groups, err)
 	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
 }
 
@@ -42,9 +40,7 @@ func TestANA(t *testing.T) {
 		t.Helper()
 		for i, c := range hosts {
 			testutil.Equal(t, l.ana(c), states[i], "%s: port %d", what, i+1)
-			if err := c.Err(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+			testutil.Equal(t, c.Err(), nil, "%s", what)
 		}
 	}
 	set := func(state, listener string) []control.ANA {

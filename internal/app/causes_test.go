@@ -66,9 +66,7 @@ var quotient = regexp.MustCompile(
 func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	t.Helper()
 	m := quotient.FindStringSubmatch(query)
-	if m == nil {
-		t.Fatalf("not a quotient of rates: %s", query)
-	}
+	testutil.MustTrue(t, m != nil, "not a quotient of rates: %s", query)
 	bound := testutil.Value(strconv.ParseFloat(m[4], 64))(t)
 	found, above := false, false
 	for name, v := range metrics {
@@ -79,9 +77,7 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 		of, ok := metrics[m[3]+"{"+labels]
 		found, above = found || ok, above || v > bound*of
 	}
-	if !found {
-		t.Errorf("no series for %s", query)
-	}
+	testutil.True(t, found, "no series for %s", query)
 	return above
 }
 
@@ -284,14 +280,11 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 		t.Helper()
 		for _, text := range texts {
 			for _, r := range others {
-				if says(text, cell(r)) {
-					t.Errorf("of %s, %s says %q", b.cause, who, text)
-				}
+				testutil.True(t, !says(text, cell(r)), "of %s, %s says %q", b.cause, who, text)
 			}
 		}
-		if testutil.Soaking() && len(texts) != 1 {
-			t.Errorf("of %s, %s says %q", b.cause, who, texts)
-		}
+		testutil.True(t, !testutil.Soaking() || len(texts) == 1, "of %s, %s says %q", b.cause, who,
+			texts)
 	}
 	d := doctor.Begin(socket, "/none")
 	defer d.Close()
@@ -313,9 +306,7 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 		return holds(t, row.query, metrics)
 	})
 	for _, r := range others {
-		if holds(t, r.query, metrics) {
-			t.Errorf("of %s, this is true: %s", b.cause, r.query)
-		}
+		testutil.True(t, !holds(t, r.query, metrics), "of %s, this is true: %s", b.cause, r.query)
 	}
 	stop()
 	testutil.Until(t, "when it is over, doctor finds nothing", func() bool {

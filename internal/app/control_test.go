@@ -118,10 +118,9 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	if i >= 0 && (refusals[i].Received != testNQN+"0" || refusals[i].Hint == "") {
 		t.Errorf("%+v", refusals[i])
 	}
-	if err != nil || i < 0 || !slices.Contains(refusals[i].Attributes,
-		observed.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
-		t.Errorf("refusals %+v, %v", refusals, err)
-	}
+	testutil.True(t, err == nil && i >= 0 && slices.Contains(refusals[i].Attributes,
+		observed.Attribute{Key: "subsystem", Value: testNQN + "0"}), "refusals %+v, %v", refusals,
+		err)
 	events, err := c.Events(t.Context())
 	if err != nil || !slices.ContainsFunc(events, func(e observed.Event) bool {
 		return e.Message == "controller created"
@@ -214,9 +213,8 @@ func TestControlPending(t *testing.T) {
 	list, err := c.Namespaces(t.Context())
 	testutil.True(t, err == nil && len(list) == 1 && list[0].State == "pending" &&
 		list[0].Path == path, "%+v, %v", list, err)
-	if st, err := c.Status(t.Context()); err != nil || st.PendingNamespaces != 1 {
-		t.Errorf("%+v, %v", st, err)
-	}
+	st, err := c.Status(t.Context())
+	testutil.True(t, err == nil && st.PendingNamespaces == 1, "%+v, %v", st, err)
 }
 
 // TestControlReload: changes, and problems of the configuration with their places, reach clients.

@@ -44,9 +44,8 @@ func TestConvert(t *testing.T) {
 				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "psk0"), []byte(psk.Reveal()), 0o600),
 		))
-		if err := check.File(file, nil, &checked); err != nil {
-			t.Errorf("%s: %v\n%s", name, err, out.String())
-		}
+		err = check.File(file, nil, &checked)
+		testutil.True(t, err == nil, "%s: %v\n%s", name, err, out.String())
 	}
 }
 

@@ -40,9 +40,7 @@ func TestMDNS(t *testing.T) {
 		_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
 		for {
 			n, err := conn.Read(b)
-			if err != nil {
-				t.Fatalf("gone %v: %v", gone, err)
-			}
+			testutil.MustTrue(t, err == nil, "gone %v: %v", gone, err)
 			var m dnsmessage.Message
 			if m.Unpack(b[:n]) != nil {
 				continue
@@ -77,7 +75,6 @@ func TestHostsOfNamespaces(t *testing.T) {
 	ps := check.Hosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
 	testutil.True(t, len(ps) == 1 && ps[0].Warning &&
 		ps[0].Path == "subsystems[0].namespaces[0].hosts[0]", "%v", ps)
-	if ps := check.Hosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
-		t.Errorf("%v", ps)
-	}
+	ps = check.Hosts(l.parse(listenAny, sub(anyHosts, namespace)))
+	testutil.True(t, len(ps) == 0, "%v", ps)
 }

@@ -33,9 +33,8 @@ func TestUnderLoad(t *testing.T) {
 	d := doctor.Begin(socket, ports)
 	defer d.Close()
 	count("117\n")
-	if list := d.Findings(time.Millisecond); len(list) != 1 || list[0].Check != "rdma network" ||
-		!strings.Contains(list[0].Found, "port 1 of rxe0: packets were lost or sent again") ||
-		!strings.Contains(list[0].Found, "rcvd_seq_err=17") {
-		t.Errorf("a port that loses packets: %+v", list)
-	}
+	list = d.Findings(time.Millisecond)
+	testutil.True(t, len(list) == 1 && list[0].Check == "rdma network" &&
+		strings.Contains(list[0].Found, "port 1 of rxe0: packets were lost or sent again") &&
+		strings.Contains(list[0].Found, "rcvd_seq_err=17"), "a port that loses packets: %+v", list)
 }

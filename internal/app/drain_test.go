@@ -69,9 +69,8 @@ func TestDrain(t *testing.T) {
 		if ports := l.discovered(0); fmt.Sprint(ports) != "[2]" {
 			t.Errorf("the discovery log has ports %v", ports)
 		}
-		if st := l.s.status(); st.Listeners != 1 || st.DrainedListeners != 1 {
-			t.Errorf("%+v", st)
-		}
+		st := l.s.status()
+		testutil.True(t, st.Listeners == 1 && st.DrainedListeners == 1, "%+v", st)
 	}
 	drained()
 	ctx := testutil.Context(t)

@@ -39,9 +39,7 @@ func TestNoNamespaces(t *testing.T) {
 			testutil.Must(t, os.WriteFile(file, []byte(with(text)), 0o600))
 			testutil.Value(s.Reload())(t)
 			got, err := hosttest.ActiveNamespaces(ctx, h)
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("%q: %v, %v", text, got, err)
-			}
+			testutil.True(t, err == nil && slices.Equal(got, want), "%q: %v, %v", text, got, err)
 			testutil.Check(t,
 				testutil.Err(hosttest.GetLog(ctx, h, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0, false)))
 		}

@@ -18,9 +18,8 @@ func TestAddedInVain(t *testing.T) {
 	want := func(final bool) {
 		t.Helper()
 		_, err := l.connect(testNQN+"-more", hostA, 0)
-		if err == nil || strings.Contains(err.Error(), "DNR") != final {
-			t.Errorf("final: %t, refused with %v", final, err)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), "DNR") == final,
+			"final: %t, refused with %v", final, err)
 	}
 	want(false)
 	_ = l.refuse(failing(t), both)
@@ -57,9 +56,8 @@ reactors:`
 	reload := func(text string, works bool) {
 		t.Helper()
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		if _, err := s.Reload(); (err == nil) != works {
-			t.Fatal(err)
-		}
+		_, err := s.Reload()
+		testutil.MustTrue(t, (err == nil) == works, "%v", err)
 	}
 	reload(strings.Replace(without, "size: 16MiB", "size: 1", 1), false)
 	testutil.Equal(t, connect(), "", "after a reload that has failed")

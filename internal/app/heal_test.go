@@ -147,9 +147,7 @@ func TestNetworkHeals(t *testing.T) {
 	testutil.True(t, slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) &&
 		again > generation, "discovery log: %v, generation %d, %d before", list, again, generation)
 	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
-	if two.Err() != nil {
-		t.Errorf("the other host: %v", two.Err())
-	}
+	testutil.True(t, two.Err() == nil, "the other host: %v", two.Err())
 	n.set()
 	wantPorts(t, l.s, fmt.Sprintf("0 %s: 127.0.9.0/24:%d waiting", name, port))
 }
@@ -281,9 +279,8 @@ func TestRDMADeviceHeals(t *testing.T) {
 		wantPorts(t, s, state("up"))
 		network.RemoveDevice("target", "rxe0")
 		wantPorts(t, s, state("waiting"))
-		if len(s.Target().Ports()) != 0 {
-			t.Errorf("%s: the discovery log has %v", address, s.Target().Ports())
-		}
+		testutil.True(t, len(s.Target().Ports()) == 0, "%s: the discovery log has %v", address,
+			s.Target().Ports())
 		network.AddHost("target", device)
 		wantPorts(t, s, state("up"))
 		writeAndRead(t, host.RDMA{

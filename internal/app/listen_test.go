@@ -108,9 +108,8 @@ func TestTypeOfService(t *testing.T) {
 	works()
 
 	stack.fail(2)
-	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); !errors.Is(err, errListen) {
-		t.Fatalf("applied: %v", err)
-	}
+	_, err = s.Apply(parse(t, onRDMA("tos: 64")))
+	testutil.MustTrue(t, errors.Is(err, errListen), "applied: %v", err)
 	s.listeners.States()
 	waitUp(t, up)
 	stack.wantTOS(t, 104, 32, 32, 32)
@@ -140,9 +139,8 @@ func TestRestoredListener(t *testing.T) {
 	testutil.MustTrue(t, errors.Is(err, errListen) && errors.Is(err, unix.EADDRINUSE),
 		"applied: %v", err)
 	waitUp(t, up)
-	if changes, err := s.Apply(parse(t, anyPort)); err != nil || len(changes) != 1 {
-		t.Errorf("%v, %v", changes, err)
-	}
+	changes, err := s.Apply(parse(t, anyPort))
+	testutil.True(t, err == nil && len(changes) == 1, "%v, %v", changes, err)
 }
 
 // TestWaitingListenerChanges: a listener can be changed while attempts to open it go on.

@@ -87,9 +87,8 @@ func newServer(t *testing.T, o Options) *Server {
 	}
 	if o.Config == nil {
 		var err error
-		if o.Config, err = o.Load(); err != nil {
-			t.Fatal(err)
-		}
+		o.Config, err = o.Load()
+		testutil.MustTrue(t, err == nil, "%v", err)
 	}
 	o.Version = "test"
 	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }

@@ -82,9 +82,8 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 		return nil
 	})
 	testutil.Fails(o.t, op(), "no space left", "%s fails", step)
-	if d := config.Diff(before, o.load()); len(d) > 0 {
-		o.t.Errorf("%s fails: the directory has %v", step, d)
-	}
+	d := config.Diff(before, o.load())
+	testutil.True(o.t, len(d) == 0, "%s fails: the directory has %v", step, d)
 	o.same()
 }
 

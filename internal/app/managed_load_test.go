@@ -130,9 +130,8 @@ func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
 		}
 		_, err = o.client.Delete(o.t.Context(), obj, recursive)
 	}
-	if (err == nil) != possible {
-		o.t.Fatalf("%v %s: %v, but possible: %t", obj, body, err, possible)
-	}
+	testutil.MustTrue(o.t, (err == nil) == possible, "%v %s: %v, but possible: %t", obj, body, err,
+		possible)
 }
 
 // compare compares the target with the model.
@@ -150,9 +149,8 @@ func (o *orchestrated) compare(model map[control.Object]string) {
 	for _, n := range namespaces {
 		found[control.Object{Subsystem: n.Subsystem, NSID: n.NSID}] = fmt.Sprintf(`{"backend":"file","path":%q}`, n.Path)
 	}
-	if fmt.Sprint(found) != fmt.Sprint(model) {
-		o.t.Fatalf("serves %v\nmodel  %v", found, model)
-	}
+	testutil.MustTrue(o.t, fmt.Sprint(found) == fmt.Sprint(model), "serves %v\nmodel  %v", found,
+		model)
 }
 
 // BenchmarkManaged creates and deletes one namespace beside 4,000.
@@ -235,9 +233,7 @@ func TestFilesAreReadInTurn(t *testing.T) {
 		if free {
 			release()
 		}
-		if free != (reads%2 == 0) {
-			t.Errorf("read %d is out of turn", reads)
-		}
+		testutil.True(t, free == (reads%2 == 0), "read %d is out of turn", reads)
 		return load(options...)
 	}
 	o.put(control.Object{Subsystem: testNQN}, "")

@@ -30,22 +30,17 @@ func containerfile(t *testing.T) (i image) {
 	b := testutil.Value(os.ReadFile(containerDir + "/Containerfile"))(t)
 	stages := strings.Split("\n"+string(b), "\nFROM ")
 	last := stages[len(stages)-1]
-	if len(stages) != 3 || !strings.HasPrefix(last, "scratch\n") {
-		t.Errorf("the image is not made of the files that it needs and nothing else: %s", last)
-	}
+	testutil.True(t, len(stages) == 3 && strings.HasPrefix(last, "scratch\n"),
+		"the image is not made of the files that it needs and nothing else: %s", last)
 	for to, text := range map[*string]string{
 		&i.state: `STATE_DIRECTORY=(\S+)`, &i.runtime: `RUNTIME_DIRECTORY=(\S+)`,
 		&i.volume: `\nVOLUME (\S+)`, &i.user: `\nUSER (\d+):\d+`, &i.port: `\nEXPOSE (\d+)`,
 	} {
 		m := regexp.MustCompile(text).FindStringSubmatch(last)
-		if m == nil {
-			t.Fatalf("no %s in the Containerfile", text)
-		}
+		testutil.MustTrue(t, m != nil, "no %s in the Containerfile", text)
 		*to = m[1]
 	}
-	if i.volume != i.state || i.user == "0" {
-		t.Errorf("%+v", i)
-	}
+	testutil.True(t, i.volume == i.state && i.user != "0", "%+v", i)
 	return i
 }
 

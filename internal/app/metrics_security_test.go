@@ -38,9 +38,7 @@ func TestMetricsSecurity(t *testing.T) {
 	ask := func(scheme, ca, token string) (string, error) {
 		pool := x509.NewCertPool()
 		pem, err := os.ReadFile(ca)
-		if err != nil || !pool.AppendCertsFromPEM(pem) {
-			t.Fatal(err)
-		}
+		testutil.MustTrue(t, err == nil && pool.AppendCertsFromPEM(pem), "%v", err)
 		client := http.Client{Timeout: testTimeout, Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
 		}}
@@ -61,9 +59,8 @@ func TestMetricsSecurity(t *testing.T) {
 	served := func(token string, want bool) string {
 		t.Helper()
 		body, err := ask("https", files.CA, token)
-		if (err == nil) != want || want != strings.Contains(body, "nvmf_target_build_info") {
-			t.Errorf("served %v, want %v: %v", err == nil, want, err)
-		}
+		testutil.True(t, (err == nil) == want && want == strings.Contains(body,
+			"nvmf_target_build_info"), "served %v, want %v: %v", err == nil, want, err)
 		return body
 	}
 	all := served(first, true)

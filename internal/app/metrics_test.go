@@ -36,9 +36,8 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range regexp.MustCompile(`(?m)^(nvmf_target_\S+) (\S+)$`).FindAllStringSubmatch(
 		scrapeText(t, s), -1) {
-		if out[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
-			t.Fatal(err)
-		}
+		out[m[1]], err = strconv.ParseFloat(m[2], 64)
+		testutil.MustTrue(t, err == nil, "%v", err)
 	}
 	return out
 }
@@ -50,18 +49,16 @@ func scrapeText(t *testing.T, s *Server) string {
 	testutil.Must(t, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusOK {
-		t.Fatal(r.Status, err, string(b))
-	}
+	testutil.MustTrue(t, err == nil && r.StatusCode == http.StatusOK, "%v %v %v", r.Status, err,
+		string(b))
 	return string(b)
 }
 
 func expect(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for name, v := range want {
-		if n, ok := got[name]; !ok || n != v {
-			t.Errorf("%s is %v (%v), want %v", name, n, ok, v)
-		}
+		n, ok := got[name]
+		testutil.True(t, ok && n == v, "%s is %v (%v), want %v", name, n, ok, v)
 	}
 }
 

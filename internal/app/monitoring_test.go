@@ -41,9 +41,8 @@ func alertRules(t *testing.T) []alertRule {
 	if err == nil {
 		err = yaml.Unmarshal(text, &f)
 	}
-	if err != nil || len(f.Groups) != 1 || len(f.Groups[0].Rules) < 20 {
-		t.Fatal(err, f)
-	}
+	testutil.MustTrue(t, err == nil && len(f.Groups) == 1 && len(f.Groups[0].Rules) >= 20, "%v %v",
+		err, f)
 	return f.Groups[0].Rules
 }
 
@@ -213,9 +212,7 @@ func promtool(t *testing.T) (run func(args ...string)) {
 	return func(args ...string) {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-		if err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
+		testutil.True(t, err == nil, "%v: %s", err, out)
 	}
 }
 

@@ -75,10 +75,9 @@ func TestMissingStorage(t *testing.T) {
 	e := testutil.Receive(t, "the host is told", events)
 	testutil.Equal(t, e, nvme.AsyncNamespaceChanged, "event")
 	namespaces(1, 2)
-	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||
-		strings.Count(text, "namespace is served now") != 1 {
-		t.Errorf("log:\n%s", text)
-	}
+	text = log.String()
+	testutil.True(t, strings.Count(text, "namespace is pending") == 1 && strings.Count(text,
+		"namespace is served now") == 1, "log:\n%s", text)
 }
 
 // TestEmptyDevice: a block device without a medium, such as a loop device without a file, counts as
@@ -101,10 +100,9 @@ func TestEmptyDevice(t *testing.T) {
 	testutil.Must(t, os.WriteFile(backing, make([]byte, 1<<20), 0o600))
 	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+
 		device, 1)
-	if out, err := warnings(t, text); err != nil ||
-		!strings.Contains(out, "the namespace is pending") {
-		t.Errorf("check: %v, %s", err, out)
-	}
+	out, err := warnings(t, text)
+	testutil.True(t, err == nil && strings.Contains(out, "the namespace is pending"),
+		"check: %v, %s", err, out)
 	c := parsed(t, text)
 	up := make(chan uint32, 1)
 	started(t, Options{

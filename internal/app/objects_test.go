@@ -100,9 +100,7 @@ func TestFromNothing(t *testing.T) {
 			c, err := host.Connect(t.Context(), host.TCP{Addr: addr}, host.Options{
 				HostNQN: guestNQN, HostID: [16]byte{1}, SubNQN: "nqn.2026-11.io.example:a", Key: k,
 			})
-			if (err == nil) != want[i] {
-				t.Errorf("key %d: %v", i, err)
-			}
+			testutil.True(t, (err == nil) == want[i], "key %d: %v", i, err)
 			if err == nil {
 				c.Close()
 			}
@@ -218,9 +216,8 @@ func TestObjectLives(t *testing.T) {
 		o.asks("GET "+path, "", 404, "there is no "+path)
 		o.same()
 	}
-	if rest, err := os.ReadDir(o.managed); err != nil || len(rest) > 0 {
-		t.Errorf("what is left: %v, %v", rest, err)
-	}
+	rest, err := os.ReadDir(o.managed)
+	testutil.True(t, err == nil && len(rest) == 0, "what is left: %v, %v", rest, err)
 }
 
 // TestDryRun: the answer has the changes that would be made, with the affected hosts.

@@ -122,9 +122,8 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 				}
 				return tries <= 3
 			}
-			if err := s.Start(); err != nil || tries != 3 {
-				t.Errorf("after %d attempts: %v", tries, err)
-			}
+			err = s.Start()
+			testutil.True(t, err == nil && tries == 3, "after %d attempts: %v", tries, err)
 			stopped(t, s)
 		})
 	}

@@ -247,9 +247,8 @@ func TestFewDescriptors(t *testing.T) {
 		warned = warned ||
 			strings.Contains(log.Text(), "open files, and the limit is 64. Set LimitNOFILE=")
 	}
-	if log.Text() == "" || !warned {
-		t.Errorf("warned at the start: %v; the last line: %q", warned, log.Text())
-	}
+	testutil.True(t, log.Text() != "" && warned, "warned at the start: %v; the last line: %q",
+		warned, log.Text())
 	_ = child.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, stderr)
 	testutil.Check(t, child.Wait())

@@ -42,9 +42,8 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		b, _ := os.ReadFile(begun)
 		return len(b) == 2
 	})
-	if changes, err := s.Apply(c); err != nil || len(changes) > 0 {
-		t.Errorf("%v, %v", changes, err)
-	}
+	changes, err := s.Apply(c)
+	testutil.True(t, err == nil && len(changes) == 0, "%v, %v", changes, err)
 	ctx := testutil.Context(t)
 	testutil.Check(t, s.Stop(ctx))
 	for range 2 {

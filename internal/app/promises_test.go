@@ -38,9 +38,7 @@ func promised(t *testing.T, dir string, nsids ...uint32) {
 func onlyFile(t *testing.T, dir, kind string) string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, kind, "*.json"))
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
-	}
+	testutil.MustTrue(t, err == nil && len(list) == 1, "%v %v", list, err)
 	return list[0]
 }
 
@@ -120,9 +118,8 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 		return strings.Contains(log.String(), says) || strings.Contains(string(b), "State:\tZ")
 	})
 	testutil.Check(t, child.Process.Signal(syscall.SIGTERM))
-	if err := child.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, log)
-	}
+	err := child.Wait()
+	testutil.True(t, err == nil, "%v\n%s", err, log)
 }
 
 // TestDamagedPromise: a namespace with unreadable reservations is not served, and status has the
@@ -145,9 +142,8 @@ func TestDamagedPromise(t *testing.T) {
 	served := func(want string) {
 		t.Helper()
 		nsids, err := hosttest.ActiveNamespaces(t.Context(), c)
-		if got := fmt.Sprint(nsids); err != nil || got != want {
-			t.Errorf("namespaces %s, want %s; %v", got, want, err)
-		}
+		got := fmt.Sprint(nsids)
+		testutil.True(t, err == nil && got == want, "namespaces %s, want %s; %v", got, want, err)
 	}
 	served("[2]")
 	st, list := l.s.status(), l.s.namespaceStates()
@@ -167,9 +163,8 @@ func TestDamagedPromise(t *testing.T) {
 	testutil.Must(t, os.Rename(file, file+".damaged"))
 	testutil.Equal(t, testutil.Receive(t, "the namespace", up), 1, "")
 	served("[1 2]")
-	if st := l.s.status(); len(st.Pending) > 0 || l.s.namespaceStates()[0].Reason != "" {
-		t.Errorf("%+v", st)
-	}
+	st = l.s.status()
+	testutil.True(t, len(st.Pending) == 0 && l.s.namespaceStates()[0].Reason == "", "%+v", st)
 	// Later changes of the file of a served namespace do not affect it.
 	testutil.Must(t, os.Rename(file+".damaged", file))
 	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
@@ -189,9 +184,8 @@ func TestPromiseNotKept(t *testing.T) {
 	defer q.Close()
 	do := func(what string, cqe nvme.CQE, err error, ok bool) {
 		t.Helper()
-		if err != nil || cqe.Status().OK() != ok {
-			t.Errorf("%s: %v, %v", what, cqe.Status(), err)
-		}
+		testutil.True(t, err == nil && cqe.Status().OK() == ok, "%s: %v, %v", what, cqe.Status(),
+			err)
 	}
 	protect := func(to nvme.WriteProtection, ok bool) {
 		t.Helper()
@@ -274,9 +268,7 @@ func TestPortWaitsForID(t *testing.T) {
 	testutil.Until(t, "it says why it waits", func() bool {
 		return strings.Contains(fmt.Sprint(l.s.listeners.States()), "port IDs cannot be stored")
 	})
-	if len(l.s.Addrs()) != 1 {
-		t.Errorf("%v", l.s.Addrs())
-	}
+	testutil.True(t, len(l.s.Addrs()) == 1, "%v", l.s.Addrs())
 	testutil.Must(t, os.Rename(dir+".moved", dir))
 	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
 }

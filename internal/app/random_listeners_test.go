@@ -58,9 +58,7 @@ func TestListenersAtRandom(t *testing.T) {
 				"on_unavailable: fail}", taken)
 		}
 		_, err := l.s.Apply(l.parse(text, subsystems))
-		if err != nil && strings.Contains(err.Error(), "undone") {
-			t.Error(err)
-		}
+		testutil.True(t, err == nil || !strings.Contains(err.Error(), "undone"), "%v", err)
 	})
 	loop(3*rounds, func() {
 		which := control.ListenerID{All: rand.IntN(4) == 0}
@@ -103,9 +101,8 @@ func (l *live) agrees() {
 		shown := slices.ContainsFunc(inLog, func(o discovery.Port) bool {
 			return o.ID == p.PortID && o.Addr.String() == name
 		})
-		if err != nil || p.State != "up" || !shown || ids[name] != p.PortID {
-			l.t.Errorf("port %+v, discovery log %v, stored IDs %v, %v", p, inLog, ids, err)
-		}
+		testutil.True(l.t, err == nil && p.State == "up" && shown && ids[name] == p.PortID,
+			"port %+v, discovery log %v, stored IDs %v, %v", p, inLog, ids, err)
 	}
 	if n := l.s.listeners.CountDrained(); len(inLog) != len(states) || n != 0 {
 		l.t.Errorf("discovery log %v, %d ports are drained", inLog, n)

@@ -23,9 +23,8 @@ func (l *live) connectKey(nqn, hostNQN string) (*host.Controller, error) {
 	o := hostOptions(nqn)
 	o.HostNQN = hostNQN
 	var err error
-	if o.Key, err = auth.ParseKey(testSecret); err != nil {
-		l.t.Fatal(err)
-	}
+	o.Key, err = auth.ParseKey(testSecret)
+	testutil.MustTrue(l.t, err == nil, "%v", err)
 	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o)
 	if err == nil {
 		l.t.Cleanup(c.Close)
@@ -53,9 +52,7 @@ func TestSecurityReload(t *testing.T) {
 		t.Helper()
 		var unknown, refused *host.ConnectError
 		_, err := l.connect(testNQN+"-unknown", hostB, 0)
-		if !errors.As(err, &unknown) {
-			t.Fatal(err)
-		}
+		testutil.MustTrue(t, errors.As(err, &unknown), "%v", err)
 		if _, err = l.connect(nqn, hostNQN, 0); !errors.As(err, &refused) || *refused != *unknown {
 			t.Errorf("%s at %s: %v, of an unknown subsystem %v", hostNQN, nqn, err, unknown)
 		}

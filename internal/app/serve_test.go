@@ -36,9 +36,8 @@ func golden(t *testing.T, file, got string) {
 		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want := testutil.Value(os.ReadFile(file))(t)
-	if got != string(want) {
-		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
-	}
+	testutil.True(t, got == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s", got, file,
+		want)
 }
 
 func TestAnnouncement(t *testing.T) {

@@ -137,9 +137,7 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	c.Close() // as in a reset; the target has closed its sockets
 	go func() {
 		c, err := connect()
-		if err != nil {
-			t.Error("while there is no target:", err)
-		}
+		testutil.True(t, err == nil, "while there is no target: %v", err)
 		again <- c
 	}()
 	testutil.Check(t, testutil.Receive(t, "the end", stopped))
@@ -192,9 +190,8 @@ func TestRestartOfProcess(t *testing.T) {
 	address(t, startServe(t, next))
 	// An ICReq with an invalid PDU header is answered by a C2HTermReq.
 	testutil.Check(t, testutil.Err(c.Write(make([]byte, 128))))
-	if n, err := c.Read(make([]byte, 128)); n == 0 {
-		t.Error("nobody serves the connection:", err)
-	}
+	n, err := c.Read(make([]byte, 128))
+	testutil.True(t, n != 0, "nobody serves the connection: %v", err)
 	_ = c.Close()
 	_ = next.Process.Signal(syscall.SIGTERM)
 	testutil.Check(t, next.Wait())
@@ -212,13 +209,9 @@ func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
 			continue
 		}
 		messages, err := unix.ParseSocketControlMessage(oob[:m])
-		if err != nil || len(messages) != 1 {
-			t.Fatal(messages, err)
-		}
+		testutil.MustTrue(t, err == nil && len(messages) == 1, "%v %v", messages, err)
 		fds, err := unix.ParseUnixRights(&messages[0])
-		if err != nil || len(fds) != 1 {
-			t.Fatal(fds, err)
-		}
+		testutil.MustTrue(t, err == nil && len(fds) == 1, "%v %v", fds, err)
 		unix.CloseOnExec(fds[0])
 		return os.NewFile(uintptr(fds[0]), "kept")
 	}

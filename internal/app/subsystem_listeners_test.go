@@ -22,10 +22,9 @@ func TestSubsystemListeners(t *testing.T) {
 	refused := func(at int) {
 		t.Helper()
 		var refused *host.ConnectError
-		if _, err := l.connect(testNQN, hostA, at); !errors.As(err, &refused) ||
-			refused.Status != nvme.ConnectInvalidParameters {
-			t.Errorf("through listener %d: %v", at, err)
-		}
+		_, err := l.connect(testNQN, hostA, at)
+		testutil.True(t, errors.As(err, &refused) &&
+			refused.Status == nvme.ConnectInvalidParameters, "through listener %d: %v", at, err)
 	}
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	refused(1)

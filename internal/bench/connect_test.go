@@ -41,8 +41,7 @@ func TestNames(t *testing.T) {
 		_, err := c.options(t.Context())
 		testutil.True(t, (err == nil) == ok, "--subsystem %q: %v", name, err)
 		c.Subsystem, c.HostNQN = "it", name
-		if _, err := c.options(t.Context()); (err == nil) != (ok || name == "") {
-			t.Errorf("--host-nqn %q: %v", name, err)
-		}
+		_, err = c.options(t.Context())
+		testutil.True(t, (err == nil) == (ok || name == ""), "--host-nqn %q: %v", name, err)
 	}
 }

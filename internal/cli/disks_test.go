@@ -90,9 +90,8 @@ func TestDisks(t *testing.T) {
 	src.Disks = func(context.Context) ([]observed.Disk, error) {
 		return nil, control.NewProblem(503, "a disk takes long", "")
 	}
-	if _, local, err := runDisks(t, "--socket", serve(t, src)); err == nil || local {
-		t.Errorf("%v, local %v", err, local)
-	}
+	_, local, err = runDisks(t, "--socket", serve(t, src))
+	testutil.True(t, err != nil && !local, "%v, local %v", err, local)
 }
 
 func TestReported(t *testing.T) {

@@ -35,14 +35,12 @@ func TestDistribution(t *testing.T) {
 	}
 	r := between(&old, &now).Namespaces[0]
 	testutil.True(t, r.P50 == 0.0001 && r.P99 == 0.009 && r.Stage == "wait", "%+v", r)
-	if r := between(&now, &now).Namespaces[0]; r.P50 != 0 || r.cells("NAMESPACE")[5] != "-" ||
-		r.Stage != "" {
-		t.Errorf("without commands: %+v", r)
-	}
+	r = between(&now, &now).Namespaces[0]
+	testutil.True(t, r.P50 == 0 && r.cells("NAMESPACE")[5] == "-" && r.Stage == "",
+		"without commands: %+v", r)
 	now.latency = distributions([]observed.Latency{latency("a", 3, 0)}) // restarted
-	if r := between(&old, &now).Namespaces[0]; r.P99 != 0.0001 {
-		t.Errorf("counted anew: %+v", r)
-	}
+	r = between(&old, &now).Namespaces[0]
+	testutil.True(t, r.P99 == 0.0001, "counted anew: %+v", r)
 }
 
 // TestTopWidth: no line is wider than the terminal.

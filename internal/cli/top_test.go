@@ -60,9 +60,7 @@ func TestRates(t *testing.T) {
 		},
 		Reactors: []rate{{Name: "0"}, {"1", 126, 1250, 2500, 3, 0.75, 0, 0, ""}},
 	}
-	if fmt.Sprint(*got) != fmt.Sprint(want) {
-		t.Errorf("got  %v\nwant %v", *got, want)
-	}
+	testutil.True(t, fmt.Sprint(*got) == fmt.Sprint(want), "got  %v\nwant %v", *got, want)
 	now.connections[0].Commands, now.namespaces[0].Reads = 2, 4 // a restarted process
 	now.namespaces[0].Writes = 0
 	if got := between(&old, &now); got.Hosts[0].IOPS != 26 || got.Namespaces[0].IOPS != 2 {
@@ -137,9 +135,7 @@ func (s *screen) until(what string, has func(string) bool) {
 	s.t.Helper()
 	for !has(s.last) {
 		text := testutil.Receive(s.t, fmt.Sprintf("%s after %q", what, s.last), s.text)
-		if text == "" {
-			s.t.Fatalf("no %s: %q", what, s.last)
-		}
+		testutil.MustTrue(s.t, text != "", "no %s: %q", what, s.last)
 		s.last += text
 		if i := strings.LastIndex(s.last, "\x1b[H"); i >= 0 {
 			s.last = s.last[i:]

@@ -16,9 +16,8 @@ func TestProfile(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
 	c := newTestClient(t, s)
 	var b bytes.Buffer
-	if err := c.Profile(t.Context(), "heap", 0, &b); err != nil || b.Len() == 0 {
-		t.Errorf("%d bytes, %v", b.Len(), err)
-	}
+	err := c.Profile(t.Context(), "heap", 0, &b)
+	testutil.True(t, err == nil && b.Len() != 0, "%d bytes, %v", b.Len(), err)
 	status := func(name string, seconds int, want int) {
 		t.Helper()
 		err := c.Profile(t.Context(), name, seconds, &b)

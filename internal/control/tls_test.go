@@ -331,8 +331,7 @@ func TestTLSFamilies(t *testing.T) {
 	a.must(err)
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n\r\n")
 	got := testutil.Receive(t, "a refusal", remotes)
-	if got.String() != c.LocalAddr().String() {
-		t.Errorf("%v was refused, want %v", got, c.LocalAddr())
-	}
+	testutil.True(t, got.String() == c.LocalAddr().String(), "%v was refused, want %v", got,
+		c.LocalAddr())
 	_ = c.Close()
 }

@@ -34,9 +34,7 @@ func TestSequences(t *testing.T) {
 				return ""
 			}
 			run := checks[d.Cmd]
-			if run == nil {
-				t.Fatalf("%s: unknown check %s", d.Pos, d.Cmd)
-			}
+			testutil.MustTrue(t, run != nil, "%s: unknown check %s", d.Pos, d.Cmd)
 			m, at, find := machine(t, list), Target{}, ""
 			for _, arg := range d.CmdArgs {
 				value := strings.Join(arg.Vals, ",")

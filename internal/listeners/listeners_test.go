@@ -217,9 +217,8 @@ func TestHandshakes(t *testing.T) {
 	testutil.True(t, len(findings) == 2 && findings[0].Severity == doctor.Warning &&
 		strings.Contains(findings[0].Found, "10.0.0.2:1 at "+local.String()) &&
 		strings.Contains(findings[1].Found, "no route"), "findings: %+v", findings)
-	if got := look(lost, unroutable); len(got) > 0 || len(reported) != 2 {
-		t.Errorf("reported again: %q", got)
-	}
+	got = look(lost, unroutable)
+	testutil.True(t, len(got) == 0 && len(reported) == 2, "reported again: %q", got)
 	var many []netif.Handshake
 	for i := range 3 * mostLogged {
 		many = append(many, from(fmt.Sprintf("10.0.1.%d:1", i), answersLost))
@@ -229,9 +228,8 @@ func TestHandshakes(t *testing.T) {
 			t.Errorf("%d of many are reported, want %d", len(got), mostLogged)
 		}
 	}
-	if got := look(many...); len(got) > 0 {
-		t.Errorf("reported again: %q", got)
-	}
+	got = look(many...)
+	testutil.True(t, len(got) == 0, "reported again: %q", got)
 	look()
 	testutil.True(t, len(reported) == 0, "%d are remembered after their end", len(reported))
 }

@@ -23,9 +23,8 @@ func TestBurstFlushesAlone(t *testing.T) {
 		w: w, left: 4, outstanding: 1, idle: []int{0}, flushing: true,
 		limit: unlimited,
 	}
-	if err := s.submit(time.Now()); err != nil || len(s.idle) != 1 {
-		t.Errorf("submits while flushing: %v", err)
-	}
+	err = s.submit(time.Now())
+	testutil.True(t, err == nil && len(s.idle) == 1, "submits while flushing: %v", err)
 }
 
 func TestPermutation(t *testing.T) {

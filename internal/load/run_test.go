@@ -117,9 +117,8 @@ func TestNothingIsAllocated(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	testutil.Must(t, thread.Run(500*time.Millisecond, into(&o)))
 	runtime.ReadMemStats(&after)
-	if n := after.Mallocs - before.Mallocs; n > 50+o.Ops()/100 {
-		t.Errorf("%d allocations for %d I/Os", n, o.Ops())
-	}
+	n := after.Mallocs - before.Mallocs
+	testutil.True(t, n <= 50+o.Ops()/100, "%d allocations for %d I/Os", n, o.Ops())
 }
 
 // TestOnce: each place has its turn once, in any order and with any number of queues.

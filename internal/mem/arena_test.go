@@ -250,12 +250,10 @@ func TestArenaFragmented(t *testing.T) {
 	}
 	a.check(t)
 	segs, ok := a.Alloc(nil, BlockMax/2)
-	if !ok || len(segs) != 128 || a.Available() != 0 {
-		t.Fatalf("%v, %d segments, %d bytes left", ok, len(segs), a.Available())
-	}
-	if _, ok := a.Alloc(nil, 1); ok {
-		t.Fatal("memory out of nothing")
-	}
+	testutil.MustTrue(t, ok && len(segs) == 128 && a.Available() == 0,
+		"%v, %d segments, %d bytes left", ok, len(segs), a.Available())
+	_, ok = a.Alloc(nil, 1)
+	testutil.MustTrue(t, !ok, "memory out of nothing")
 	a.Free(segs)
 	a.Free(odd)
 }

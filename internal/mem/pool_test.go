@@ -42,9 +42,8 @@ func newTestPool(t *testing.T, size, reserve int) *Pool {
 
 func TestPool(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	if p.Max(nil) != 48<<10 || p.Available() != 48<<10 || p.HasWaiters() {
-		t.Fatalf("most %d, available %d", p.Max(nil), p.Available())
-	}
+	testutil.MustTrue(t, p.Max(nil) == 48<<10 && p.Available() == 48<<10 && !p.HasWaiters(),
+		"most %d, available %d", p.Max(nil), p.Available())
 	all, ok := taken(p.Alloc, 48<<10)
 	testutil.MustTrue(t, ok, "an empty pool has no memory")
 	if _, ok := taken(p.Alloc, 1); ok {
@@ -66,9 +65,8 @@ func TestPool(t *testing.T) {
 	b.w.Cancel()
 	b.w.Cancel()
 	all.Free()
-	if _, ok := taken(p.Alloc, 4096); ok {
-		t.Fatal("Alloc went ahead of those who wait")
-	}
+	_, ok = taken(p.Alloc, 4096)
+	testutil.MustTrue(t, !ok, "Alloc went ahead of those who wait")
 	testutil.MustTrue(t, p.CanServe() && p.Serve() == 2 &&
 		slices.Equal(log, []string{"a 40960", "c 4096"}) && !p.HasWaiters(), "served: %v", log)
 	a.w.Free()

@@ -234,9 +234,8 @@ func TestAllWaitersAreServed(t *testing.T) {
 			}
 			p.Serve()
 		}
-		if p.HasWaiters() || p.Usage().Used != 0 {
-			t.Fatalf("seed %d: %d wait, %+v", seed, p.Usage().Waiters, p.Usage())
-		}
+		testutil.MustTrue(t, !p.HasWaiters() && p.Usage().Used == 0, "seed %d: %d wait, %+v", seed,
+			p.Usage().Waiters, p.Usage())
 	}
 }
 

@@ -33,13 +33,11 @@ func TestRegionUsage(t *testing.T) {
 	for range 2 {
 		testutil.Check(t, a.Unmap())
 	}
-	if u := usage(purpose); u.Regions != 1 || u.Bytes != 100 {
-		t.Errorf("usage is %+v", u)
-	}
+	u = usage(purpose)
+	testutil.True(t, u.Regions == 1 && u.Bytes == 100, "usage is %+v", u)
 	testutil.Check(t, b.Unmap())
-	if u := usage(purpose); u != (PurposeUsage{}) {
-		t.Errorf("usage is %+v at the end", u)
-	}
+	u = usage(purpose)
+	testutil.True(t, u == (PurposeUsage{}), "usage is %+v at the end", u)
 }
 
 func TestRegionDiscard(t *testing.T) {
@@ -66,9 +64,8 @@ func TestRegionKeep(t *testing.T) {
 	segs[0].B[0] = 1 // it is there
 	a.Free(segs)
 	a.Region().Keep(false)
-	if err := a.Close(); err != nil || a.Region().Bytes() != nil {
-		t.Errorf("still mapped, %v", err)
-	}
+	err = a.Close()
+	testutil.True(t, err == nil && a.Region().Bytes() == nil, "still mapped, %v", err)
 }
 
 func TestRegionIsNotInherited(t *testing.T) {

@@ -96,9 +96,8 @@ func TestPanic(t *testing.T) {
 	status, _, body := get(t, s, http.MethodGet, "/metrics", "")
 	testutil.Equal(t, status, http.StatusInternalServerError, "%s", body)
 	broken.Store(false)
-	if status, _, _ := get(t, s, http.MethodGet, "/metrics", ""); status != http.StatusOK {
-		t.Error(status)
-	}
+	status, _, _ = get(t, s, http.MethodGet, "/metrics", "")
+	testutil.True(t, status == http.StatusOK, "%v", status)
 	_ = s.Close()
 	testutil.True(t, strings.Contains(log.String(), "injected"), "the log does not say why:\n%s",
 		log.String())

@@ -32,9 +32,8 @@ func TestRDMA(t *testing.T) {
 	got := (Machine{dir}).rdma([]string{"*"})
 	testutil.True(t, reflect.DeepEqual(got, want), "got %v", got)
 	delete(want, "old0")
-	if got := (Machine{dir}).rdma([]string{"rxe0", "none"}); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v", got)
-	}
+	got = (Machine{dir}).rdma([]string{"rxe0", "none"})
+	testutil.True(t, reflect.DeepEqual(got, want), "got %v", got)
 }
 
 // TestWatch: changes of addresses and links are noticed, and the new state is read.

@@ -145,11 +145,9 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			must(t, err)
 			s = again
-			if err := s.Check(Name{testNQN, 1}); err == nil ||
-				!strings.Contains(err.Error(), file) ||
-				!strings.Contains(err.Error(), "move it away") {
-				t.Fatalf("%s: %v", d.kind, err)
-			}
+			err = s.Check(Name{testNQN, 1})
+			testutil.MustTrue(t, err != nil && strings.Contains(err.Error(), file) &&
+				strings.Contains(err.Error(), "move it away"), "%s: %v", d.kind, err)
 			must(t, s.Check(Name{testNQN, 2}))
 			forget := s.decoders()[i].forget
 			testutil.MustTrue(t, forget(1) != nil && bytes.Equal(s.content(t, d.file), bad),

@@ -108,9 +108,8 @@ func TestProtection(t *testing.T) {
 		t.Helper()
 		s = reopened(t, s)
 		p := s.Protection
-		if p.Protected("a", 1) != a1 || p.Protected("a", 2) != a2 || p.Protected("b", 1) != b1 {
-			t.Errorf("protected: %v", p.kept)
-		}
+		testutil.True(t, p.Protected("a", 1) == a1 && p.Protected("a", 2) == a2 && p.Protected("b",
+			1) == b1, "protected: %v", p.kept)
 	}
 	expect(false, false, false)
 	set("a", 1, true)
@@ -179,9 +178,8 @@ func TestCrash(t *testing.T) {
 		must(t, s.Reservations.Save(testNQN, 1, now))
 		crashedPorts(t, s, rnd)
 		s = reopened(t, s)
-		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, now) {
-			t.Fatalf("round %d: %+v after another try", round, l)
-		}
+		l = s.Reservations.Load(testNQN, 1)
+		testutil.MustTrue(t, reflect.DeepEqual(l, now), "round %d: %+v after another try", round, l)
 		if l := s.Reservations.Load(testNQN, 2); !reflect.DeepEqual(l, other) {
 			t.Fatalf("round %d: another namespace has %+v", round, l)
 		}

@@ -32,16 +32,13 @@ func TestVectored(t *testing.T) {
 	x, y := make([]byte, 4), make([]byte, 8)
 	n, e := Recvmsg(b, vectors(x, y), 0)
 	testutil.MustTrue(t, n == 0 && e == syscall.EAGAIN, "empty socket: %d, %v", n, e)
-	if n, e := Sendmsg(a, vectors([]byte("hello"), nil, []byte("world")), 0); n != 10 || e != 0 {
-		t.Fatalf("send: %d, %v", n, e)
-	}
-	if n, e := Recvmsg(b, vectors(x, y), 0); n != 10 || e != 0 || string(x)+
-		string(y[:6]) != "helloworld" {
-		t.Fatalf("receive: %d, %v, %q %q", n, e, x, y)
-	}
-	if n, e := Sendmsg(a, vectors([]byte("one")), 0); n != 3 || e != 0 {
-		t.Fatalf("send one vector: %d, %v", n, e)
-	}
+	n, e = Sendmsg(a, vectors([]byte("hello"), nil, []byte("world")), 0)
+	testutil.MustTrue(t, n == 10 && e == 0, "send: %d, %v", n, e)
+	n, e = Recvmsg(b, vectors(x, y), 0)
+	testutil.MustTrue(t, n == 10 && e == 0 && string(x)+string(y[:6]) == "helloworld",
+		"receive: %d, %v, %q %q", n, e, x, y)
+	n, e = Sendmsg(a, vectors([]byte("one")), 0)
+	testutil.MustTrue(t, n == 3 && e == 0, "send one vector: %d, %v", n, e)
 	if n, e := Recvmsg(b, vectors(y), 0); n != 3 || e != 0 || string(y[:3]) != "one" {
 		t.Fatalf("receive into one vector: %d, %v, %q", n, e, y)
 	}
@@ -57,18 +54,14 @@ func TestSendRecv(t *testing.T) {
 	buf := make([]byte, 16)
 	n, e := Recv(b, buf, 0)
 	testutil.MustTrue(t, n == 0 && e == syscall.EAGAIN, "empty socket: %d, %v", n, e)
-	if n, e := Send(a, []byte("abc"), 0); n != 3 || e != 0 {
-		t.Fatalf("send: %d, %v", n, e)
-	}
-	if n, e := Recv(b, buf, unix.MSG_PEEK); n != 3 || e != 0 {
-		t.Fatalf("peek: %d, %v", n, e)
-	}
-	if n, e := Recv(b, buf, 0); n != 3 || e != 0 || string(buf[:3]) != "abc" {
-		t.Fatalf("receive: %d, %v", n, e)
-	}
-	if n, e := Recv(-1, buf, 0); n != 0 || e != syscall.EBADF {
-		t.Fatalf("bad descriptor: %d, %v", n, e)
-	}
+	n, e = Send(a, []byte("abc"), 0)
+	testutil.MustTrue(t, n == 3 && e == 0, "send: %d, %v", n, e)
+	n, e = Recv(b, buf, unix.MSG_PEEK)
+	testutil.MustTrue(t, n == 3 && e == 0, "peek: %d, %v", n, e)
+	n, e = Recv(b, buf, 0)
+	testutil.MustTrue(t, n == 3 && e == 0 && string(buf[:3]) == "abc", "receive: %d, %v", n, e)
+	n, e = Recv(-1, buf, 0)
+	testutil.MustTrue(t, n == 0 && e == syscall.EBADF, "bad descriptor: %d, %v", n, e)
 }
 
 // TestBlockingSocket: the socket calls return at once even without O_NONBLOCK, and a broken
@@ -133,9 +126,8 @@ func TestPositioned(t *testing.T) {
 	n, e := Preadv2(fd, vectors(x, y), off+1, 0)
 	testutil.MustTrue(t, n == 9 && e == 0 && string(x)+string(y[:5]) == "elloworld",
 		"read: %d, %v, %q %q", n, e, x, y)
-	if n, e := Preadv2(fd, vectors(x), -2, 0); n != 0 || e != syscall.EINVAL {
-		t.Fatalf("read at -2: %d, %v", n, e)
-	}
+	n, e = Preadv2(fd, vectors(x), -2, 0)
+	testutil.MustTrue(t, n == 0 && e == syscall.EINVAL, "read at -2: %d, %v", n, e)
 }
 
 func TestNoAlloc(t *testing.T) {

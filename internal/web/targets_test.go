@@ -333,9 +333,8 @@ func TestOtherTarget(t *testing.T) {
 		if state, _ := b.get(); state != nil || b.summary("") != (summary{}) {
 			t.Errorf("without a page: %s, %+v", state, b.summary(""))
 		}
-		if _, open := n.counts(addressB); open != 0 {
-			t.Errorf("%d connections without a page", open)
-		}
+		_, open = n.counts(addressB)
+		testutil.True(t, open == 0, "%d connections without a page", open)
 	})
 }
 

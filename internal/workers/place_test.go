@@ -53,9 +53,8 @@ func TestRefusedConnections(t *testing.T) {
 	for range 10_000 {
 		ws.Place(placedConn{qid: 1})
 	}
-	if n := strings.Count(log.String(), "\n"); n == 0 || n > 100 {
-		t.Errorf("%d lines about %d connections", n, g.got)
-	}
+	n := strings.Count(log.String(), "\n")
+	testutil.True(t, n != 0 && n <= 100, "%d lines about %d connections", n, g.got)
 }
 
 // TestPlace: hosts with one I/O queue each spread over the reactors, although every second
@@ -102,9 +101,8 @@ func TestPlaceNear(t *testing.T) {
 		t.Helper()
 		ws.Place(nearConn{placedConn{qid: -1}, cpu})
 		for i, g := range groups {
-			if g.got != want[i] {
-				t.Fatalf("CPU %d: reactor %d has %d connections, want %d", cpu, i, g.got, want[i])
-			}
+			testutil.MustTrue(t, g.got == want[i], "CPU %d: reactor %d has %d connections, want %d",
+				cpu, i, g.got, want[i])
 		}
 	}
 	put(4, 0, 0, 1, 0)

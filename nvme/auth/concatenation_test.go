@@ -102,10 +102,9 @@ func TestConcatenation(t *testing.T) {
 					"a PSK that nobody asked for")
 				return
 			}
-			if psk == nil || psk.Identity != h.Generated.Identity || psk.Hash != SHA384 ||
-				!bytes.Equal(psk.Secret, h.Generated.Secret) {
-				t.Fatalf("controller %v, host %v", psk, h.Generated)
-			}
+			testutil.MustTrue(t, psk != nil && psk.Identity == h.Generated.Identity &&
+				psk.Hash == SHA384 && bytes.Equal(psk.Secret, h.Generated.Secret),
+				"controller %v, host %v", psk, h.Generated)
 			if psk, _ := c.TakePSK(); psk != nil {
 				t.Error("the PSK is there twice")
 			}

@@ -313,8 +313,7 @@ func FuzzParseKey(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if o, err := ParseKey(k.Reveal()); err != nil || !o.Equal(k) {
-			t.Errorf("%q does not come back: %v", text, err)
-		}
+		o, err := ParseKey(k.Reveal())
+		testutil.True(t, err == nil && o.Equal(k), "%q does not come back: %v", text, err)
 	})
 }

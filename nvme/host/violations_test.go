@@ -161,9 +161,8 @@ func TestViolations(t *testing.T) {
 			}
 			var v *Violation
 			testutil.MustTrue(t, errors.As(err, &v) && v.QID == 1, "got %v, want a violation", err)
-			if _, err := q.Submit(new(Op)); !errors.As(err, &v) {
-				t.Fatalf("submit to a ended queue: %v", err)
-			}
+			_, err = q.Submit(new(Op))
+			testutil.MustTrue(t, errors.As(err, &v), "submit to a ended queue: %v", err)
 		})
 	}
 }

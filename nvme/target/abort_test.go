@@ -44,9 +44,8 @@ func TestAbort(t *testing.T) {
 	dev.Full(true)
 	waiting := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	result(abortCommand(1, waiting.SQE.CID()), 0)
-	if !waiting.Done || waiting.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("waiting command: %v %v", waiting.Done, waiting.CQE.Status())
-	}
+	testutil.True(t, waiting.Done && waiting.CQE.Status() == nvme.AbortRequested,
+		"waiting command: %v %v", waiting.Done, waiting.CQE.Status())
 	var many []*fabrictest.Command
 	for range abortLimit + 1 {
 		many = append(many, r.send(h.admin, abortCommand(1, 1)))
@@ -57,16 +56,13 @@ func TestAbort(t *testing.T) {
 		if i == abortLimit {
 			want = nvme.AbortLimitExceeded
 		}
-		if !c.Done || c.CQE.Status().Code() != want {
-			t.Errorf("abort %d: %v %v", i, c.Done, c.CQE.Status())
-		}
+		testutil.True(t, c.Done && c.CQE.Status().Code() == want, "abort %d: %v %v", i, c.Done,
+			c.CQE.Status())
 	}
 	dev.Full(false)
 	dev.Release()
 	r.until("the read completes", func() bool { return held.Done })
-	if !held.CQE.Status().OK() {
-		t.Errorf("read: %v", held.CQE.Status())
-	}
+	testutil.True(t, held.CQE.Status().OK(), "read: %v", held.CQE.Status())
 }
 
 // TestAbortCancels: a command in the device is canceled, if the device can, before the Abort
@@ -133,12 +129,10 @@ func TestAbortFreesCapsule(t *testing.T) {
 	dev.Full(true)
 	r := prepare()
 	b.h.Execute([]*fabric.Request{r})
-	if b.h.memory.Available() != free-4096 {
-		t.Fatalf("%d bytes are copied", free-b.h.memory.Available())
-	}
-	if !b.io.(*session).abort(r.SQE.CID()) || r.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("not aborted: %v", r.CQE.Status())
-	}
+	testutil.MustTrue(t, b.h.memory.Available() == free-4096, "%d bytes are copied",
+		free-b.h.memory.Available())
+	testutil.True(t, b.io.(*session).abort(r.SQE.CID()) && r.CQE.Status() == nvme.AbortRequested,
+		"not aborted: %v", r.CQE.Status())
 	dev.Full(false)
 	n := b.h.memory.Available()
 	testutil.True(t, n == free, "%d bytes have not come back", free-n)

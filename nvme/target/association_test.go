@@ -104,9 +104,8 @@ func TestSQHD(t *testing.T) {
 	tiny.sqsize = 1
 	q := r.dial(1)
 	want := uint16(1)
-	if c := r.ok(q, tiny.command()); c.CQE.SQHD() != want {
-		t.Errorf("Connect: SQHD %d, want %d", c.CQE.SQHD(), want)
-	}
+	c := r.ok(q, tiny.command())
+	testutil.True(t, c.CQE.SQHD() == want, "Connect: SQHD %d, want %d", c.CQE.SQHD(), want)
 	for range 1<<16 + 3 {
 		c := r.do(q, command(nvme.NVMFlush, 1, nil))
 		want ^= 1
@@ -115,9 +114,8 @@ func TestSQHD(t *testing.T) {
 	free := h.ioArgs(2)
 	free.cattr = nvme.CATTRNoFlowControl | 0xF0
 	q = r.dial(1)
-	if c := r.ok(q, free.command()); c.CQE.SQHD() != 0xFFFF {
-		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
-	}
+	c = r.ok(q, free.command())
+	testutil.True(t, c.CQE.SQHD() == 0xFFFF, "SQHD %#x, want FFFFh", c.CQE.SQHD())
 	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)),
 		inactiveNamespace); c.CQE.SQHD() != 0xFFFF {
 		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())

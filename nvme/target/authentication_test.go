@@ -208,9 +208,8 @@ func TestAuthenticationFails(t *testing.T) {
 	testutil.True(t, r.authenticate(admin, mute) != nil,
 		"the host accepts a controller with another key")
 	r.until("the queue ends after AUTH_Failure2", func() bool { return admin.Reason != nil })
-	if n, failed := r.target.Authentications(); n != 2 || failed != mostFailures+1 {
-		t.Errorf("%d authentications, %d failed", n, failed)
-	}
+	n, failed := r.target.Authentications()
+	testutil.True(t, n == 2 && failed == mostFailures+1, "%d authentications, %d failed", n, failed)
 	for _, secret := range []string{hostSecret, controllerSecret} {
 		testutil.True(t, !strings.Contains(r.log.String(), secret[10:40]), "a key is in the log")
 	}

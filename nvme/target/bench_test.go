@@ -189,10 +189,9 @@ func TestNoAllocations(t *testing.T) {
 			},
 		}).Access()
 		b.q.bad = 0
-		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) }); n != 0 ||
-			b.q.bad > 0 {
-			t.Errorf("%s: reserved: %v allocations, %d commands failed", name, n, b.q.bad)
-		}
+		n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) })
+		testutil.True(t, n == 0 && b.q.bad == 0, "%s: reserved: %v allocations, %d commands failed",
+			name, n, b.q.bad)
 	}
 }
 

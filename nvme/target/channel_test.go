@@ -86,8 +86,7 @@ func TestChannelSteps(t *testing.T) {
 	}
 	for ch.reap() > 0 {
 	}
-	if slow.most > batchSize || ch.inflight != 0 || !ch.sent.Empty() || !ch.pending.Empty() {
-		t.Errorf("at most %d at once; %d are left", slow.most, ch.inflight)
-	}
+	testutil.True(t, slow.most <= batchSize && ch.inflight == 0 && ch.sent.Empty() &&
+		ch.pending.Empty(), "at most %d at once; %d are left", slow.most, ch.inflight)
 	ch.dev = dev
 }

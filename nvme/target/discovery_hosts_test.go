@@ -46,9 +46,8 @@ func TestDiscoveryLogIsExact(t *testing.T) {
 			}
 			self[e.PORTID] = true
 			// The first two list each other, and only the second one has c.
-			if alike := e.EFLAGS&nvme.EFLAGSDuplicate != 0; alike != (asked > 2) {
-				t.Errorf("asked through %d: flags %#x", asked, e.EFLAGS)
-			}
+			testutil.True(t, (e.EFLAGS&nvme.EFLAGSDuplicate != 0) == (asked > 2),
+				"asked through %d: flags %#x", asked, e.EFLAGS)
 		}
 		for _, s := range subs {
 			for p := uint16(1); p <= ports; p++ {

@@ -160,9 +160,8 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	testutil.Must(t, b.w.Until(func() bool { return b.q.done > completed }))
 	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
 	b.h.Execute(slow)
-	if st := slow[0].CQE.Status() &^ nvme.More; st != inactiveNamespace || b.q.bad != 1 {
-		t.Errorf("%v, %d refused", st, b.q.bad)
-	}
+	st := slow[0].CQE.Status() &^ nvme.More
+	testutil.True(t, st == inactiveNamespace && b.q.bad == 1, "%v, %d refused", st, b.q.bad)
 	for _, io := range next.take() {
 		testutil.True(t, io.Op != backend.OpWrite, "the new namespace was written")
 	}
@@ -254,10 +253,9 @@ func TestAbortDelayed(t *testing.T) {
 		return r.send(q, rw(nvme.NVMWrite, 1, 0, 8, bytes.Repeat([]byte{1}, 4096)))
 	}
 	c := write()
-	if a := r.ok(h.admin, abortCommand(1, c.SQE.CID())); a.CQE.DW0() != 0 || !c.Done ||
-		c.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("result %d, done %v, %v", a.CQE.DW0(), c.Done, c.CQE.Status())
-	}
+	a := r.ok(h.admin, abortCommand(1, c.SQE.CID()))
+	testutil.True(t, a.CQE.DW0() == 0 && c.Done && c.CQE.Status() == nvme.AbortRequested,
+		"result %d, done %v, %v", a.CQE.DW0(), c.Done, c.CQE.Status())
 	c = write()
 	r.w.Advance(3 * time.Second)
 	st := c.CQE.Status() &^ nvme.More

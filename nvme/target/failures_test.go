@@ -49,9 +49,8 @@ func TestDiskFull(t *testing.T) {
 	}
 	r.w.Advance(time.Duration(failureLogInterval))
 	writes(1)
-	if l := lines(); len(l) != 2 {
-		t.Errorf("%d lines after a minute: %v", len(l), l)
-	}
+	l = lines()
+	testutil.True(t, len(l) == 2, "%d lines after a minute: %v", len(l), l)
 	for _, e := range []error{backend.ErrIO, backend.ErrReadOnly, backend.ErrOffline} {
 		dev.Fail(func(*backend.IO) error { return e })
 		c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))

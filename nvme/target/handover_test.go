@@ -37,10 +37,8 @@ func TestInCapsuleDataIsCopied(t *testing.T) {
 	}
 	free, done := arena.Available(), b.q.done
 	send()
-	if b.q.done != done+1 || b.q.bad != 0 || arena.Available() != free {
-		t.Fatalf("%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad,
-			free-arena.Available())
-	}
+	testutil.MustTrue(t, b.q.done == done+1 && b.q.bad == 0 && arena.Available() == free,
+		"%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad, free-arena.Available())
 	dev.Hold(nil)
 	send()
 	b.w.Advance(3 * time.Second)

@@ -28,9 +28,8 @@ func TestOtherHostID(t *testing.T) {
 		r.w.Settle()
 	}
 	const line = "host is connected with another host identifier as well"
-	if n := strings.Count(r.log.String(), line); n != 2 {
-		t.Errorf("logged %d times:\n%s", n, r.log)
-	}
+	n := strings.Count(r.log.String(), line)
+	testutil.True(t, n == 2, "logged %d times:\n%s", n, r.log)
 	r.connectHost(0, func(a *connectArgs) { a.host, a.hostID[0] = a.host+"-2", a.hostID[0]+1 })
 	testutil.True(t, strings.Contains(r.log.String(), "another host has the same host identifier"),
 		"a clone is not logged:\n%s", r.log)

@@ -179,10 +179,8 @@ func TestManyLateWrites(t *testing.T) {
 	}
 	p.w.Settle()
 	ch := p.raw[2].channels[0]
-	if !ch.pending.Empty() || ch.held() != 100 || len(ch.avoids) != 1 {
-		t.Errorf("some are pending: %t, %d are held by %d", !ch.pending.Empty(), ch.held(),
-			len(ch.avoids))
-	}
+	testutil.True(t, ch.pending.Empty() && ch.held() == 100 && len(ch.avoids) == 1,
+		"some are pending: %t, %d are held by %d", !ch.pending.Empty(), ch.held(), len(ch.avoids))
 	for _, list := range ch.avoids {
 		testutil.True(t, len(list) == 1, "there are %d holds", len(list))
 	}

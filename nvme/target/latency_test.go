@@ -335,10 +335,9 @@ func TestEntriesOfReturning(t *testing.T) {
 	before.leaveHost()
 	left := o.entries
 	after := join()
-	if left == 0 || after.host.payer != o {
-		t.Errorf("%d entries are left, and the host that comes back has others: %t", left,
-			after.host.payer != o)
-	}
+	testutil.True(t, left != 0 && after.host.payer == o,
+		"%d entries are left, and the host that comes back has others: %t", left,
+		after.host.payer != o)
 	r.w.Settle()
 	testutil.Equal(t, o.entries, 0, "entries of a host without flows")
 	after.leaveHost()

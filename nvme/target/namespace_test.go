@@ -37,16 +37,14 @@ func TestSwapSmaller(t *testing.T) {
 		return fits, beyond, write
 	}
 	fits, beyond, write := swap(false)
-	if !fits.CQE.Status().OK() || beyond.CQE.Status()&^nvme.More != outOfRange ||
-		!write.CQE.Status().OK() {
-		t.Errorf("%v, %v, %v", fits.CQE.Status(), beyond.CQE.Status(), write.CQE.Status())
-	}
+	testutil.True(t, fits.CQE.Status().OK() && beyond.CQE.Status()&^nvme.More == outOfRange &&
+		write.CQE.Status().OK(), "%v, %v, %v", fits.CQE.Status(), beyond.CQE.Status(),
+		write.CQE.Status())
 	if l := next.take(); len(l) != 2 || l[1].Flags&backend.FUA == 0 {
 		t.Errorf("the new device got %+v; the host was told that there is no cache", l)
 	}
-	if r.until("hosts are notified", func() bool { return aer.Done }); h.namespace(1).NSZE != 1024 {
-		t.Errorf("%d blocks", h.namespace(1).NSZE)
-	}
+	r.until("hosts are notified", func() bool { return aer.Done })
+	testutil.True(t, h.namespace(1).NSZE == 1024, "%d blocks", h.namespace(1).NSZE)
 	if _, _, write = swap(true); write.CQE.Status()&^nvme.More != writeProtected {
 		t.Errorf("write: %v", write.CQE.Status())
 	}

@@ -233,10 +233,9 @@ func TestUnknownRegistrants(t *testing.T) {
 	known := testHost + "-known"
 	h := host(known, 0)
 	r.status(h.io[0], register(1), tooManyRegistrants)
-	if want := "128 hosts that are not in the configuration are registered"; !strings.Contains(
-		r.log.String(), want) || !strings.Contains(r.log.String(), "host="+known) {
-		t.Errorf("the log has no %q:\n%s", want, r.log.String())
-	}
+	want := "128 hosts that are not in the configuration are registered"
+	testutil.True(t, strings.Contains(r.log.String(), want) && strings.Contains(r.log.String(),
+		"host="+known), "the log has no %q:\n%s", want, r.log.String())
 	r.target.SetHostKnown(known, true)
 	r.ok(h.io[0], register(1))
 }

@@ -262,9 +262,8 @@ func TestSwapHungDevice(t *testing.T) {
 	r.target.drainDeadline = time.Millisecond
 	x := r.startExchange(sub.Namespaces[0])
 	err := x.wait()
-	if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), "namespace 1") || len(x.old) > 0 {
-		t.Errorf("%v, swap is called: %v", err, len(x.old) > 0)
-	}
+	testutil.True(t, errors.Is(err, errBusy) && strings.Contains(err.Error(), "namespace 1") &&
+		len(x.old) == 0, "%v, swap is called: %v", err, len(x.old) > 0)
 	second := r.send(h.io[0], readAt(1))
 	r.until("the device has the next IO", func() bool { return dev.Held() == 2 })
 	dev.Release()

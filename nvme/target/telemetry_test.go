@@ -77,10 +77,9 @@ func TestTelemetry(t *testing.T) {
 	testutil.True(t, v.Version == testFW && v.Host == testHost && v.Subsystem == testSub &&
 		v.CNTLID == h.cntlid && v.Ready && strings.HasPrefix(v.ID, "010203") && !v.Truncated, "%+v",
 		v)
-	if n := len(v.Connections); n != 3 || v.Connections[1].ReadBytes != 4096 ||
-		v.Connections[0].QID != 0 || v.Connections[2].Remote != testPeer {
-		t.Errorf("connections %+v", v.Connections)
-	}
+	testutil.True(t, len(v.Connections) == 3 && v.Connections[1].ReadBytes == 4096 &&
+		v.Connections[0].QID == 0 && v.Connections[2].Remote == testPeer, "connections %+v",
+		v.Connections)
 	if n := v.Namespaces; len(n) != 1 || n[0].ReadBytes != 4096 || n[0].SizeBytes != 1<<20 ||
 		n[0].Errors["io"] != 1 || len(n[0].Errors) != 1 || n[0].State != "ready" {
 		t.Errorf("namespaces %+v", n)

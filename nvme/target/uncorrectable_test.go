@@ -241,9 +241,8 @@ func TestMarksAreStored(t *testing.T) {
 	store.fail(nil)
 	waits(rw(nvme.NVMWrite, 1, 7, 14, make([]byte, 14*512)))
 	r.ok(q, readAt(20))
-	if got := store.blocks(); !reflect.DeepEqual(got, [][2]int64{{5, 6}}) {
-		t.Errorf("kept: %v", got)
-	}
+	got = store.blocks()
+	testutil.True(t, reflect.DeepEqual(got, [][2]int64{{5, 6}}), "kept: %v", got)
 	close(store.gate)
 }
 

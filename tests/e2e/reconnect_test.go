@@ -52,9 +52,8 @@ func TestMassReconnect(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatalf("%v\n%s", err, h.Log)
-	}
+	err := errors.Join(errs...)
+	testutil.MustTrue(t, err == nil, "%v\n%s", err, h.Log)
 	u := h.usage(variants[0])
 	testutil.True(t, u.Connections == 2*hosts && u.Evicted == 0 && u.Refused == 0, "%+v", u)
 }

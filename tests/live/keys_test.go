@@ -69,9 +69,8 @@ func (r *rotated) check(m *model) {
 		} else if _, is := errors.AsType[auth.Refused](err); is {
 			r.refused++
 		}
-		if (err == nil) != counts {
-			r.p.t.Fatalf("key %d after %d changes: %v\n%s", key, m.keyChanges, err, r.p.Log)
-		}
+		testutil.MustTrue(r.p.t, (err == nil) == counts, "key %d after %d changes: %v\n%s", key,
+			m.keyChanges, err, r.p.Log)
 		if key == r.key && counts {
 			r.p.must(r.c.Authenticate(ctx))
 		}

@@ -142,9 +142,8 @@ func TestDigest(t *testing.T) {
 	testutil.Equal(t, CRC(0, make([]byte, 32)), 0x8A9136AA, "CRC32C of zeros")
 	b := make([]byte, 36)
 	PutHeaderDigest(b, 32)
-	if !bytes.Equal(b[32:], []byte{0xaa, 0x36, 0x91, 0x8a}) || !HeaderDigestOK(b, 32) {
-		t.Errorf("digest on the wire %x", b[32:])
-	}
+	testutil.True(t, bytes.Equal(b[32:], []byte{0xaa, 0x36, 0x91, 0x8a}) && HeaderDigestOK(b, 32),
+		"digest on the wire %x", b[32:])
 	b[5] ^= 1
 	testutil.True(t, !HeaderDigestOK(b, 32), "a broken header passed")
 }

@@ -367,9 +367,8 @@ func TestRecords(t *testing.T) {
 					tc.want)
 				return
 			}
-			if e != syscall.EPROTO || !strings.Contains(p.server.Err().Error(), tc.want) {
-				t.Fatalf("%v: %v", e, p.server.Err())
-			}
+			testutil.MustTrue(t, e == syscall.EPROTO && strings.Contains(p.server.Err().Error(),
+				tc.want), "%v: %v", e, p.server.Err())
 			_, _, again := p.receive(1)
 			testutil.True(t, again == syscall.EPROTO, "it goes on: %v", again)
 			p.server.SendAlert(p.fds[1], p.b)
@@ -481,9 +480,8 @@ func TestKeyUpdateRequested(t *testing.T) {
 		p.raw(p.seal(typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, 1}))
 		testutil.Must(t, p.client.out.update())
 	}
-	if _, _, e := p.receive(9); e != syscall.EAGAIN {
-		t.Fatal(e, p.server.Err())
-	}
+	_, _, e := p.receive(9)
+	testutil.MustTrue(t, e == syscall.EAGAIN, "%v %v", e, p.server.Err())
 	var v [1]sys.Iovec
 	for range 2 {
 		sys.SetIovec(&v[0], p.b.Headers[:copy(p.b.Headers, "data")])
@@ -492,9 +490,8 @@ func TestKeyUpdateRequested(t *testing.T) {
 	}
 	b := make([]byte, 99)
 	sys.SetIovec(&v[0], b)
-	if n, _, e := p.client.Recvmsg(p.fds[0], v[:], p.b); string(b[:n]) != "datadata" {
-		t.Errorf("%q, %v, %v", b[:n], e, p.client.Err())
-	}
+	n, _, e := p.client.Recvmsg(p.fds[0], v[:], p.b)
+	testutil.True(t, string(b[:n]) == "datadata", "%q, %v, %v", b[:n], e, p.client.Err())
 	if p.client.in.seq != 2 || bytes.Equal(p.client.in.secret, before) {
 		t.Errorf("%d records with the key, which is new: %v", p.client.in.seq,
 			!bytes.Equal(p.client.in.secret, before))

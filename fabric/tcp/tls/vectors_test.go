@@ -82,8 +82,6 @@ func TestTrafficKeys(t *testing.T) {
 	secret := unhex(t, "b67b7d690cc16c4e75e54213cb2d37b4e9c912bcded9105d42befd59d391ad38")
 	got := k.expand(secret, "key", nil, 16)
 	testutil.True(t, hex.EncodeToString(got) == "3fce516009c21727d0f2e4e86ee403bc", "key % x", got)
-	if got := k.expand(secret, "iv", nil, 12); hex.EncodeToString(got) !=
-		"5d313eb2671276ee13000b30" {
-		t.Errorf("IV % x", got)
-	}
+	got = k.expand(secret, "iv", nil, 12)
+	testutil.True(t, hex.EncodeToString(got) == "5d313eb2671276ee13000b30", "IV % x", got)
 }

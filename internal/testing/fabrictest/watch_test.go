@@ -137,10 +137,9 @@ func TestHandlerOverLoop(t *testing.T) {
 		string(attached.Data[:4]) != "zero" || string(written) != "data" {
 		t.Errorf("read %q, attached %q, written %q", read.Data, attached.Data[:4], written)
 	}
-	if refused.CQE.Status() != nvme.InvalidOpcode || write.Done || h.Held() != 1 ||
-		h.Abandoned != 1 || h.ZeroCopyEnds != 1 {
-		t.Errorf("refused %v, write done %v, %+v", refused.CQE.Status(), write.Done, h)
-	}
+	testutil.True(t, refused.CQE.Status() == nvme.InvalidOpcode && !write.Done && h.Held() == 1 &&
+		h.Abandoned == 1 && h.ZeroCopyEnds == 1, "refused %v, write done %v, %+v",
+		refused.CQE.Status(), write.Done, h)
 	h.Finish()
 	testutil.True(t, write.Done && h.Held() == 0, "Finish did not complete the write")
 	held := cmd(nvme.NVMWrite, []byte("more"))

@@ -22,10 +22,9 @@ func TestWatchable(t *testing.T) {
 	fd := int(r.Fd()) // blocking from now on
 	f, raw, err := watchable(fd, "test")
 	testutil.Must(t, err)
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil ||
-		flags&unix.O_NONBLOCK == 0 {
-		t.Errorf("flags %#x, %v: want O_NONBLOCK", flags, err)
-	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	testutil.True(t, err == nil && flags&unix.O_NONBLOCK != 0, "flags %#x, %v: want O_NONBLOCK",
+		flags, err)
 	reads := make(chan int)
 	ended := make(chan error, 1)
 	go func() {
