@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -92,11 +93,11 @@ func source() Source {
 			Reactors: func(context.Context) ([]observed.Reactor, error) {
 				return []observed.Reactor{
 					{MemoryBytes: 64 << 20},
-					{
+					numbered(observed.Reactor{
 						MemoryBytes: 64 << 20, MemoryUsedBytes: 3 << 20, OrphanedBytes: 1 << 20,
 						WaitingCommands: 5, BusySeconds: 1, PollingSeconds: 2, AsleepSeconds: 3,
 						Polls: 20, EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
-					},
+					}),
 				}, nil
 			},
 			PortCounters: func() []observed.PortCounter {
@@ -121,12 +122,12 @@ func source() Source {
 			return list
 		},
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
-			return fabric.Usage{
+			return numbered(fabric.Usage{
 				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
 				OverShare: 24, OutOfTurn: 25,
 				Memory: 1000, MemoryLimit: 2000, Quarantined: 3, Handshakes: 21,
 				FailedHandshakes: 22,
-			}
+			})
 		}},
 		Latencies: func() []observe.LatencyInfo {
 			one := observe.LatencyInfo{
@@ -174,6 +175,23 @@ func source() Source {
 			return []Expiry{{"metrics_certificate", at}, {"host_keys", at}}
 		},
 	}
+}
+
+// numbered sets the numbers of a snapshot that are 0, so that the golden file has new ones as well.
+func numbered[T any](snapshot T) T {
+	fields := reflect.ValueOf(&snapshot).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); {
+		case !f.IsZero():
+		case f.CanInt():
+			f.SetInt(int64(1001 + i))
+		case f.CanUint():
+			f.SetUint(uint64(1001 + i))
+		case f.CanFloat():
+			f.SetFloat(float64(1001 + i))
+		}
+	}
+	return snapshot
 }
 
 // exposition returns the result of a scrape of src, without the metrics of the process.
