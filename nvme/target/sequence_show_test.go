@@ -327,7 +327,11 @@ func showLog(s *sequence, a *arguments, c *fabrictest.Command) string {
 	case nvme.LogEffects:
 		p, err := nvme.Parse[nvme.EffectsLog](c.Data)
 		s.r.must(err)
-		return "\n  admin" + listed(p.Admin[:]) + "\n  I/O" + listed(p.IO[:])
+		io := "\n  I/O" + listed(p.IO[:])
+		if a.list("fields") != nil { // I/O commands depend on the namespaces, others do not
+			return io
+		}
+		return "\n  admin" + listed(p.Admin[:]) + io
 	case nvme.LogError:
 		return showErrors(s, a, c.Data)
 	case nvme.LogSMART:
