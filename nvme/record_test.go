@@ -16,46 +16,26 @@ import (
 
 // recordCase is a record with the size that the specification gives.
 type recordCase struct {
-	name  string
-	typ   reflect.Type
-	size  int
-	zero  []byte
-	again func([]byte) ([]byte, error) // parses and appends
+	name string
+	typ  reflect.Type
+	size int
+	// fields are nil for an array.
+	fields offsets
+	zero   []byte
+	again  func([]byte) ([]byte, error) // parses and appends
 }
 
-func record[T Record](size int) recordCase {
+// offsets are the byte offsets of the named fields of a record.
+type offsets map[string]int
+
+func record[T Record](size int, fields offsets) recordCase {
 	return recordCase{
-		fmt.Sprintf("%T", *new(T)), reflect.TypeFor[T](), size, Append(nil, new(T)),
+		fmt.Sprintf("%T", *new(T)), reflect.TypeFor[T](), size, fields, Append(nil, new(T)),
 		func(b []byte) ([]byte, error) {
 			r, err := Parse[T](b)
 			return Append(nil, r), err
 		},
 	}
-}
-
-var records = []recordCase{
-	record[IdentifyController](4096),
-	record[IdentifyNamespace](4096),
-	record[IdentifyNamespaceIndependent](4096),
-	record[ConnectData](ConnectDataSize),
-	record[SupportedPages](SupportedPagesSize),
-	record[ANAHeader](ANAHeaderSize),
-	record[ANADescriptor](ANADescriptorSize),
-	record[ErrorLogEntry](ErrorLogEntrySize),
-	record[SMARTLog](SMARTLogSize),
-	record[FirmwareLog](FirmwareLogSize),
-	record[EffectsLog](EffectsLogSize),
-	record[EnduranceGroupLog](EnduranceGroupLogSize),
-	record[RotationalMediaLog](RotationalMediaLogSize),
-	record[FeatureEffectsLog](FeatureEffectsSize),
-	record[SelfTestLog](SelfTestLogSize),
-	record[SelfTestResult](28),
-	record[TelemetryHeader](TelemetryBlock),
-	record[ReservationStatus](ReservationStatusSize),
-	record[RegisteredController](RegisteredControllerSize),
-	record[ReservationLog](ReservationLogSize),
-	record[DiscoveryHeader](DiscoveryHeaderSize),
-	record[DiscoveryEntry](DiscoveryEntrySize),
 }
 
 // TestEveryRecordIsTested: every member of Record is in the table above, so its size is compared
