@@ -65,7 +65,9 @@ var records = []recordCase{
 		"NSFEAT": 0, "NMIC": 1, "RESCAP": 2, "FPI": 3, "ANAGRPID": 4, "NSATTR": 8,
 		"NVMSETID": 10, "ENDGID": 12, "NSTAT": 14,
 	}),
-	record[ConnectData](ConnectDataSize, offsets{"HostID": 0, "CNTLID": 16, "SUBNQN": 256, "HOSTNQN": 512}),
+	record[ConnectData](ConnectDataSize, offsets{
+		"HostID": 0, "CNTLID": 16, "SUBNQN": 256, "HOSTNQN": 512,
+	}),
 	record[SupportedPages](SupportedPagesSize, nil),
 	record[ANAHeader](ANAHeaderSize, offsets{"CHGC": 0, "NAGD": 8}),
 	record[ANADescriptor](ANADescriptorSize, offsets{"AGID": 0, "NNV": 4, "CHGC": 8, "ANAS": 16}),
@@ -106,9 +108,15 @@ var records = []recordCase{
 		"LID": 0, "IEEE": 5, "Last": 8, "Last4": 16, "THS": 380, "THDGN": 381, "TCDA": 382,
 		"TCDGN": 383, "RID": 384,
 	}),
-	record[ReservationStatus](ReservationStatusSize, offsets{"GEN": 0, "RTYPE": 4, "REGCTL": 5, "PTPLS": 9}),
-	record[RegisteredController](RegisteredControllerSize, offsets{"CNTLID": 0, "RCSTS": 2, "RKEY": 8, "HostID": 16}),
-	record[ReservationLog](ReservationLogSize, offsets{"Count": 0, "Type": 8, "Available": 9, "NSID": 12}),
+	record[ReservationStatus](ReservationStatusSize, offsets{
+		"GEN": 0, "RTYPE": 4, "REGCTL": 5, "PTPLS": 9,
+	}),
+	record[RegisteredController](RegisteredControllerSize, offsets{
+		"CNTLID": 0, "RCSTS": 2, "RKEY": 8, "HostID": 16,
+	}),
+	record[ReservationLog](ReservationLogSize, offsets{
+		"Count": 0, "Type": 8, "Available": 9, "NSID": 12,
+	}),
 	record[DiscoveryHeader](DiscoveryHeaderSize, offsets{"GENCTR": 0, "NUMREC": 8, "RECFMT": 16}),
 	record[DiscoveryEntry](DiscoveryEntrySize, offsets{
 		"TRTYPE": 0, "ADRFAM": 1, "SUBTYPE": 2, "TREQ": 3, "PORTID": 4, "CNTLID": 6, "ASQSZ": 8,
