@@ -35,10 +35,7 @@ var timed = map[string]map[string]string{
 
 	"tests/e2e/authentication_flood_test.go": {"connectSoon": soakOnly},
 	"tests/e2e/authentication_load_test.go":  {"beside": soakOnly, "reads": soakOnly},
-	"tests/e2e/fairness_test.go": {
-		"p99": soakOnly, "step": soakOnly, "testFairness": soakOnly,
-	},
-	"tests/e2e/idle_test.go": {"bareSockets": soakOnly, "wantIdle": soakOnly},
+	"tests/e2e/idle_test.go":                 {"bareSockets": soakOnly, "wantIdle": soakOnly},
 	"tests/e2e/latency_test.go": {
 		"TestLatencyOfSlowDevice": "the upper bound is measured around what it bounds",
 	},

@@ -54,6 +54,6 @@ func TestMassReconnect(t *testing.T) {
 	wg.Wait()
 	err := errors.Join(errs...)
 	testutil.MustTrue(t, err == nil, "%v\n%s", err, h.Log)
-	u := h.usage(variants[0])
+	u := h.Server.Transport(nvme.TransportTCP).Usage()
 	testutil.True(t, u.Connections == 2*hosts && u.Evicted == 0 && u.Refused == 0, "%+v", u)
 }

@@ -17,8 +17,7 @@ import (
 // alone and beside the culprit in alternating windows of one run; the percentile is over all
 // windows of a kind. The victim makes about a thousand commands a second, one after another.
 // Culprits hold their resource instead of burning CPU time, or are limited in rate, because target,
-// victim and culprit share the CPUs of one process. CPU time is the subject of TestFairness in e2e
-// and of tests/bench.
+// victim and culprit share the CPUs of one process. CPU time is the subject of tests/bench.
 const (
 	factor = 2
 	// tolerance is added to the bound of the p99 beside culprits that inevitably take CPU time, but

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -65,8 +66,34 @@ var strangerRows = []row{
 	},
 	{
 		name: "queue pairs without Connect", culprit: "stranger", attacks: "queue pairs",
-		links: onRDMA, busy: true, alone: true, run: idleQueuePairs,
-		change: func(c *config.Config) { c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48 },
+		links: onRDMA, busy: true, alone: true, change: fewConnections,
+		run: func(ctx context.Context, a *attack) error {
+			return floodQueues(ctx, a, a.elsewhere, nil)
+		},
+	},
+	{
+		name: "refused queues that stay", culprit: "stranger", attacks: "connections",
+		links: onBoth, busy: true, alone: true, change: fewConnections,
+		run: func(ctx context.Context, a *attack) error {
+			return floodQueues(ctx, a, a.elsewhere, connectTo(subNQN))
+		},
+	},
+	{
+		name: "discovery controllers over queue pairs", culprit: "stranger",
+		attacks: "queue pairs and controllers",
+		links:   onRDMA, busy: true, alone: true, change: fewConnections,
+		run: func(ctx context.Context, a *attack) error {
+			return floodQueues(ctx, a, a.elsewhere, connectTo(nvme.DiscoveryNQN))
+		},
+	},
+	{
+		name: "queues from the address of a known host", culprit: "stranger",
+		attacks: "connections", links: onBoth, busy: true, alone: true, change: fewConnections,
+		run: func(ctx context.Context, a *attack) error {
+			return floodQueues(ctx, a, func(int) host.Transport {
+				return a.transport(a.knownAddress(), "host")
+			}, nil, connectTo(subNQN), connectTo(nvme.DiscoveryNQN))
+		},
 	},
 	{
 		name: "refused connects", culprit: "stranger", attacks: "the log", links: onBoth,
@@ -216,6 +243,7 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 // fewConnections lowers the limits so that a few hundred connections are a flood.
 func fewConnections(c *config.Config) {
 	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 256, 128
+	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
 }
 
 // flood opens connections from several addresses, up to the limit, and replaces each one that ends.
@@ -262,15 +290,19 @@ func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	return errors.Join(err, errs)
 }
 
+// knownAddress is the address of the host that visits, over TCP.
+func (a *attack) knownAddress() (addr netip.Addr) {
+	if a.link == nvme.TransportTCP {
+		addr = address(1)
+	}
+	return addr
+}
+
 // visit connects as a known host, reads and disconnects.
 func (a *attack) visit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
-	from := address(1)
-	if a.link == nvme.TransportRDMA {
-		from = a.from(0) // none
-	}
-	c, err := host.Connect(ctx, a.transport(from, "host"), hostOptions(victimNQN2))
+	c, err := host.Connect(ctx, a.transport(a.knownAddress(), "host"), hostOptions(victimNQN2))
 	if err != nil {
 		return fmt.Errorf("a known host cannot connect: %w", err)
 	}
@@ -287,8 +319,21 @@ func (a *attack) visit() error {
 	return hosttest.Read(ctx, q, nsPool, 0, 1, buf)
 }
 
-// idleQueuePairs establishes connections without a Connect command, up to the limit.
-func idleQueuePairs(ctx context.Context, a *attack) error {
+// connectTo returns the Connect command of a stranger.
+func connectTo(nqn string) *host.Op {
+	o := hostOptions(strangerNQN)
+	o.SubNQN = nqn
+	return host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+}
+
+// elsewhere connects stranger i, which has another address than the hosts.
+func (a *attack) elsewhere(i int) host.Transport { return a.transport(a.from(1+i%8), "culprit") }
+
+// floodQueues establishes connections up to the limit, and replaces each one that ends. It sends
+// the Connect commands on them in turn; nil stands for none.
+func floodQueues(ctx context.Context, a *attack, from func(i int) host.Transport,
+	connects ...*host.Op,
+) error {
 	var queues []*host.Queue
 	defer func() {
 		for _, q := range queues {
@@ -304,9 +349,17 @@ func idleQueuePairs(ctx context.Context, a *attack) error {
 			return err != nil
 		})
 		for len(queues) < 128 {
-			q, err := host.DialQueue(ctx, a.transport(a.from(0), "culprit"), 0, 32, 0)
+			i := len(queues)
+			q, err := host.DialQueue(ctx, from(i), 0, 32, 0)
 			if err != nil {
 				return
+			}
+			if connect := connects[i%len(connects)]; connect != nil {
+				op := *connect
+				if _, err := q.Do(ctx, &op); err != nil { // full
+					_ = q.Close()
+					return
+				}
 			}
 			queues = append(queues, q)
 			a.takes(1)
