@@ -1,5 +1,5 @@
-// Package check finds the problems of a configuration, and those of a machine with it, before a
-// target uses them: for "check" and "doctor", for starts and reloads. It changes nothing.
+// Package check finds problems of a configuration and of a machine before a target uses them, for
+// "check" and "doctor", for starts and reloads. It changes nothing.
 package check
 
 import (

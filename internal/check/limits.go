@@ -25,7 +25,7 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 		if !set.IsSet(cpu) {
 			ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
 				fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
-				"Choose among those that \"taskset -cp $$\" prints."))
+				"Choose one that \"taskset -cp $$\" prints."))
 		}
 	}
 	if n := set.Count(); c.Reactors.Count > n {

@@ -1,4 +1,4 @@
-// Package flight asks slow questions once for everybody who waits for the answer.
+// Package flight asks a slow question once for all callers that wait for the answer.
 package flight
 
 import (
