@@ -1,6 +1,7 @@
-// Package admin makes the data structures that admin commands return: health, endurance, error,
-// self-test and telemetry logs, the identity of namespaces, and the values of features that are
-// more than a number. A reply may have to wait for a Query, such as one of a drive.
+// Package admin makes the data structures that admin commands return: health, endurance, error and
+// telemetry logs, the identity of namespaces, and the values of features that are more than a
+// number. It also has the properties of a controller, its keep alive timer and its events. A reply
+// may have to wait for a query, such as one of a drive.
 //
 // It imports the wire formats, the contract of devices and the log of hosts. The functions work on
 // the data that package target passes them. A type belongs to the reactor of its controller, unless
