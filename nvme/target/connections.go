@@ -92,14 +92,13 @@ func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, er
 	answers := make(chan map[subnet.Owner]DataShare, len(handlers))
 	for _, h := range handlers {
 		h.post(func() {
-			list := make(map[subnet.Owner]DataShare, len(h.owners))
-			for key, o := range h.owners {
-				if s := (DataShare{Used: o.Used()}); h.memory != nil {
-					s.Most = h.memory.Most(&o.Share)
-					list[key] = s
+			list := map[subnet.Owner]DataShare{}
+			h.inPieces(h.allOwners.Walk(func(o *owner) int {
+				if h.memory != nil {
+					list[o.key] = DataShare{Used: o.Used(), Most: h.memory.Most(&o.Share)}
 				}
-			}
-			answers <- list
+				return 1
+			}), func() { answers <- list })
 		})
 	}
 	all := map[subnet.Owner]DataShare{}
@@ -116,8 +115,9 @@ func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, er
 	return all, nil
 }
 
-// add appends a queue, in one step. Reactor of the queue.
-func (list *connections) add(s *session) int {
+// add appends a queue, and returns how many steps that takes. Reactor of the queue.
+func (list *connections) add(s *session) (steps int) {
+	steps = 1
 	i := connection{id: s.id, ctrl: s.ctrl}
 	i.Connection = observed.Connection{
 		QID: s.qid, Depth: int(s.size), Transport: s.info.Transport.String(), Local: s.info.Local,
@@ -139,10 +139,11 @@ func (list *connections) add(s *session) int {
 		i.Discovery = c.sub.discovery
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()
+			steps += 2 * MaxIOQueues / queuesPerStep // at most: it looks at them twice
 		}
 	}
 	list.list = append(list.list, i)
-	return 1
+	return steps
 }
 
 func (i *connection) setKeepAlive(k keepAliveInfo) {

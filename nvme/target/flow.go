@@ -11,10 +11,12 @@ import (
 
 // shares are the resources that a reactor shares out, and the hosts that get them.
 type shares struct {
-	hosts   map[hostKey]*hostShare
-	owners  map[subnet.Owner]*owner
-	leaving list.List[owner]
-	flows   list.Set[flow] // of all hosts
+	hosts  map[hostKey]*hostShare
+	owners map[subnet.Owner]*owner
+	// allOwners has the owners, to be walked.
+	allOwners list.Set[owner]
+	leaving   list.List[owner]
+	flows     list.Set[flow] // of all hosts
 	// strangers are the shares of queues without a host. The first is for addresses from which a
 	// host has authenticated before, the second for all others, which cannot use up the first.
 	strangers [2]mem.Share
@@ -25,6 +27,7 @@ type shares struct {
 type owner struct {
 	mem.Share // of the data memory
 	key       subnet.Owner
+	place     list.Place       // in Handler.allOwners
 	hosts     int              // hostShares that count for it
 	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
 	entries   int              // of latencies, of connected hosts
@@ -62,6 +65,7 @@ func (h *Handler) owner(key subnet.Owner) *owner {
 	if o == nil {
 		o = &owner{key: key}
 		h.owners[key] = o
+		h.allOwners.Add(o, &o.place)
 	}
 	if o.leaving.Listed() {
 		h.leaving.Remove(&o.leaving)
@@ -77,10 +81,15 @@ func (h *Handler) leave(o *owner) {
 		return
 	}
 	if o.Idle() {
-		delete(h.owners, o.key)
+		h.forget(o)
 	} else {
 		h.leaving.Push(o, &o.leaving)
 	}
+}
+
+func (h *Handler) forget(o *owner) {
+	delete(h.owners, o.key)
+	h.allOwners.Remove(&o.place)
 }
 
 // forgetOwners forgets some owners that have nothing left: more than one host adds.
@@ -91,7 +100,7 @@ func (h *Handler) forgetOwners() {
 		case o == nil:
 			return
 		case o.Idle():
-			delete(h.owners, o.key)
+			h.forget(o)
 		default:
 			h.leaving.Push(o, &o.leaving)
 		}

@@ -10,6 +10,7 @@ type keepAliveTimer struct {
 	admin.KeepAlive
 	stopped bool
 	timer   timer
+	askedAt int64 // when a Keep Alive command has last looked at the queues
 }
 
 func (k *keepAliveTimer) stop() {
@@ -37,12 +38,16 @@ func (c *controller) startKeepAlive() {
 	c.alive.timer.set(c.h, c.alive.Next(c.h.loop.Now()), c.checkKeepAlive)
 }
 
+// queuesPerStep is how many queues traffic looks at in a step.
+const queuesPerStep = 16
+
 // traffic is the number of commands that all queues have received. Each queue counts its own, so
-// that the queues share nothing.
+// that the queues share nothing. Admin reactor.
 func (c *controller) traffic() uint64 {
 	n := c.admin.commands
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.h.steps.Add(len(c.queues) / queuesPerStep) // bound: MaxIOQueues
 	for _, s := range c.queues {
 		n += s.activity.Load()
 	}
@@ -64,8 +69,12 @@ func (c *controller) checkKeepAlive() {
 // keepAlive answers a Keep Alive command, which Prepare has counted as traffic.
 func keepAlive(h *Handler, c *cmd) {
 	st := nvme.Success
-	k := &c.s.ctrl.alive
-	if k.Command(h.loop.Now(), c.s.ctrl.traffic()); k.Timeout() == 0 {
+	k, now := &c.s.ctrl.alive, h.loop.Now()
+	if k.askedAt != now { // hosts may send many at once
+		k.askedAt = now
+		k.Command(now, c.s.ctrl.traffic())
+	}
+	if k.Timeout() == 0 {
 		st = nvme.KATOInvalid | nvme.DNR
 	}
 	h.finish(c, 0, st)

@@ -5,10 +5,12 @@ package target
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -26,6 +28,8 @@ func TestManyPerTurn(t *testing.T) {
 		"latencies":   manyLatencies,
 		"channels":    manyChannels,
 		"controllers": manyControllers,
+		"owners":      manyOwners,
+		"keep alives": manyKeepAlives,
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps := func(n int) int {
@@ -203,8 +207,60 @@ func manyControllers(r *harness, n int) {
 	testutil.True(r.t, sub.otherHost(twin) == all[n/2],
 		"the host with the same identifier is not found")
 	sub.mu.Unlock()
+	var returned atomic.Bool
+	told := make(chan struct{})
+	if n > fewControllers {
+		go func() {
+			sub.eachSoon(func(*controller) { <-told })
+			returned.Store(true)
+		}()
+		testutil.Until(r.t, "a reactor does not wait for all controllers", returned.Load)
+	}
+	close(told)
 	for _, c := range append(all, twin) {
 		sub.remove(c)
 	}
 	testutil.True(r.t, sub.hosts.Empty() && len(sub.controllers) == 0, "hosts are left")
+}
+
+// manyOwners asks for the shares of many hosts.
+func manyOwners(r *harness, n int) {
+	h := r.raw[0]
+	for i := range n {
+		h.owner(subnet.Owner{NQN: fmt.Sprint(i)})
+	}
+	var list atomic.Pointer[map[subnet.Owner]DataShare]
+	go func() {
+		all, _ := r.target.DataShares(r.t.Context())
+		list.Store(&all)
+		r.w.Reactors[0].Wake()
+	}()
+	steps := 0
+	r.until("the reactor answers", func() bool {
+		steps++
+		return list.Load() != nil
+	})
+	testutil.Equal(r.t, len(*list.Load()), n, "owners")
+	testutil.True(r.t, steps > n/65, "%d turns for %d owners", steps, n)
+	for h.allOwners.Len() > 0 {
+		h.leave(h.allOwners.At(0))
+	}
+	testutil.Equal(r.t, len(h.owners), 0, "owners are left")
+}
+
+// manyKeepAlives sends a lot of Keep Alive commands to a controller with many queues.
+func manyKeepAlives(r *harness, n int) {
+	h := r.connectHost(0)
+	c := r.target.find(testSub).lookup(1)
+	c.mu.Lock()
+	for i := range min(n, MaxIOQueues) {
+		c.queues[uint16(i+1)] = new(session)
+	}
+	c.mu.Unlock()
+	for range 64 {
+		r.send(h.admin, command(nvme.AdminKeepAlive, 0, nil))
+	}
+	c.mu.Lock()
+	clear(c.queues)
+	c.mu.Unlock()
 }

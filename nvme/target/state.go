@@ -78,7 +78,7 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 	}
 	log.Error("namespace is write protected: writes that it had accepted may be lost", "subsystem",
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)
-	ns.sub.each(func(c *controller) {
+	ns.sub.eachSoon(func(c *controller) {
 		if ns.cfg.Load().visible(c.hostNQN) {
 			c.h.post(func() { c.raise(admin.EventReliability) })
 		}

@@ -256,6 +256,21 @@ func (s *subsystem) each(fn func(*controller)) {
 	}
 }
 
+// fewControllers is how many controllers a reactor looks at in one step.
+const fewControllers = 64
+
+// eachSoon is each for reactors: if there are many controllers, another goroutine calls fn.
+func (s *subsystem) eachSoon(fn func(*controller)) {
+	s.mu.Lock()
+	n := len(s.controllers)
+	s.mu.Unlock()
+	if n > fewControllers {
+		go s.each(fn)
+		return
+	}
+	s.each(fn)
+}
+
 // counted returns the namespaces that a host may use, and the counters of the removed namespaces
 // that it could use.
 func (s *subsystem) counted(hostNQN string) (list []*namespace, removed counters) {

@@ -60,9 +60,10 @@ func visible(list []*namespace, hostNQN string) []*namespace {
 	return slices.DeleteFunc(slices.Clone(list), hidden)
 }
 
-// notify tells controllers that a namespace was added, removed or has changed for their hosts.
+// notify tells controllers that a namespace was added, removed or has changed for their hosts. Any
+// goroutine.
 func (ns *namespace) notify(changed func(hostNQN string) bool) {
-	ns.sub.each(func(c *controller) {
+	ns.sub.eachSoon(func(c *controller) {
 		if changed(c.hostNQN) {
 			c.h.post(func() { c.namespaceChanged(ns.nsid) })
 		}
