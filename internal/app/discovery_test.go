@@ -9,6 +9,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/nvmf-target/nvmf-target/internal/check"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -25,8 +26,8 @@ func TestMDNS(t *testing.T) {
 		t.Skipf("needs an interface lo that takes multicast: %v", err)
 	}
 	defer func() { _ = conn.Close() }()
-	n := &fakeNetwork{}
-	n.set("lo 127.0.0.1", "other0 192.0.2.1")
+	n := &netiftest.Network{}
+	n.Set("lo 127.0.0.1", "other0 192.0.2.1")
 	l := &live{t: t, dir: t.TempDir()}
 	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
 		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["

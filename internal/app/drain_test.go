@@ -131,7 +131,7 @@ func TestDrainNetwork(t *testing.T) {
 	}
 	set := func(want string, list ...string) {
 		t.Helper()
-		n.set(list...)
+		n.Set(list...)
 		testutil.Until(t, "listeners are "+want, func() bool { return l.states() == want })
 	}
 	eth0 := fmt.Sprintf("eth0:%d", port)

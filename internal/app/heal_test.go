@@ -5,81 +5,24 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// fakeNetwork has the addresses of a machine, set by a test. They are in 127.0.0.0/8, all of which
-// Linux has.
-type fakeNetwork struct {
-	mu      sync.Mutex
-	state   netif.State
-	reads   int
-	err     error
-	changed func()
-}
-
-func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) { return nil, nil }
-
-func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) { return "eth0", nil }
-
-func (n *fakeNetwork) Read(...string) (netif.State, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.reads++
-	return n.state, n.err
-}
-
-// count returns the number of reads.
-func (n *fakeNetwork) count() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.reads
-}
-
-func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.changed = changed
-	return func() {}, nil
-}
-
-// set gives the machine these addresses, as in "eth0 127.0.9.1", with a third word if the interface
-// is switched off.
-func (n *fakeNetwork) set(list ...string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state.Addresses = addressList(list...)
-	if n.changed != nil {
-		n.changed()
-	}
-}
-
-func addressList(list ...string) (out []netif.Address) {
-	for _, a := range list {
-		words := strings.Fields(a)
-		out = append(out, netif.Address{
-			Addr: netip.MustParseAddr(words[1]), Interface: words[0], Up: len(words) == 2,
-		})
-	}
-	return out
-}
-
 // healing starts a server with listeners on a machine with addresses.
-func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeNetwork) {
+func healing(t *testing.T, listeners string, addresses ...string) (*live, *netiftest.Network) {
 	t.Helper()
-	n := &fakeNetwork{}
-	n.set(addresses...)
+	n := &netiftest.Network{}
+	n.Set(addresses...)
 	l := &live{t: t, dir: t.TempDir()}
 	l.s = started(t, Options{
 		Config: l.parse(listeners, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
@@ -135,20 +78,20 @@ func TestNetworkHeals(t *testing.T) {
 	wantPorts(t, l.s, first, second)
 	one := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	two := testutil.Value(l.connect(testNQN, hostA, 1))(t)
-	n.set("eth1 127.0.9.2")
+	n.Set("eth1 127.0.9.2")
 	l.wantEnded("lost address", one)
 	wantPorts(t, l.s, second)
 	there := l.s.Addrs()[0].AddrPort
 	list, generation := discovered(t, there)
 	testutil.EqualSlices(t, list, []string{"127.0.9.2"}, "discovery log")
-	n.set("eth0 127.0.9.1", "eth1 127.0.9.2", "eth1 127.0.9.3")
+	n.Set("eth0 127.0.9.1", "eth1 127.0.9.2", "eth1 127.0.9.3")
 	wantPorts(t, l.s, first, second, fmt.Sprintf("3 %s: 127.0.9.3:%d up", name, port))
 	list, again := discovered(t, there)
 	testutil.True(t, slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) &&
 		again > generation, "discovery log: %v, generation %d, %d before", list, again, generation)
 	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
 	testutil.True(t, two.Err() == nil, "the other host: %v", two.Err())
-	n.set()
+	n.Set()
 	wantPorts(t, l.s, fmt.Sprintf("0 %s: 127.0.9.0/24:%d waiting", name, port))
 }
 
@@ -160,15 +103,15 @@ func TestAddressHeals(t *testing.T) {
 	up := fmt.Sprintf("1 tcp 127.0.9.1:%d: 127.0.9.1:%[1]d up", port)
 	waits := strings.Replace(strings.Replace(up, "up", "waiting", 1), "1", "0", 1)
 	wantPorts(t, l.s, up)
-	n.set("eth0 127.0.9.1 down")
+	n.Set("eth0 127.0.9.1 down")
 	wantPorts(t, l.s, waits)
-	n.set("eth0 127.0.9.1")
+	n.Set("eth0 127.0.9.1")
 	wantPorts(t, l.s, up)
-	n.set("eth1 127.0.9.2")
+	n.Set("eth1 127.0.9.2")
 	wantPorts(t, l.s, waits)
 	r := l.s.listeners.States()[0].Reason
 	testutil.True(t, strings.Contains(r, "no network interface has such"), "reason %q", r)
-	n.set("eth1 127.0.9.1")
+	n.Set("eth1 127.0.9.1")
 	wantPorts(t, l.s, up)
 }
 
@@ -203,14 +146,14 @@ func TestRequiredNetwork(t *testing.T) {
 	testutil.True(t, strings.Contains(err.Error(), "no network interface called eth0") &&
 		strings.Contains(err.Error(), "listeners[1]"), "%v", err)
 	taken := listen(t, fmt.Sprintf("127.0.9.1:%d", port))
-	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
+	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	l.apply(listenAny+", "+required, sub(anyHosts, inRAM))
 	if got := ports(l.s); !strings.Contains(got, fmt.Sprintf("127.0.9.1:%d waiting", port)) {
 		t.Errorf("ports %s", got)
 	}
 	_ = taken.Close()
-	n.set() // the target goes on without it
-	n.set("eth0 127.0.9.1")
+	n.Set() // the target goes on without it
+	n.Set("eth0 127.0.9.1")
 	wantPorts(t, l.s, fmt.Sprintf("1 tcp 127.0.0.1:0: %v up", l.s.Addrs()[0].AddrPort),
 		fmt.Sprintf("2 tcp eth0:%d: 127.0.9.1:%[1]d up", port))
 }
@@ -223,7 +166,7 @@ func TestTooManyAddresses(t *testing.T) {
 	for i := range 1000 {
 		list = append(list, fmt.Sprintf("eth0 127.0.%d.%d", 8+i/250, 1+i%250))
 	}
-	n.set(list...)
+	n.Set(list...)
 	testutil.Until(t, "as many ports are open as there may be", func() bool {
 		return len(l.s.Addrs()) == config.MaxListeners
 	})
@@ -239,21 +182,18 @@ func TestTooManyAddresses(t *testing.T) {
 func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
 	l := &live{t: t, dir: t.TempDir()}
-	log, n := new(testutil.Log), &fakeNetwork{}
+	log, n := new(testutil.Log), &netiftest.Network{}
 	l.s = started(t, Options{
 		Config: l.parse(at("127.0.9.0/24", port), sub(anyHosts, inRAM)), Network: n,
 		Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
 	})
 	for i := range 1000 {
-		n.set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
+		n.Set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
 	}
-	n.set("eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
+	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
 	testutil.Until(t, "three ports", func() bool { return len(l.s.Addrs()) == 3 })
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if lines := strings.Count(log.String(), "127.0.9."); lines > 3*n.reads {
-		t.Errorf("%d updates, %d lines", n.reads, lines)
-	}
+	lines := strings.Count(log.String(), "127.0.9.")
+	testutil.True(t, lines <= 3*n.Reads(), "%d updates, %d lines", n.Reads(), lines)
 }
 
 // TestRDMADeviceHeals: a removed device takes its ports along, however its address is configured,
@@ -265,9 +205,9 @@ func TestRDMADeviceHeals(t *testing.T) {
 		device := verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.9.1"))
 		network.AddHost("target", device)
 		network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.9.2")))
-		n := &fakeNetwork{}
-		n.state.RDMA = map[string][]string{"rxe0": {"eth0"}}
-		n.set("eth0 127.0.9.1", "eth1 127.0.8.1")
+		n := &netiftest.Network{}
+		n.RDMA = map[string][]string{"rxe0": {"eth0"}}
+		n.Set("eth0 127.0.9.1", "eth1 127.0.8.1")
 		s := started(t, Options{
 			Config: parse(t, "{transport: rdma, address: "+address+"}"), Network: n,
 			Verbs: network.Provider("target"), Retry: time.Millisecond,

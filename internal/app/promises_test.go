@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -255,8 +256,8 @@ func TestPromiseNotKept(t *testing.T) {
 // TestPortWaitsForID: an address that appears while the state cannot be written waits for its port
 // ID, and has the reason. Others go on.
 func TestPortWaitsForID(t *testing.T) {
-	n := &fakeNetwork{}
-	n.set("eth0 127.0.9.1")
+	n := &netiftest.Network{}
+	n.Set("eth0 127.0.9.1")
 	dir := filepath.Join(t.TempDir(), "state")
 	l := &live{t: t, dir: t.TempDir()}
 	l.s = started(t, Options{
@@ -264,7 +265,7 @@ func TestPortWaitsForID(t *testing.T) {
 		Network: n, StateDir: dir, Retry: time.Millisecond, Settle: time.Millisecond,
 	})
 	testutil.Must(t, os.Rename(dir, dir+".moved"))
-	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
+	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	testutil.Until(t, "it says why it waits", func() bool {
 		return strings.Contains(fmt.Sprint(l.s.listeners.States()), "port IDs cannot be stored")
 	})

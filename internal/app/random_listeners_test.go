@@ -69,16 +69,16 @@ func TestListenersAtRandom(t *testing.T) {
 	})
 	loop(10*rounds, func() { l.s.listeners.States(); l.s.status() })
 	for range rounds {
-		n.set(append(pick(machine), "lo 127.0.8.1")...)
-		was := n.count()
+		n.Set(append(pick(machine), "lo 127.0.8.1")...)
+		was := n.Reads()
 		testutil.Until(t, "the addresses are looked at, or not yet", func() bool {
-			return n.count() > was || rand.IntN(8) == 0
+			return n.Reads() > was || rand.IntN(8) == 0
 		})
 	}
 	wg.Wait()
 
 	testutil.Value(l.s.engine.Drain(control.ListenerID{All: true}, false))(t)
-	n.set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
+	n.Set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
 	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
 	l.apply(text, subsystems)
 	addr := func(i int) string { return fmt.Sprintf("127.0.9.%d:%d up", i, port) }

@@ -202,6 +202,7 @@ var allowed = map[string][]string{
 	},
 	"internal/testing/fabrictest":   {"fabric", "nvme", "internal/list", "internal/mem"},
 	"internal/testing/hosttest":     {"nvme", "nvme/host"},
+	"internal/testing/netiftest":    {"internal/netif"},
 	"internal/testing/passthrutest": {"nvme", "internal/sys"},
 	"internal/testing/targettest":   {"nvme"},
 	"internal/testing/testutil":     {},

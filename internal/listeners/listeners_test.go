@@ -7,12 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -20,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -28,75 +26,6 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// fakeNetwork has the addresses that a test sets. They are in 127.0.0.0/8: Linux has all of these.
-type fakeNetwork struct {
-	mu      sync.Mutex
-	state   netif.State
-	reads   int
-	err     error
-	changed func()
-
-	handshakes []netif.Handshake
-	looks      int // at them
-}
-
-func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.looks++
-	return n.handshakes, nil
-}
-
-// Route returns eth0, except for one address.
-func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) {
-	if to == netip.MustParseAddr("10.0.0.3") {
-		return "", unix.ENETUNREACH
-	}
-	return "eth0", nil
-}
-
-func (n *fakeNetwork) Read(...string) (netif.State, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.reads++
-	return n.state, n.err
-}
-
-// count returns the number of reads.
-func (n *fakeNetwork) count() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.reads
-}
-
-func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.changed = changed
-	return func() {}, nil
-}
-
-// set gives the machine these addresses, as in "eth0 127.0.9.1", with a third word if the interface
-// is switched off.
-func (n *fakeNetwork) set(list ...string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state.Addresses = addressList(list...)
-	if n.changed != nil {
-		n.changed()
-	}
-}
-
-func addressList(list ...string) (out []netif.Address) {
-	for _, a := range list {
-		words := strings.Fields(a)
-		out = append(out, netif.Address{
-			Addr: netip.MustParseAddr(words[1]), Interface: words[0], Up: len(words) == 2,
-		})
-	}
-	return out
-}
-
 // fakeListener is a port that nothing connects to.
 type fakeListener struct{ at fabric.Addr }
 
@@ -104,7 +33,7 @@ func (l fakeListener) Addr() fabric.Addr { return l.at }
 func (fakeListener) Close() error        { return nil }
 
 // opened returns listeners of a target without transports, which end with the test.
-func opened(t *testing.T, n *fakeNetwork, c Config, list ...config.Listener) *Listeners {
+func opened(t *testing.T, n *netiftest.Network, c Config, list ...config.Listener) *Listeners {
 	t.Helper()
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -141,30 +70,30 @@ func tcpAt(address string) config.Listener {
 // TestUpdatesOfStorm: while addresses change every millisecond, the pauses between two updates
 // grow, and afterwards they are short again.
 func TestUpdatesOfStorm(t *testing.T) {
-	n := &fakeNetwork{}
+	n := &netiftest.Network{}
 	synctest.Test(t, func(t *testing.T) {
 		ls := opened(t, n, Config{Retry: time.Hour})
 		ls.Start()
-		reads := n.count()
+		reads := n.Reads()
 		updates := func(wait time.Duration) int {
 			time.Sleep(wait)
 			synctest.Wait()
 			was := reads
-			reads = n.count()
+			reads = n.Reads()
 			return reads - was
 		}
 		time.Sleep(2 * handshakePause)
 		synctest.Wait()
-		testutil.Equal(t, n.looks, 2, "looks at handshakes")
+		testutil.Equal(t, n.Looks(), 2, "looks at handshakes")
 		for range 10_000 {
-			n.set("eth0 127.0.9.1")
+			n.Set("eth0 127.0.9.1")
 			time.Sleep(time.Millisecond)
 		}
 		got := updates(settleMax)
 		testutil.True(t, got >= 10 && got <= 12, "%d updates during 10,000 changes", got)
 		testutil.True(t, updates(4*settleMax) <= 0, "updates without a change")
 		for range 2 {
-			n.set("eth0 127.0.9.2")
+			n.Set("eth0 127.0.9.2")
 			testutil.Equal(t, updates(settleFirst), 1, "updates after a change")
 			updates(time.Minute)
 		}
@@ -174,8 +103,8 @@ func TestUpdatesOfStorm(t *testing.T) {
 // TestHandshakes: peers that do not get the answers to their SYNs are refusals, once each while
 // that lasts, and few of many at a time.
 func TestHandshakes(t *testing.T) {
-	n := &fakeNetwork{}
-	n.set("eth0 127.0.9.1")
+	n := &netiftest.Network{Unrouted: netip.MustParseAddr("10.0.0.3")}
+	n.Set("eth0 127.0.9.1")
 	recorder := ratelog.NewRecorder(slog.DiscardHandler)
 	ls := opened(t, n, Config{Peers: ratelog.New(slog.New(recorder))}, tcpAt("eth0"))
 	open, _ := ls.Addrs()
@@ -192,7 +121,7 @@ func TestHandshakes(t *testing.T) {
 	var reported map[netip.AddrPort]bool
 	look := func(list ...netif.Handshake) (lines []string) {
 		t.Helper()
-		n.handshakes = list
+		n.Waiting = list
 		before := len(recorder.Refusals())
 		var err error
 		reported, err = ls.reportHandshakes(reported)
@@ -236,8 +165,8 @@ func TestHandshakes(t *testing.T) {
 
 // TestLostAtOnce: a listener that loses its device while it is being opened is opened again.
 func TestLostAtOnce(t *testing.T) {
-	n := &fakeNetwork{}
-	n.set("eth0 127.0.9.1")
+	n := &netiftest.Network{}
+	n.Set("eth0 127.0.9.1")
 	var ls *Listeners
 	opens := make(chan bool, 8)
 	ls = opened(t, n, Config{
@@ -260,7 +189,7 @@ func TestLostAtOnce(t *testing.T) {
 // TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line reports it.
 func TestUnreadableAddresses(t *testing.T) {
 	var out testutil.Log
-	n := &fakeNetwork{err: errors.New("not permitted")}
+	n := &netiftest.Network{Err: errors.New("not permitted")}
 	ls := opened(t, n, Config{Log: out.Logger()}, tcpAt("127.0.0.1"))
 	for range 10 {
 		ls.look()
@@ -271,8 +200,8 @@ func TestUnreadableAddresses(t *testing.T) {
 }
 
 func TestAnnouncedOn(t *testing.T) {
-	n := &fakeNetwork{}
-	n.set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
+	n := &netiftest.Network{}
+	n.Set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
 		"eth1 fe80::1%eth1", "eth2 2001:db8::9 down")
 	m := testutil.Value(n.Read())(t)
 	for at, want := range map[string]string{
@@ -307,7 +236,7 @@ func TestSocketsInherited(t *testing.T) {
 // TestAddresses: a listener has the addresses that its network, interface or device has.
 func TestAddresses(t *testing.T) {
 	m := netif.State{
-		Addresses: addressList("lo 127.0.0.1", "lo ::1", "eth0 10.0.0.1", "eth0 fd00::1",
+		Addresses: netiftest.Addresses("lo 127.0.0.1", "lo ::1", "eth0 10.0.0.1", "eth0 fd00::1",
 			"eth0 fe80::1%eth0", "eth1 10.0.1.1", "eth1 10.0.0.1", "eth2 10.0.0.3 down"),
 		RDMA: map[string][]string{"mlx5_0": {"eth0", "eth1"}, "eth9": {"eth1"}},
 	}
