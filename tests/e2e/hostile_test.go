@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -116,67 +115,4 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 				a.buf[:512]), nil, "the queue afterwards")
 		})
 	}
-}
-
-// TestHostileConnect: a refused Connect leaves the connection, which works on, no controller, and a
-// log line that quotes the input of the peer. Package target tests the status of each.
-func TestHostileConnect(t *testing.T) {
-	eachVariant(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
-		func(t *testing.T, h *env, v variant) {
-			a := newAttacker(h, v)
-			q := testutil.Value(host.DialQueue(testutil.Context(t), h.transport(v), 0, 32, 0))(h.T)
-			defer q.Close()
-			const subNQNAt, hostNQNAt = 256, 512
-			for _, tc := range []struct {
-				name string
-				// data returns the data of the command, which it may change.
-				data func(b []byte) []byte
-				want nvme.Status
-				log  string
-			}{
-				{
-					"F03 short data", func(b []byte) []byte { return b[:512] },
-					nvme.DataSGLLengthInvalid, "",
-				},
-				{"F03 no data", func([]byte) []byte { return nil }, nvme.DataSGLLengthInvalid, ""},
-				{
-					"F03 long data",
-					func(b []byte) []byte { return append(b, make([]byte, 512)...) },
-					nvme.DataSGLLengthInvalid, "",
-				},
-				{
-					"F04 unknown subsystem",
-					func(b []byte) []byte { b[subNQNAt+10] ^= 1; return b },
-					nvme.ConnectInvalidParameters, "",
-				},
-				{
-					"F05 host not allowed", func(b []byte) []byte { b[hostNQNAt+50]--; return b },
-					nvme.ConnectInvalidHost, "",
-				},
-				{
-					"F06 host with escapes",
-					func(b []byte) []byte { copy(b[hostNQNAt:], "\x1b[2J\n%s\x00"); return b },
-					nvme.ConnectInvalidHost, `\x1b[2J`,
-				},
-			} {
-				o := v.hostOptions()
-				op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
-				op.Data = tc.data(op.Data)
-				cqe, err := q.Do(testutil.Context(t), op)
-				testutil.True(t, err == nil && cqe.Status().Code() == tc.want,
-					"%s: %v, %v, want %v", tc.name, cqe.Status(), err, tc.want)
-				h.Until("the log has "+tc.log, func() bool {
-					return strings.Contains(h.Log.String(), tc.log)
-				})
-				testutil.Equal(t, len(h.Target.Controllers()), 2, "%s controllers", tc.name)
-				a.checkBystander(t)
-			}
-			testutil.True(t, !strings.ContainsAny(h.Log.String(), "\x1b\x00"),
-				"the log has bytes of a host that are not quoted")
-			o := v.hostOptions()
-			op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
-			cqe, err := q.Do(testutil.Context(t), op)
-			testutil.True(t, err == nil && cqe.Status().OK(),
-				"Connect after the refused ones: %v, %v", cqe.Status(), err)
-		})
 }
