@@ -67,7 +67,6 @@ func (d *Disk) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return c, nil
 }
 
-// Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	for i, io := range ios {
 		if c.outstanding == maxOutstanding {
@@ -178,7 +177,6 @@ func (c *channel) deliver(o *op, e event) {
 	c.wake()
 }
 
-// Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
 	c.receive()
 	c.pump()
@@ -251,7 +249,6 @@ func (c *channel) start(o *op) bool {
 	return true
 }
 
-// Complete implements uring.Completer.
 func (o *op) Complete(res int32) {
 	if o.c.d.cfg.Driver != nil {
 		res = o.outcome(res)
@@ -365,7 +362,6 @@ func (c *channel) end(o *op, err error) {
 	c.free.PushFirst(o, &o.node)
 }
 
-// Arm implements backend.Channel.
 func (c *channel) Arm() bool {
 	if !c.done.Empty() || !c.ready.Empty() || !c.arrived.Empty() || !c.inbox.Empty() {
 		return false

@@ -40,7 +40,6 @@ func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile
 	}
 }
 
-// Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	m, from := *c.u.now.Load(), 0
 	for i, io := range ios {
@@ -73,7 +72,6 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	return from
 }
 
-// Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
 	c.stored.Take(&c.done)
 	n := c.done.Fill(done)
@@ -120,12 +118,10 @@ func (c *channel) change(io *backend.IO) bool {
 	return false
 }
 
-// Arm implements backend.Channel.
 func (c *channel) Arm() bool {
 	return c.done.Empty() && c.Channel.Arm() && c.stored.Empty()
 }
 
-// Cancel implements backend.Canceler.
 func (c *channel) Cancel(io *backend.IO) {
 	if d, ok := c.Channel.(backend.Canceler); ok && !c.held[io] {
 		d.Cancel(io)

@@ -53,7 +53,6 @@ func Open(cfg Config) (backend.Device, error) {
 	}}, nil
 }
 
-// Info implements backend.Device.
 func (d *device) Info() backend.Info { return d.info }
 
 // OpenChannel implements backend.Device. Everything completes within Submit.
@@ -62,7 +61,6 @@ func (d *device) OpenChannel(backend.Reactor) (backend.Channel, error) {
 	return &channel{d: d}, nil
 }
 
-// Close implements backend.Device.
 func (d *device) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close null device: %d channels are open", n)
@@ -76,7 +74,6 @@ type channel struct {
 	reads int // zero-copy reads that have not ended
 }
 
-// Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
 		io.Err = io.Check(c.d.info.Size)
@@ -91,13 +88,10 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	return len(ios)
 }
 
-// Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
 
-// Arm implements backend.Channel.
 func (c *channel) Arm() bool { return c.done.Empty() }
 
-// StartZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	if size := c.d.info.Size; n <= 0 || uint64(off) > uint64(size) || n > size-off {
 		return dst, false
@@ -110,13 +104,10 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 	return dst, true
 }
 
-// EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) EndZeroCopyRead([]mem.Segment, int64, int64) { c.reads-- }
 
-// WriterWaits implements backend.ZeroCopyReader.
 func (c *channel) WriterWaits() bool { return false }
 
-// Close implements backend.Channel.
 func (c *channel) Close() error {
 	if !c.done.Empty() {
 		return errors.New("close channel of null device: operations are outstanding")

@@ -66,7 +66,6 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 	return nil
 }
 
-// Limit implements disk.Driver.
 func (d *driver) Limit(op backend.Op) int64 {
 	switch op {
 	case backend.OpWriteZeroes:
@@ -122,7 +121,6 @@ func (d *driver) encode(c *disk.Command) *sys.NVMeCommand {
 	return &s.cmd
 }
 
-// Start implements disk.Driver.
 func (d *driver) Start(r *uring.Ring, f uring.File, c *disk.Command, then uring.Completer) bool {
 	cmd := d.encode(c)
 	number := uint32(sys.NVMeUring)
@@ -132,7 +130,6 @@ func (d *driver) Start(r *uring.Ring, f uring.File, c *disk.Command, then uring.
 	return r.StartCommand(f, number, cmd.Uring(), c.Data, then)
 }
 
-// Do implements disk.Driver.
 func (d *driver) Do(c *disk.Command) int32 {
 	cmd := d.encode(c)
 	request := sys.NVMeIO

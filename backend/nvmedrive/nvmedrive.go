@@ -25,7 +25,6 @@ type drive struct {
 	claim int
 }
 
-// Close implements backend.Device.
 func (d *drive) Close() error {
 	if err := d.Disk.Close(); err != nil {
 		return err

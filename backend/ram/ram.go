@@ -132,7 +132,6 @@ func (d *device) reserve() (err error) {
 	return nil
 }
 
-// Info implements backend.Device.
 func (d *device) Info() backend.Info { return d.info }
 
 // OpenChannel implements backend.Device. Reads complete within Submit, as do writes that are not
@@ -143,7 +142,6 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	}, nil
 }
 
-// Close implements backend.Device.
 func (d *device) Close() error {
 	if n := d.blocked.Len(); n != 0 {
 		return fmt.Errorf("close ram device: %d channels are open", n)
@@ -177,7 +175,6 @@ const longStep = 1024 * chunk
 // to take the pages back.
 const zeroStep = 1 << 20
 
-// Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
 		if io.Err = io.Check(c.d.info.Size); io.Err != nil {
@@ -214,7 +211,6 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	return len(ios)
 }
 
-// Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
 	if c.retry.Take() {
 		c.retryBlocked()
@@ -226,10 +222,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return c.done.Fill(done)
 }
 
-// Arm implements backend.Channel.
 func (c *channel) Arm() bool { return c.done.Empty() && c.long.Empty() && !c.retry.Due() }
 
-// Close implements backend.Channel.
 func (c *channel) Close() error {
 	if !c.done.Empty() || !c.long.Empty() || !c.blocked.Empty() {
 		return errors.New("close channel of ram device: operations are outstanding")

@@ -87,14 +87,12 @@ func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment
 // offset returns the offset of b in the region.
 func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
 
-// EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 	c.reads--
 	c.putReadable(c.d.removeReaders(segs, off))
 	c.d.blocked.Wake()
 }
 
-// WriterWaits implements backend.ZeroCopyReader.
 func (c *channel) WriterWaits() bool { return c.d.blocked.Waiting() }
 
 // removeReaders ends a read of the slots from off on with their frames in segs, and returns the

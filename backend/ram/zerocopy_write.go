@@ -43,7 +43,6 @@ func (c *channel) StartZeroCopyWrite(dst []mem.Segment, off, n int64) ([]mem.Seg
 	return dst, true
 }
 
-// AbortZeroCopyWrite implements backend.ZeroCopyWriter.
 func (c *channel) AbortZeroCopyWrite(segs []mem.Segment) {
 	c.writes--
 	c.putBack(segs)

@@ -9,10 +9,8 @@ func (d delayed) Len() int           { return len(d) }
 func (d delayed) Less(i, j int) bool { return d[i].Scratch < d[j].Scratch }
 func (d delayed) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
 
-// Push implements heap.Interface.
 func (d *delayed) Push(io any) { *d = append(*d, io.(*backend.IO)) }
 
-// Pop implements heap.Interface.
 func (d *delayed) Pop() any {
 	last := len(*d) - 1
 	io := (*d)[last]

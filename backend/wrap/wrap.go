@@ -49,7 +49,6 @@ func (d *device) Space() (allocated, free int64, err error) {
 	return 0, 0, errors.ErrUnsupported
 }
 
-// OpenChannel implements backend.Device.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	inner, err := d.Device.OpenChannel(r)
 	if err != nil {
@@ -78,7 +77,6 @@ type channel struct {
 
 const batchSize = 32
 
-// Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	now := clock()
 	for _, io := range ios {
@@ -114,7 +112,6 @@ func (c *channel) submit() {
 	}
 }
 
-// Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
 	if len(c.delayed) > 0 {
 		for now := uint64(clock()); len(c.delayed) > 0 && c.delayed[0].Scratch <= now; {
@@ -132,7 +129,6 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n + m
 }
 
-// Arm implements backend.Channel.
 func (c *channel) Arm() bool {
 	if !c.done.Empty() || len(c.batch) > 0 && c.inflight == 0 {
 		return false
@@ -177,7 +173,6 @@ func (c *channel) withdraw(io *backend.IO) bool {
 	return false
 }
 
-// Close implements backend.Channel.
 func (c *channel) Close() error {
 	if len(c.delayed) > 0 || len(c.batch) > 0 || !c.done.Empty() {
 		return errors.New("close channel: operations are outstanding")

@@ -79,7 +79,6 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	}
 }
 
-// Poll implements fabric.Group.
 func (g *group) Poll(budget int) int {
 	g.polls++
 	g.mayBegin = budget
@@ -327,7 +326,6 @@ func (g *group) checkShutdown() {
 	done()
 }
 
-// Close implements fabric.Group.
 func (g *group) Close() error {
 	g.mu.Lock()
 	g.closing = true

@@ -218,13 +218,11 @@ func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	return nil
 }
 
-// Allow implements fabric.Queue.
 func (q *queue) Allow() error {
 	q.claim.Proven = true
 	return q.conn.counted.Associate(fabric.Allowed, q.claim, fabric.HandlerMemory)
 }
 
-// Hold implements fabric.Queue.
 func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
 // Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
@@ -248,7 +246,6 @@ func (q *queue) Disconnect(reason error) {
 	q.schedule()
 }
 
-// Info implements fabric.Queue.
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // fail ends the queue in the next poll, without waiting for responses. The first reason is kept.

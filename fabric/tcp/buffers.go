@@ -113,7 +113,6 @@ func (r *request) Granted() {
 	q.g.resumed.Push(r, &r.node)
 }
 
-// Expired implements mem.WaitOwner.
 func (r *request) Expired() { r.Granted() }
 
 // Resume implements fabric.Queue. As when memory is granted, the next poll continues.
@@ -172,7 +171,6 @@ func (q *queue) resume(r *request) int {
 // CanReceiveInto implements fabric.Queue: the kernel writes to any memory.
 func (q *queue) CanReceiveInto([]mem.Segment) bool { return true }
 
-// HandOverBuffers implements fabric.Queue.
 func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
 	r := fr.Owner.(*request)
 	if r.ZeroCopy {

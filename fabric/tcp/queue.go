@@ -155,10 +155,8 @@ func (q *queue) schedule() {
 // Info describes the connection.
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
-// Digests implements fabric.DigestReporter.
 func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.params.DataDigest }
 
-// Link implements fabric.Linked.
 func (q *queue) Link() (fabric.Link, bool) { return q.conn.link() }
 
 // SetDepth makes room for depth commands.
@@ -178,16 +176,13 @@ func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	return nil
 }
 
-// Allow implements fabric.Queue.
 func (q *queue) Allow() error {
 	q.claim.Proven = true
 	return q.conn.counted.Associate(fabric.Allowed, q.claim, fabric.HandlerMemory)
 }
 
-// Hold implements fabric.Queue.
 func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
-// Failure implements fabric.FailureReporter.
 func (q *queue) Failure() error {
 	if errors.Is(q.reason, errPeerClosed) || errors.Is(q.reason, errShutdown) {
 		return nil

@@ -112,7 +112,6 @@ func (t *tlsListener) serve(ctx context.Context, raw net.Conn) error {
 	}
 }
 
-// Accept implements net.Listener.
 func (t *tlsListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-t.ready:

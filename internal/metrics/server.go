@@ -83,7 +83,6 @@ func handler(src Source, log *slog.Logger) http.Handler {
 // scrapeLog logs errors of scrapes, but not scrapers that leave, which they can do at will.
 type scrapeLog struct{ *slog.Logger }
 
-// Println implements promhttp.Logger.
 func (l scrapeLog) Println(v ...any) {
 	for _, a := range v {
 		if err, ok := a.(error); ok {

@@ -74,14 +74,12 @@ func (h timerHeap) Swap(i, j int) {
 	h[i].index, h[j].index = i, j
 }
 
-// Push implements heap.Interface.
 func (h *timerHeap) Push(x any) {
 	t := x.(*timer)
 	t.index = len(*h)
 	*h = append(*h, t)
 }
 
-// Pop implements heap.Interface.
 func (h *timerHeap) Pop() any {
 	old := *h
 	t := old[len(old)-1]

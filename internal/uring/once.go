@@ -52,5 +52,4 @@ func Once(fd int, start func(r *Ring, f File, c Completer) bool) (res int32, err
 // once keeps a result.
 type once struct{ res int32 }
 
-// Complete implements Completer.
 func (c *once) Complete(res int32) { c.res = res }

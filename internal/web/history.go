@@ -66,7 +66,6 @@ func (p *point) add(o *point) {
 	}
 }
 
-// MarshalJSON implements json.Marshaler.
 func (p *point) MarshalJSON() ([]byte, error) {
 	if p.notKnown {
 		return fmt.Appendf(nil, `{"t":%.1f,"s":%.1f}`, p.end, p.seconds), nil
