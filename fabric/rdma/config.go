@@ -29,6 +29,7 @@
 package rdma
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -126,29 +127,20 @@ const (
 
 // SetDefaults replaces zero values by the defaults.
 func (c *Config) SetDefaults() {
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	setDefault(&c.MaxDepth, DefaultDepth)
-	setDefault(&c.InCapsuleSize, DefaultInCapsule)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultDepth)
+	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, DefaultInCapsule)
 	c.InCapsuleSize = max(c.InCapsuleSize, 0)
-	setDefault(&c.StagingSize, DefaultStaging)
-	setDefault(&c.MaxQueues, DefaultMaxQueues)
-	setDefault(&c.MaxQueuesPerHost, DefaultMaxQueuesPerHost)
-	setDefault(&c.QueueMemory, DefaultQueueMemory)
+	c.StagingSize = cmp.Or(c.StagingSize, DefaultStaging)
+	c.MaxQueues = cmp.Or(c.MaxQueues, DefaultMaxQueues)
+	c.MaxQueuesPerHost = cmp.Or(c.MaxQueuesPerHost, DefaultMaxQueuesPerHost)
+	c.QueueMemory = cmp.Or(c.QueueMemory, DefaultQueueMemory)
 	c.SRQSize = roundUp(c.SRQSize, srqSlabSlots)
-	setDefault(&c.ConnectTimeout, DefaultConnectTimeout)
-	setDefault(&c.SendTimeout, DefaultSendTimeout)
-	setDefault(&c.MemoryTimeout, DefaultMemoryTimeout)
-	setDefault(&c.LingerTimeout, DefaultLingerTimeout)
-	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
+	c.SendTimeout = cmp.Or(c.SendTimeout, DefaultSendTimeout)
+	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, DefaultMemoryTimeout)
+	c.LingerTimeout = cmp.Or(c.LingerTimeout, DefaultLingerTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 }
 
 // limits returns the limits for checking connect requests.

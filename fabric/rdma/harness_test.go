@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -64,9 +65,10 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 	if o.arena == 0 {
 		o.arena = 4 << 20
 	}
-	setDefault(&o.cfg.SRQSize, testSRQSize)
-	setDefault(&o.cfg.ConnectTimeout, time.Hour) // no test reaches these unless it calls later
-	setDefault(&o.cfg.LingerTimeout, time.Hour)
+	o.cfg.SRQSize = cmp.Or(o.cfg.SRQSize, testSRQSize)
+	// No test reaches these unless it calls later.
+	o.cfg.ConnectTimeout = cmp.Or(o.cfg.ConnectTimeout, time.Hour)
+	o.cfg.LingerTimeout = cmp.Or(o.cfg.LingerTimeout, time.Hour)
 	var err error
 	must := func(err error) {
 		t.Helper()

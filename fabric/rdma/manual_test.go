@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -72,7 +73,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	arena, err := mem.NewArena("test arena", 4<<20)
 	must(err)
 	cfg.Provider = m.f.Provider("target")
-	setDefault(&cfg.SRQSize, testSRQSize)
+	cfg.SRQSize = cmp.Or(cfg.SRQSize, testSRQSize)
 	tr := New(cfg)
 	g, err := tr.NewGroup(fabric.GroupConfig{
 		Loop: m.loop, Handler: m.h,

@@ -36,7 +36,7 @@ type Transport struct {
 	noSRQ map[verbs.Device]struct{}
 }
 
-// New makes a transport. The configuration must be valid; see Config.Validate.
+// New makes a transport.
 func New(cfg Config) *Transport {
 	cfg.SetDefaults()
 	if cfg.TOS == nil {

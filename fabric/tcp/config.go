@@ -20,13 +20,12 @@
 package tcp
 
 import (
-	"fmt"
+	"cmp"
 	"log/slog"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
-	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -39,15 +38,10 @@ const (
 	InCapsuleUnit    = 16
 	MinInCapsuleSize = 4 << 10
 	MaxInCapsuleSize = 1 << 20
-	MinMaxH2CData    = pdu.MinMaxH2CData
-	MaxMaxH2CData    = 1 << 30
 	MinQueueMemory   = 160 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // for MaxConnections and MaxConnectionsPerHost
 	// MaxEvicted is the number of evicted connections that may be open beyond MaxConnections.
 	MaxEvicted = admission.MaxEvicted
-	// MaxLingerTimeout is the longest time that a connection may stay open after a TermReq (TCP
-	// section 3.5).
-	MaxLingerTimeout = 30 * time.Second
 )
 
 // The defaults of a Config.
@@ -66,7 +60,8 @@ const (
 	DefaultMaxConnectionsPerHost = 4096
 )
 
-// Config is the configuration of New. Zero values mean the defaults above.
+// Config is the configuration of New. Zero values mean the defaults above. The program keeps to the
+// limits, which package config checks.
 type Config struct {
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
@@ -77,7 +72,7 @@ type Config struct {
 	// capsules may always carry 8192. Larger writes wait for an R2T.
 	InCapsuleSize int
 	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of
-	// 4, MinMaxH2CData to MaxMaxH2CData.
+	// 4, at least pdu.MinMaxH2CData.
 	MaxH2CData int
 	// NoHeaderDigest and NoDataDigest refuse digests that a host requests. The ICResp reports that,
 	// and hosts usually give up then.
@@ -95,8 +90,8 @@ type Config struct {
 	// Command Interrupted, hosts retry it, and in-capsule data is discarded. After a quarter of it,
 	// a host that keeps the memory without progress may lose its connection.
 	MemoryTimeout time.Duration
-	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
-	// MaxLingerTimeout. After an orderly end without fault it is at most one second.
+	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30
+	// s (TCP section 3.5). After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
 	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 864 bytes for each
 	// command of its depth. A connection that does not fit is closed, and a Connect command
@@ -126,58 +121,19 @@ type Config struct {
 	Sockets Sockets
 }
 
-// Validate returns an error if the configuration cannot work.
-func (c *Config) Validate() error {
-	switch {
-	case c.MaxDepth != 0 && (c.MaxDepth < MinQueueDepth || c.MaxDepth > MaxQueueDepth):
-		return fmt.Errorf("tcp: queue depth %d: must be %d to %d", c.MaxDepth, MinQueueDepth,
-			MaxQueueDepth)
-	case c.InCapsuleSize != 0 && (c.InCapsuleSize < MinInCapsuleSize ||
-		c.InCapsuleSize > MaxInCapsuleSize || c.InCapsuleSize%InCapsuleUnit != 0):
-		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of %d from %d to %d",
-			c.InCapsuleSize, InCapsuleUnit, MinInCapsuleSize, MaxInCapsuleSize)
-	case c.MaxH2CData != 0 &&
-		(c.MaxH2CData < MinMaxH2CData || c.MaxH2CData > MaxMaxH2CData || c.MaxH2CData%4 != 0):
-		return fmt.Errorf("tcp: MAXH2CDATA %d: must be a multiple of 4 from %d to %d", c.MaxH2CData,
-			MinMaxH2CData, MaxMaxH2CData)
-	case c.LingerTimeout > MaxLingerTimeout:
-		return fmt.Errorf("tcp: linger time %v: must be at most %v", c.LingerTimeout,
-			MaxLingerTimeout)
-	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0,
-		c.MemoryTimeout < 0, c.LingerTimeout < 0:
-		return fmt.Errorf("tcp: time limits must not be negative")
-	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
-		return fmt.Errorf("tcp: queue memory of %d bytes: must be at least %d", c.QueueMemory,
-			MinQueueMemory)
-	case c.MaxConnections < 0 || c.MaxConnections > ConnectionsLimit ||
-		c.MaxConnectionsPerHost < 0 || c.MaxConnectionsPerHost > ConnectionsLimit:
-		return fmt.Errorf("tcp: connection limits must be 1 to %d", ConnectionsLimit)
-	}
-	return nil
-}
-
 // SetDefaults replaces zero values by the defaults.
 func (c *Config) SetDefaults() {
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	fill(&c.MaxDepth, DefaultQueueDepth)
-	fill(&c.InCapsuleSize, DefaultInCapsuleSize)
-	fill(&c.MaxH2CData, DefaultMaxH2CData)
-	fill(&c.ICReqTimeout, DefaultICReqTimeout)
-	fill(&c.ConnectTimeout, DefaultConnectTimeout)
-	fill(&c.DataTimeout, DefaultDataTimeout)
-	fill(&c.SendTimeout, DefaultSendTimeout)
-	fill(&c.MemoryTimeout, DefaultMemoryTimeout)
-	fill(&c.LingerTimeout, DefaultLingerTimeout)
-	fill(&c.QueueMemory, DefaultQueueMemory)
-	fill(&c.MaxConnections, DefaultMaxConnections)
-	fill(&c.MaxConnectionsPerHost, DefaultMaxConnectionsPerHost)
-}
-
-func fill[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
+	c.Log = cmp.Or(c.Log, slog.Default())
+	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultQueueDepth)
+	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, DefaultInCapsuleSize)
+	c.MaxH2CData = cmp.Or(c.MaxH2CData, DefaultMaxH2CData)
+	c.ICReqTimeout = cmp.Or(c.ICReqTimeout, DefaultICReqTimeout)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
+	c.DataTimeout = cmp.Or(c.DataTimeout, DefaultDataTimeout)
+	c.SendTimeout = cmp.Or(c.SendTimeout, DefaultSendTimeout)
+	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, DefaultMemoryTimeout)
+	c.LingerTimeout = cmp.Or(c.LingerTimeout, DefaultLingerTimeout)
+	c.QueueMemory = cmp.Or(c.QueueMemory, DefaultQueueMemory)
+	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
+	c.MaxConnectionsPerHost = cmp.Or(c.MaxConnectionsPerHost, DefaultMaxConnectionsPerHost)
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -247,29 +246,6 @@ func TestIdle(t *testing.T) {
 		})
 		return idle
 	})
-}
-
-func TestConfig(t *testing.T) {
-	for _, c := range []Config{
-		{MaxDepth: 1},
-		{MaxDepth: 1025},
-		{InCapsuleSize: 100},
-		{InCapsuleSize: 1<<20 + 16},
-		{MaxH2CData: 4094},
-		{MaxH2CData: 100},
-		{LingerTimeout: time.Minute},
-		{ICReqTimeout: -1},
-		{QueueMemory: -1},
-		{MaxConnections: -1},
-		{InCapsuleSize: -16},
-	} {
-		testutil.True(t, c.Validate() != nil, "%+v is valid", c)
-	}
-	var defaults Config
-	defaults.SetDefaults()
-	for _, c := range []Config{{}, defaults, {InCapsuleSize: MaxInCapsuleSize}} {
-		testutil.Check(t, c.Validate())
-	}
 }
 
 // Refused digests are not echoed.

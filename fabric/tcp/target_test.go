@@ -61,7 +61,6 @@ func serve(tb testing.TB, o options) *target {
 	if o.addr == "" {
 		o.addr = "127.0.0.1:0"
 	}
-	testutil.Must(tb, o.cfg.Validate())
 	must := func(err error) {
 		tb.Helper()
 		testutil.Must(tb, err)

@@ -35,7 +35,7 @@ const (
 	commandBytes = 864      // a request, the handler's state of it, and their lists of segments
 )
 
-// New makes a transport. The configuration must be valid; see Config.Validate.
+// New makes a transport.
 func New(cfg Config) *Transport {
 	cfg.SetDefaults()
 	t := &Transport{
