@@ -20,7 +20,6 @@ func (s *IdentifySQE) CNSSpecific() uint16 { return binary.LittleEndian.Uint16(s
 // CSI is the Command Set Identifier (CDW11 bits 31:24).
 func (s *IdentifySQE) CSI() CSI { return CSI(s[47]) }
 
-// Set writes CNS, CNTID and CSI.
 func (s *IdentifySQE) Set(cns CNS, cntid uint16, csi CSI) {
 	s[40] = byte(cns)
 	binary.LittleEndian.PutUint16(s[42:], cntid)

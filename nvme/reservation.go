@@ -122,7 +122,6 @@ func (k *ReservationKeys) Current() uint64 { return binary.LittleEndian.Uint64(k
 // Other is NRKEY or PRKEY.
 func (k *ReservationKeys) Other() uint64 { return binary.LittleEndian.Uint64(k[8:]) }
 
-// Set writes the keys.
 func (k *ReservationKeys) Set(current, other uint64) {
 	binary.LittleEndian.PutUint64(k[0:], current)
 	binary.LittleEndian.PutUint64(k[8:], other)

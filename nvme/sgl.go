@@ -31,10 +31,8 @@ const (
 	SGLSubtypeInvalidate = 0xF // keyed data block: invalidate the key with the response
 )
 
-// Type is the descriptor type.
 func (d *SGLDescriptor) Type() SGLType { return SGLType(d[15] >> 4) }
 
-// Subtype is the descriptor subtype.
 func (d *SGLDescriptor) Subtype() uint8 { return d[15] & 0xF }
 
 // Address is bytes 0 to 7: an address, or an offset into the capsule for SGLSubtypeOffset.

@@ -19,6 +19,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,9 +115,7 @@ var (
 
 // New makes a Disk of an open descriptor. On error FD stays open.
 func New(cfg Config) (*Disk, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	d := &Disk{cfg: cfg, maxWorkers: 32}
 	d.info.Store(&d.cfg.Info)
 	d.ranges.init(cfg.Info.BlockSize)

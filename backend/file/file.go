@@ -3,6 +3,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,9 +53,7 @@ func Open(cfg Config) (backend.Device, error) {
 }
 
 func open(cfg Config) (_ backend.Device, err error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	fd, created, err := openFile(&cfg)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@
 package nvmedrive
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,9 +45,7 @@ func Open(cfg block.Config) (backend.Device, error) {
 }
 
 func open(cfg block.Config) (_ *drive, err error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	var d drive
 	claim := func(path string) (disk.Config, error) {
 		cfg := cfg

@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -62,9 +63,7 @@ type ErrorConfig struct {
 
 // Error returns a wrapper that makes some operations fail before the device sees them.
 func Error(dev backend.Device, cfg ErrorConfig) backend.Device {
-	if cfg.Length == 0 {
-		cfg.Length = math.MaxInt64 - cfg.Offset
-	}
+	cfg.Length = cmp.Or(cfg.Length, math.MaxInt64-cfg.Offset)
 	cfg.Err = fmt.Errorf("by configuration: %w", cfg.Err)
 	return &device{Device: dev, policy: func(n uint64) policy {
 		return &failure{ErrorConfig: cfg, random: newRandom(cfg.Seed, n)}

@@ -254,7 +254,6 @@ func (c *conn) event(ev *verbs.Event) {
 	}
 }
 
-// endsConnection reports whether an event ends its connection.
 func endsConnection(t verbs.EventType) bool {
 	switch t {
 	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError,

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -254,9 +255,7 @@ func (q *queue) fail(reason error) {
 		return
 	}
 	q.failed = true
-	if q.reason == nil {
-		q.reason = reason
-	}
+	q.reason = cmp.Or(q.reason, reason)
 	q.schedule()
 }
 

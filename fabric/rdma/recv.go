@@ -90,7 +90,6 @@ func (r *recvQueue) capsule(slot uint16) []byte {
 	return s.region.Bytes()[i*capsuleSize : (i+1)*capsuleSize]
 }
 
-// capsuleData returns the in-capsule data in a slot.
 func (r *recvQueue) capsuleData(slot uint16) mem.Segment {
 	s, i := r.at(slot)
 	off := s.inCapsule + i*s.stride

@@ -3,6 +3,8 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,7 +75,6 @@ func (c *Config) admissionLimits() admission.Limits {
 	}
 }
 
-// Type is nvme.TransportRDMA.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
 // Shares implements fabric.Transport.
@@ -103,10 +104,7 @@ func (t *Transport) Close() error {
 	t.admission.Close()
 	t.mu.Lock()
 	t.closed = true
-	var listeners []*listener
-	for l := range t.listeners {
-		listeners = append(listeners, l)
-	}
+	listeners := slices.Collect(maps.Keys(t.listeners))
 	cm := t.cm
 	t.mu.Unlock()
 

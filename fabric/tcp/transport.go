@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,7 +66,6 @@ func (c *Config) limits() admission.Limits {
 	}
 }
 
-// Type is nvme.TransportTCP.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }
 
 // Shares implements fabric.Transport.
@@ -81,10 +82,7 @@ func (t *Transport) Usage() fabric.Usage {
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
-	var list []*listener
-	for l := range t.listeners {
-		list = append(list, l)
-	}
+	list := slices.Collect(maps.Keys(t.listeners))
 	t.mu.Unlock()
 	var errs []error
 	for _, l := range list {

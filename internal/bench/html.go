@@ -68,7 +68,6 @@ type xy struct {
 	x, y []float64
 }
 
-// charts returns the charts of a run.
 func charts(r *Run) []chart {
 	most := 1e-3
 	lines := make([]xy, 6)

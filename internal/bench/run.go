@@ -56,9 +56,7 @@ func Measure(ctx context.Context, c Connection, s Settings, version string,
 			b.s.Seed = rand.Uint64()>>32 | 1
 		}
 	}
-	if b.s.Threads == 0 {
-		b.s.Threads = max(1, runtime.NumCPU()/2)
-	}
+	b.s.Threads = cmp.Or(b.s.Threads, max(1, runtime.NumCPU()/2))
 	var err error
 	if b.o, err = c.options(ctx); err != nil {
 		return nil, err
@@ -207,7 +205,6 @@ func interruption(ctx context.Context) error {
 	return nil
 }
 
-// add adds a run to the report.
 func (b *bench) add(st *stage, r run, threads []*load.Thread, outcomes [][]load.Outcome) *Run {
 	out := &Run{Name: r.name}
 	var elapsed time.Duration

@@ -188,7 +188,6 @@ func capsules(c *observed.TraceCommand) []event {
 	return list
 }
 
-// write writes an event as a packet.
 func (c *capture) write(f *flow, e *event) error {
 	from, to, way := f.host, f.target, 0
 	if e.response {

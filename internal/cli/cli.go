@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,9 +130,7 @@ func (o *options) client() (*control.Client, error) {
 	if o.address != "" {
 		return control.NewTLSClient(o.address, o.files)
 	}
-	if o.socket == "" {
-		o.socket = control.ClientSocket()
-	}
+	o.socket = cmp.Or(o.socket, control.ClientSocket())
 	return control.NewClient(o.socket), nil
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -30,10 +31,7 @@ func latencies(t *table, list []observed.Latency) {
 		if i > 0 {
 			t.line("")
 		}
-		host := l.Host
-		if host == "" {
-			host = "(other hosts)"
-		}
+		host := cmp.Or(l.Host, "(other hosts)")
 		t.line(plain(fmt.Sprintf("%s to %s %d: %s, %s, %s, %s", host, l.Subsystem, l.NSID,
 			count(int(l.IOs), l.Operation), count(int(l.Errors), "error"), size(l.Bytes),
 			"most of the time in "+l.Dominant)))

@@ -62,7 +62,6 @@ func openTerminal(in, out *os.File) (*terminal, error) {
 	return t, nil
 }
 
-// close restores the terminal.
 func (t *terminal) close() error {
 	_, err := t.out.WriteString(screenOff)
 	return errors.Join(err, unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETSW, &t.before))
@@ -201,7 +200,6 @@ func bars(values []float64) string {
 	return b.String()
 }
 
-// draw fills the screen.
 func (t *terminal) draw(r *load) error {
 	width, height := 80, 24
 	if s, err := unix.IoctlGetWinsize(int(t.out.Fd()), unix.TIOCGWINSZ); err == nil && s.Col > 0 {

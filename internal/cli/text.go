@@ -99,7 +99,6 @@ func cut(line string, width int) string {
 	return string(r) + "\n"
 }
 
-// without returns rows without the column of this name.
 func without(rows [][]string, name string) (list [][]string) {
 	column := -1
 	for _, r := range rows {

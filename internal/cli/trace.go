@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,7 +114,6 @@ func (o *traceOptions) each(ctx context.Context, fn func(observed.TraceQueue) er
 	return stopped(c.Trace(ctx, o.query, fn))
 }
 
-// print prints a queue.
 func (o *traceOptions) print(w io.Writer, q *observed.TraceQueue) error {
 	if o.output == "json" {
 		return json.NewEncoder(w).Encode(q) // one per line
@@ -156,10 +156,7 @@ func (o *traceOptions) table(w io.Writer, q *observed.TraceQueue) *table {
 
 // traceName returns the name of the command with its modifiers.
 func traceName(c *observed.TraceCommand) string {
-	name := c.Command
-	if name == "" {
-		name = fmt.Sprintf("%02xh", c.Opcode)
-	}
+	name := cmp.Or(c.Command, fmt.Sprintf("%02xh", c.Opcode))
 	if c.FUA {
 		name += " FUA"
 	}

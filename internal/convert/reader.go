@@ -69,7 +69,6 @@ func (r *reader) try(what string, read func()) bool {
 	return len(found) == 0
 }
 
-// newReader makes a reader of a text.
 func newReader(file string, text []byte, o Options) *reader {
 	r := &reader{file: short(file), lines: []int{0}, Options: o}
 	for i, c := range text {
@@ -118,7 +117,6 @@ func (r *reader) list(v *value, name, path string) []*value {
 	return m.items
 }
 
-// objects returns the objects of a list.
 func (r *reader) objects(v *value, name, path string) []*value {
 	list := slices.Clone(r.list(v, name, path))
 	return slices.DeleteFunc(list, func(o *value) bool {

@@ -100,9 +100,7 @@ func (s *spdk) others(rpcs []*value) {
 		switch {
 		case known:
 		case isTuning(name):
-			if first == nil {
-				first = rpc
-			}
+			first = cmp.Or(first, rpc)
 			if !slices.Contains(tuning, name) && len(tuning) < 32 {
 				tuning = append(tuning, short(name))
 			}

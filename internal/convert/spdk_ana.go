@@ -127,7 +127,6 @@ func (a anaStates) any() bool {
 	return false
 }
 
-// of returns the state of a namespace.
 func (a anaStates) of(n *namespace) string {
 	if state, ok := a[n.group()]; ok {
 		return state

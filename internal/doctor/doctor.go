@@ -121,7 +121,6 @@ func (m Machine) Run(t Target) (list []Finding) {
 	return list
 }
 
-// path returns the path of a file of the machine.
 func (m Machine) path(name ...string) string {
 	return filepath.Join(append([]string{m.Root}, name...)...)
 }

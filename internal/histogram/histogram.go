@@ -39,7 +39,6 @@ func lowest(bucket int) int64 {
 	return int64(1<<subBits+bucket&(1<<subBits-1)) << shift
 }
 
-// middle returns the middle of a bucket.
 func middle(bucket int) int64 { return (lowest(bucket) + lowest(bucket+1)) / 2 }
 
 // Add counts a duration.

@@ -66,7 +66,6 @@ func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error)
 	return own, ca, err
 }
 
-// roots reads the CAs.
 func (c Certificates) roots() (*x509.CertPool, error) {
 	text, err := readPEM(c.CA)
 	if err != nil {

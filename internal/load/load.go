@@ -3,6 +3,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,9 +47,7 @@ func New(ctx context.Context, o Options, list ...Workload) (*Load, error) {
 		tcp.Turn = aloneTurn
 		o.Transport = tcp
 	}
-	if o.NSID == 0 {
-		o.NSID = 1
-	}
+	o.NSID = cmp.Or(o.NSID, 1)
 	l := &Load{o: o}
 	for i := range list {
 		if err := l.add(ctx, &list[i]); err != nil {
@@ -59,7 +58,6 @@ func New(ctx context.Context, o Options, list ...Workload) (*Load, error) {
 	return l, nil
 }
 
-// add connects and adds the queues of w.
 func (l *Load) add(ctx context.Context, w *Workload) error {
 	for opened := 0; opened < w.Queues+w.Connected; {
 		c, err := l.connect(ctx)

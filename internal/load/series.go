@@ -35,7 +35,6 @@ func NewSeries() *Series { return &Series{Interval: firstInterval} }
 // Cells returns the cells reached so far.
 func (s *Series) Cells() []Cell { return s.cells[:s.n+1] }
 
-// at returns the cell of a time.
 func (s *Series) at(now time.Time) *Cell {
 	for !now.Before(s.end) {
 		if s.n++; s.n == maxCells {

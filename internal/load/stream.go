@@ -100,7 +100,6 @@ func (s *Stream) init(nsze uint64, index int, memory []byte) error {
 	return nil
 }
 
-// Workload returns the workload of the stream.
 func (s *Stream) Workload() *Workload { return s.w }
 
 // startPass begins to write or read each place; see Load.Pass.
@@ -140,7 +139,6 @@ func (s *Stream) wake() time.Time {
 	return s.ready
 }
 
-// exhausted reports whether all I/Os have begun.
 func (s *Stream) exhausted() bool { return s.begun >= s.limit }
 
 // flushToken is the token of a flush; the tokens of other commands are slots.

@@ -19,7 +19,6 @@ type Mismatch struct {
 	What  string
 }
 
-// Error describes the block.
 func (m *Mismatch) Error() string { return fmt.Sprintf("block %d %s", m.Block, m.What) }
 
 // word returns the next word of the pattern after x (splitmix64).

@@ -85,7 +85,6 @@ type Outcome struct {
 	exact []int64 // exact latencies while there is room, for tests
 }
 
-// Latency returns the latency of reads and writes.
 func (o *Outcome) Latency() *histogram.Histogram {
 	h := o.Counts[Read].Latency
 	h.Merge(&o.Counts[Write].Latency)

@@ -25,7 +25,6 @@ func (c *clock) init() {
 	c.read()
 }
 
-// read reads the clock.
 func (c *clock) read() int64 {
 	c.now = sinceEpoch()
 	c.ticks = 0

@@ -37,7 +37,6 @@ type overrun struct {
 	longest time.Duration
 }
 
-// begin begins a step.
 func (t *stepTimes) begin() {
 	t.count.Begin()
 	if measuring {

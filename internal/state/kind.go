@@ -67,7 +67,6 @@ func newKind[V any, D content[V]](s *Store, dir, without string) *kind[V, D] {
 	}
 }
 
-// file returns the name of the file of a namespace.
 func (k *kind[V, D]) file(n Name) string {
 	sum := sha256.Sum256([]byte(n.NQN))
 	return path.Join(k.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, suffix))

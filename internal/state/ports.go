@@ -51,7 +51,6 @@ func (d *stateData) validate() error {
 	return nil
 }
 
-// read reads the state file.
 func (s *Store) read() error {
 	text, err := readAll(s.root, stateFile, mostState)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -141,7 +141,6 @@ func (s *Store) Close() error {
 // Dir returns the directory, "" if there is none.
 func (s *Store) Dir() string { return s.path }
 
-// at returns the path of a file.
 func (s *Store) at(file string) string { return filepath.Join(s.path, file) }
 
 // Check returns an error if a namespace must not be served because a promise about it cannot be

@@ -3,6 +3,7 @@
 package storage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -129,9 +130,7 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 	if file := sys.Attribute(filepath.Join(dir, "loop/backing_file")); file != "" {
 		off, _ := sys.Number(filepath.Join(dir, "loop/offset"))
 		size, _ := sys.Number(filepath.Join(dir, "loop/sizelimit"))
-		if size == 0 {
-			size = math.MaxInt64 - off
-		}
+		size = cmp.Or(size, math.MaxInt64-off)
 		_ = m.addPath(s, file, part.within(off, size)) // the file may have been deleted
 	}
 	slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))

@@ -88,7 +88,6 @@ func (p *Pool) Submit(j *Job) {
 	}
 }
 
-// turnOf returns the list for the network of a job.
 func (p *Pool) turnOf(j *Job) *list.List[network] {
 	if j.Known {
 		return &p.turns[0]

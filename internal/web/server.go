@@ -80,7 +80,6 @@ func Listen(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger) (
 	return s, nil
 }
 
-// newServer returns a server without listeners.
 func newServer(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger,
 ) (*Server, error) {
 	host, _ := os.Hostname()

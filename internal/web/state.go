@@ -130,7 +130,6 @@ func newState(ctx context.Context, of *sampler, found *slow, load *past) *state 
 	return s
 }
 
-// summarize makes the Summary.
 func (s *state) summarize() {
 	s.Summary = summary{
 		Time: s.Time, Ready: s.Traffic.Ready, Hosts: s.Traffic.Hosts,

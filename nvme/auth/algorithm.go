@@ -31,7 +31,6 @@ var hashes = [...]struct {
 	SHA512: {"sha512", sha512.New, sha512.Size},
 }
 
-// known reports whether h is a hash function.
 func (h Hash) known() bool { return h > NoHash && int(h) < len(hashes) }
 
 // Size is the length of a hash in bytes, 0 if h is unknown.

@@ -20,7 +20,6 @@ func (c *Controller) command(ctx context.Context, what string, op *Op) (nvme.CQE
 	return cqe, err
 }
 
-// PropertyGet reads a property.
 func (c *Controller) PropertyGet(ctx context.Context, off nvme.PropertyOffset) (uint64, error) {
 	var op Op
 	op.SQE.Property().Set(nvme.FabricsPropertyGet, off, 0)
@@ -32,7 +31,6 @@ func (c *Controller) PropertyGet(ctx context.Context, off nvme.PropertyOffset) (
 	return cqe.Result(), err
 }
 
-// PropertySet writes a property.
 func (c *Controller) PropertySet(ctx context.Context, off nvme.PropertyOffset, v uint64) error {
 	var op Op
 	op.SQE.Property().Set(nvme.FabricsPropertySet, off, v)

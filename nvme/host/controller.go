@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -58,12 +59,8 @@ type Controller struct {
 
 // Dial opens an admin queue and sends the Connect command. The controller is not yet enabled.
 func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
-	if o.AdminSize == 0 {
-		o.AdminSize = 32
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second
-	}
+	o.AdminSize = cmp.Or(o.AdminSize, 32)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	c := &Controller{t: t, o: o, mem: new(memory)}
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -103,7 +100,6 @@ type ConnectError struct {
 	Invalid nvme.InvalidParameter
 }
 
-// Error names the status and the field.
 func (e *ConnectError) Error() string {
 	if c := e.Status.Code(); c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost {
 		return fmt.Sprintf("%s (offset %d, in data %t)", e.Status, e.Invalid.IPO(),
@@ -112,7 +108,6 @@ func (e *ConnectError) Error() string {
 	return e.Status.String()
 }
 
-// Unwrap is the status.
 func (e *ConnectError) Unwrap() error { return e.Status }
 
 // Connect is Dial and Enable.

@@ -39,7 +39,6 @@ func (o *Op) Write(nsid uint32, slba uint64, blocks uint32, data []byte, flags n
 	o.SQE.RW().Set(slba, blocks, flags)
 }
 
-// Flush makes o a Flush.
 func (o *Op) Flush(nsid uint32) { o.set(nvme.NVMFlush, nsid, nil) }
 
 // Completion is a completed command: its Op.Token and the completion queue entry.

@@ -29,16 +29,13 @@ type RDMA struct {
 	AlterRequest func(private []byte) []byte
 }
 
-// Type is nvme.TransportRDMA.
 func (r RDMA) Type() nvme.TransportType { return nvme.TransportRDMA }
 
 // RejectError is a connect request rejected by the controller with private data.
 type RejectError struct{ Status cmwire.Status }
 
-// Error names the status.
 func (e *RejectError) Error() string { return "rejected: " + e.Status.String() }
 
-// Unwrap is ErrRefused.
 func (e *RejectError) Unwrap() error { return ErrRefused }
 
 func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {

@@ -38,7 +38,6 @@ type TCP struct {
 	PSK func(hostNQN, subNQN string) (*auth.TLSPSK, error)
 }
 
-// Type is nvme.TransportTCP.
 func (t TCP) Type() nvme.TransportType { return nvme.TransportTCP }
 
 func (t TCP) open(ctx context.Context, p linkParams) (link, error) {

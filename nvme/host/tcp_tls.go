@@ -113,7 +113,6 @@ func (t *tcpTLS) pending() bool { return t.conn != nil && t.conn.Pending() }
 
 func (t *tcpTLS) ready() bool { return t.conn != nil && t.conn.Ready() }
 
-// explain returns the error for an errno.
 func (t *tcpTLS) explain(errno unix.Errno) error {
 	if errno == unix.EPROTO && t.conn != nil {
 		return t.conn.Err()

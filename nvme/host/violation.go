@@ -11,7 +11,6 @@ type Violation struct {
 	What string
 }
 
-// Error describes the violation.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("queue %d: protocol violation by the controller: %s", v.QID, v.What)
 }

@@ -19,7 +19,6 @@ func ParseRej(b []byte) (r Rej, ok bool) {
 	return r, ok
 }
 
-// Set makes a reject.
 func (r *Rej) Set(s Status) {
 	binary.LittleEndian.PutUint16(r[0:], RecFmt)
 	binary.LittleEndian.PutUint16(r[2:], uint16(s))

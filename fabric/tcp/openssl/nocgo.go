@@ -25,13 +25,10 @@ func NewHandshake(_, _ bool, _, _ []byte) (*Handshake, error) { return nil, errN
 // Step returns the error of Supported.
 func (*Handshake) Step([]byte) ([]byte, bool, error) { return nil, false, errNotBuilt }
 
-// Left returns nil.
 func (*Handshake) Left([]byte) []byte { return nil }
 
-// Secrets returns nil.
 func (*Handshake) Secrets() (client, server []byte) { return nil, nil }
 
-// MaxFragment returns 0.
 func (*Handshake) MaxFragment() int { return 0 }
 
 // Free does nothing.

@@ -30,10 +30,8 @@ func (r *ICResp) PFV() uint16 { return binary.LittleEndian.Uint16(r[OffPFV:]) }
 // CPDA is the alignment of data the controller wants, in dwords, 0-based.
 func (r *ICResp) CPDA() uint8 { return r[OffHPDA] }
 
-// HeaderDigest reports whether header digests are on.
 func (r *ICResp) HeaderDigest() bool { return r[OffDGST]&dgstHeader != 0 }
 
-// DataDigest reports whether data digests are on.
 func (r *ICResp) DataDigest() bool { return r[OffDGST]&dgstData != 0 }
 
 // MaxH2CData is the largest number of data bytes in one H2CData PDU.
