@@ -127,9 +127,8 @@ var records = []recordCase{
 
 func TestOffsets(t *testing.T) {
 	compare := func(typ reflect.Type, want offsets) {
-		if got := offsetsOf(typ); !maps.Equal(got, want) {
-			t.Errorf("%v:\n got %v\nwant %v", typ, got, want)
-		}
+		got := offsetsOf(typ)
+		testutil.True(t, maps.Equal(got, want), "%v:\n got %v\nwant %v", typ, got, want)
 	}
 	for _, r := range records {
 		if r.typ.Kind() == reflect.Struct {

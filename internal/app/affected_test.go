@@ -161,10 +161,9 @@ func TestAffectedByNewListener(t *testing.T) {
 	l := newLive(t, network, of)
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	next := l.parse(network+single, of)
-	if got := l.plan(next).Changes; len(got) != 1 || len(got[0].Affected) != 1 ||
-		got[0].Affected[0].Effect != control.Disconnects {
-		t.Errorf("%+v", got)
-	}
+	got := l.plan(next).Changes
+	testutil.True(t, len(got) == 1 && len(got[0].Affected) == 1 &&
+		got[0].Affected[0].Effect == control.Disconnects, "%+v", got)
 	testutil.Value(l.s.Apply(next))(t)
 	l.wantEnded("a new listener", c)
 }

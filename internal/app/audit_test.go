@@ -24,9 +24,8 @@ func records(t *testing.T, path string) (list []map[string]any) {
 	b := testutil.Value(os.ReadFile(path))(t)
 	for line := range strings.Lines(string(b)) {
 		var r map[string]any
-		if err := json.Unmarshal([]byte(line), &r); err != nil || !strings.HasSuffix(line, "\n") {
-			t.Fatalf("%v in %q", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &r)
+		testutil.MustTrue(t, err == nil && strings.HasSuffix(line, "\n"), "%v in %q", err, line)
 		list = append(list, r)
 	}
 	return list

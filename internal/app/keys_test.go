@@ -62,9 +62,8 @@ func readControl(t *testing.T, socket string) string {
 		testutil.Must(t, err)
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
-		if err != nil || answer.StatusCode != http.StatusOK {
-			t.Errorf("%s: %v %v", path, answer.Status, err)
-		}
+		testutil.True(t, err == nil && answer.StatusCode == http.StatusOK, "%s: %v %v", path,
+			answer.Status, err)
 		return b
 	}
 	var api struct {
@@ -90,9 +89,8 @@ func readControl(t *testing.T, socket string) string {
 		}
 	}
 	for _, part := range []string{"goroutine ", "heap profile"} {
-		if !strings.Contains(all.String(), part) {
-			t.Errorf("the control interface has no %s", part)
-		}
+		testutil.True(t, strings.Contains(all.String(), part), "the control interface has no %s",
+			part)
 	}
 	return all.String()
 }
@@ -124,9 +122,8 @@ func readServed(t *testing.T, s *Server) string {
 	})
 	metrics := read(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr()),
 		func(string) bool { return false })
-	if !strings.Contains(metrics, "authentications_total") || !strings.Contains(state, testNQN) {
-		t.Errorf("metrics or the page lack something: %.200s, %.200s", metrics, state)
-	}
+	testutil.True(t, strings.Contains(metrics, "authentications_total") && strings.Contains(state,
+		testNQN), "metrics or the page lack something: %.200s, %.200s", metrics, state)
 	return metrics + state
 }
 
@@ -176,9 +173,7 @@ func TestKeys(t *testing.T) {
 		} else {
 			out.WriteString(err.Error())
 		}
-		if (err == nil) != want {
-			t.Errorf("connected: %t (%v), not %t", err == nil, err, want)
-		}
+		testutil.True(t, (err == nil) == want, "connected: %t (%v), not %t", err == nil, err, want)
 	}
 	reload := func(hosts string) []config.Change {
 		t.Helper()
@@ -311,14 +306,11 @@ func TestTLSKeys(t *testing.T) {
 			for _, p := range psks {
 				found := slices.ContainsFunc(s.engine.TLSPSKs([]byte(p.Identity)),
 					func(o auth.TLSPSK) bool {
-						if o.Identity != p.Identity {
-							t.Errorf("%v instead of %v", o, p)
-						}
+						testutil.True(t, o.Identity == p.Identity, "%v instead of %v", o, p)
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
-				if found != slices.Contains(want, k) || found != s.engine.TLSKeyCounts(nqn, k) {
-					t.Errorf("%v counts: %t", p, found)
-				}
+				testutil.True(t, found == slices.Contains(want, k) &&
+					found == s.engine.TLSKeyCounts(nqn, k), "%v counts: %t", p, found)
 			}
 		}
 		if got := s.listeners.TLSOf(port); got != policy || s.target.Ports()[0].TLS != policy {
@@ -344,17 +336,13 @@ func TestTLSKeys(t *testing.T) {
 		} else {
 			out.WriteString(err.Error())
 		}
-		if (err == nil) != want {
-			t.Errorf("connected: %t (%v), not %t", err == nil, err, want)
-		}
+		testutil.True(t, (err == nil) == want, "connected: %t (%v), not %t", err == nil, err, want)
 	}
 	reload := func(hosts, tls string, n int) {
 		t.Helper()
 		write(hosts, tls)
 		changes, err := s.Reload()
-		if err != nil || len(changes) != n {
-			t.Fatalf("%v, %v", changes, err)
-		}
+		testutil.MustTrue(t, err == nil && len(changes) == n, "%v, %v", changes, err)
 		for _, c := range changes {
 			out.WriteString(c.String())
 		}

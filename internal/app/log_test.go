@@ -74,9 +74,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 	for err == nil {
 		_, err = unix.Write(fd, []byte("x"))
 	}
-	if !errors.Is(err, unix.EAGAIN) {
-		t.Fatal(err)
-	}
+	testutil.MustTrue(t, errors.Is(err, unix.EAGAIN), "%v", err)
 	testutil.Must(t, unix.SetNonblock(fd, false))
 	return r, w
 }

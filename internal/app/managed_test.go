@@ -113,9 +113,8 @@ func (o *orchestrated) volume(name string) string {
 func (o *orchestrated) same() {
 	o.t.Helper()
 	c := testutil.Value(loader(o.file)())(o.t)
-	if d, _ := o.server.Plan(c); len(d) > 0 {
-		o.t.Errorf("a restart would change %v", d)
-	}
+	d, _ := o.server.Plan(c)
+	testutil.True(o.t, len(d) == 0, "a restart would change %v", d)
 }
 
 func (o *orchestrated) connect(nqn string) error {
@@ -147,31 +146,27 @@ func TestManaged(t *testing.T) {
 		}
 	}
 	o.must(o.connect(volumeNQN))
-	if list, err := o.client.Subsystems(t.Context()); err != nil || len(list) != 1 ||
-		list[0].Serial != "${HOME}" || list[0].Namespaces != 1 {
-		t.Errorf("%+v, %v", list, err)
-	}
+	list, err := o.client.Subsystems(t.Context())
+	testutil.True(t, err == nil && len(list) == 1 && list[0].Serial == "${HOME}" &&
+		list[0].Namespaces == 1, "%+v, %v", list, err)
 	o.stop()
 	o.start()
 	o.must(o.connect(volumeNQN))
 	c := o.put(ns, strings.Replace(volume, "{", `{"nsid":7,"read_only":true,`, 1))
 	testutil.True(t, len(c) == 1 && strings.Contains(c[0], "read_only: false -> true"),
 		"a change: %q", c)
-	if c := o.delete(guest, false); len(c) != 1 {
-		t.Errorf("the host: %q", c)
-	}
+	c = o.delete(guest, false)
+	testutil.True(t, len(c) == 1, "the host: %q", c)
 	testutil.True(t, o.connect(volumeNQN) != nil, "the host may still connect")
-	if c := o.delete(sub, true); len(c) != 2 {
-		t.Errorf("subsystem and namespace: %q", c)
-	}
+	c = o.delete(sub, true)
+	testutil.True(t, len(c) == 2, "subsystem and namespace: %q", c)
 	for _, again := range []control.Object{sub, ns, guest} {
 		c := o.delete(again, false)
 		testutil.True(t, len(c) == 0, "%v again: %q", again, c)
 	}
 	o.same()
-	if rest, err := os.ReadDir(o.managed); err != nil || len(rest) > 0 {
-		t.Errorf("what is left: %v, %v", rest, err)
-	}
+	rest, err := os.ReadDir(o.managed)
+	testutil.True(t, err == nil && len(rest) == 0, "what is left: %v, %v", rest, err)
 }
 
 // TestManagedResize: a resized namespace has the new size in its file. A restart changes nothing,
@@ -321,10 +316,9 @@ func TestManagedRefusals(t *testing.T) {
 	o.delete(left, true)
 	o.same()
 	o.write("log: {level: error}\n")
-	if _, err := o.client.Put(t.Context(), ns, json.RawMessage(path(o.volume("c")))); err == nil ||
-		!strings.Contains(err.Error(), "has changed since it was applied") {
-		t.Errorf("a file that has changed: %v", err)
-	}
+	_, err = o.client.Put(t.Context(), ns, json.RawMessage(path(o.volume("c"))))
+	testutil.True(t, err != nil && strings.Contains(err.Error(),
+		"has changed since it was applied"), "a file that has changed: %v", err)
 }
 
 // files returns the files in the managed directory, with their content.
@@ -352,9 +346,7 @@ func TestManagedLive(t *testing.T) {
 		t.Helper()
 		o.must(os.WriteFile(o.file, []byte(text), 0o600))
 		p, err := o.client.Reload(t.Context())
-		if err != nil || len(p.Changes) != changes {
-			t.Errorf("%v, %v", p, err)
-		}
+		testutil.True(t, err == nil && len(p.Changes) == changes, "%v, %v", p, err)
 		o.same()
 	}
 	reload(before+"subsystems: [{nqn: "+testNQN+", allow_any_host: true, namespaces: "+
@@ -377,9 +369,8 @@ func TestManagedDirectory(t *testing.T) {
 	load := loader(o.file)
 	refused := func(text string) {
 		t.Helper()
-		if _, err := load(); err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := load()
+		testutil.True(t, err != nil && strings.Contains(err.Error(), text), "%q: %v", text, err)
 	}
 	o.must(os.Chmod(o.managed, 0o770))
 	refused("nvmf.yaml:5:10: managed: others may write")

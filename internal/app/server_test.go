@@ -47,9 +47,8 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 		slba := uint64(qid) * 1000
 		testutil.Must(t, hosttest.Write(ctx, q, 1, slba, 128, out, 0))
 		testutil.Must(t, hosttest.Read(ctx, q, 1, slba, 128, in))
-		if !bytes.Equal(in, out) {
-			t.Fatalf("queue %d: other bytes were read than written", qid)
-		}
+		testutil.MustTrue(t, bytes.Equal(in, out), "queue %d: other bytes were read than written",
+			qid)
 		testutil.Must(t, q.Close())
 	}
 }

@@ -31,9 +31,7 @@ func failing(t *testing.T) string {
 func (l *live) refuse(listeners, subsystems string) error {
 	l.t.Helper()
 	changes, err := l.s.Apply(l.parse(listeners, subsystems))
-	if err == nil {
-		l.t.Fatalf("applied: %v", changes)
-	}
+	testutil.MustTrue(l.t, err != nil, "applied: %v", changes)
 	return err
 }
 
@@ -83,9 +81,8 @@ func TestLostStorage(t *testing.T) {
 		testutil.True(t, len(list) == 1 && list[0].NSID == 2, "%s: pending: %v", x, list)
 		l.open.Store(works)
 		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
-		if list := l.s.engine.Volumes.Pending(); len(list) != 0 {
-			t.Errorf("%s: pending: %v", x, list)
-		}
+		list = l.s.engine.Volumes.Pending()
+		testutil.True(t, len(list) == 0, "%s: pending: %v", x, list)
 	}
 }
 
@@ -176,9 +173,8 @@ func TestHungStorage(t *testing.T) {
 	read()
 	l.s.engine.ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
-	if !strings.Contains(err.Error(), "still works on commands") || hung.closed.Load() != 0 {
-		t.Errorf("%v, closed %d times", err, hung.closed.Load())
-	}
+	testutil.True(t, strings.Contains(err.Error(), "still works on commands") &&
+		hung.closed.Load() == 0, "%v, closed %d times", err, hung.closed.Load())
 	hung.Release()
 	testutil.Equal(t, <-ended, nil, "the read")
 	testutil.Equal(t, hosttest.Read(t.Context(), q, 2, 0, 1, b), nil,
@@ -327,9 +323,8 @@ func TestHostsComeLast(t *testing.T) {
 	l.opens(func(*config.Namespace) (backend.Device, error) {
 		opened = true
 		var refused *host.ConnectError
-		if _, err := l.connect(testNQN, hostB, 0); !errors.As(err, &refused) {
-			t.Errorf("the host is connected already: %v", err)
-		}
+		_, err := l.connect(testNQN, hostB, 0)
+		testutil.True(t, errors.As(err, &refused), "the host is connected already: %v", err)
 		return newCounted(t), nil
 	})
 	l.apply(listenAny, sub("hosts: ["+hostA+", "+hostB+"]",

@@ -20,9 +20,7 @@ func TestLinksOfDevices(t *testing.T) {
 	} {
 		link := filepath.Join(dir, "link")
 		testutil.Must(t, os.Symlink(end, link))
-		if got := leadsTo(link, []string{dir}); got != want {
-			t.Errorf("a link to %s: %t", end, got)
-		}
+		testutil.Equal(t, leadsTo(link, []string{dir}), want, "a link to %s", end)
 		testutil.Must(t, os.Remove(link))
 	}
 }

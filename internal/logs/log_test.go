@@ -50,9 +50,8 @@ func TestSink(t *testing.T) {
 	close(g.open)
 	s.Close(testutil.Patience)
 	written := bytes.Count(g.b.Bytes(), line)
-	if written < sinkSize/1024 || written > 2*sinkSize/1024 || g.b.Len() != written*len(line) {
-		t.Errorf("%d lines are written, in %d bytes", written, g.b.Len())
-	}
+	testutil.True(t, written >= sinkSize/1024 && written <= 2*sinkSize/1024 &&
+		g.b.Len() == written*len(line), "%d lines are written, in %d bytes", written, g.b.Len())
 	testutil.True(t, written+dropped == lines, "%d lines of %d are written, %d counted as dropped",
 		written, lines, dropped)
 	testutil.Equal(t, testutil.Err(s.Write(line)), nil, "after close")

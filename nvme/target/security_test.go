@@ -104,10 +104,9 @@ func TestSecurity(t *testing.T) {
 			} {
 				got, q := r.attempt(sub, h.nqn, h.secret)
 				testutil.Equal(t, got, want, "%v, host %s, %s", require, h.name, sub)
-				if got == "authenticated" && (q.Peer != fabric.Allowed ||
-					!strings.Contains(r.log.String(), "host has authenticated")) {
-					t.Errorf("%s: peer %v", sub, q.Peer)
-				}
+				testutil.True(t, got != "authenticated" || q.Peer == fabric.Allowed &&
+					strings.Contains(r.log.String(), "host has authenticated"), "%s: peer %v", sub,
+					q.Peer)
 			}
 		}
 	}
@@ -169,10 +168,9 @@ func TestNothingIsRevealed(t *testing.T) {
 			answer := bytes.Clone(cmd.CQE[:])
 			if unknown == nil {
 				unknown = answer
-				if cmd.CQE.Result() != nothingThere ||
-					cmd.CQE.Status()&^nvme.More != refusedStatus {
-					t.Fatalf("%v, %#x", cmd.CQE.Status(), cmd.CQE.Result())
-				}
+				testutil.MustTrue(t, cmd.CQE.Result() == nothingThere &&
+					cmd.CQE.Status()&^nvme.More == refusedStatus, "%v, %#x", cmd.CQE.Status(),
+					cmd.CQE.Result())
 			}
 			if !bytes.Equal(answer, unknown) || q.Reason != nil {
 				t.Errorf("queue %d, %s for %q: % x, of an unknown name % x; %v", qid, c.sub, c.host,

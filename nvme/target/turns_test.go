@@ -306,9 +306,8 @@ func TestPostponed(t *testing.T) {
 					}
 				}
 			}
-			if !h.compounds.Idle() || !other.CQE.Status().OK() {
-				t.Errorf("compounds are left; %v", other.CQE.Status())
-			}
+			testutil.True(t, h.compounds.Idle() && other.CQE.Status().OK(),
+				"compounds are left; %v", other.CQE.Status())
 		})
 	}
 }
@@ -481,9 +480,7 @@ func TestTurnsTakeTime(t *testing.T) {
 	h.loop = loop
 	f.Release()
 	r.w.Step()
-	if !h.compounds.Ready() || f.Held() > 0 {
-		t.Fatal("nothing waits for its turn")
-	}
+	testutil.MustTrue(t, h.compounds.Ready() && f.Held() <= 0, "nothing waits for its turn")
 	loop.more = int64(time.Minute)
 	h.stopTimeouts()
 	h.checkTimeouts()
@@ -523,9 +520,8 @@ func TestRefusedInTurns(t *testing.T) {
 				aborted: map[reservation.Host]bool{aborted: true}, drained: func() {},
 			})
 			r.w.Settle()
-			if n, _ := d.take(); n > 0 {
-				t.Errorf("%d pieces begin", n)
-			}
+			n, _ = d.take()
+			testutil.True(t, n == 0, "%d pieces begin", n)
 			f.Release()
 			r.w.Settle()
 			r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
@@ -597,9 +593,8 @@ func TestPostponedEnd(t *testing.T) {
 	r.w.Advance(time.Minute)
 	for i, c := range all {
 		st := c.CQE.Status()
-		if c.SQE.NSID() == 2 && !st.OK() || c.SQE.NSID() == 1 && st.OK() || !c.Done {
-			t.Fatalf("command %d for namespace %d: done %v, %v", i, c.SQE.NSID(), c.Done, st)
-		}
+		testutil.MustTrue(t, (c.SQE.NSID() != 2 || st.OK()) && (c.SQE.NSID() != 1 || !st.OK()) &&
+			c.Done, "command %d for namespace %d: done %v, %v", i, c.SQE.NSID(), c.Done, st)
 	}
 	f.Release()
 	r.w.Advance(time.Second)
