@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // TestFenceOfReadmitted: a preempt waits for the IOs of a host that it excludes, also if that host
@@ -34,4 +35,32 @@ func TestFenceOfReadmitted(t *testing.T) {
 		p.allDone(append(p.all, c, d), nvme.Success)
 		p.nothingLeft()
 	}
+}
+
+// TestSharedFences: fences that come while a round waits share it, up to a bound, and then another.
+func TestSharedFences(t *testing.T) {
+	const fences = 2*sharedFences + 1
+	p := newBarrierTest(t)
+	p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive))
+	h := p.raw[1]
+	ch := h.channel(p.ns)
+	h.walking = true
+	h.start(fenceWalk, &walk{next: func() int { return 0 }, done: func() {}})
+	drained := 0
+	for range fences {
+		ch.setAccess(ch.access, &fence{
+			change: new(reservation.Change), drained: func() { drained++ },
+		})
+		testutil.MustTrue(t, len(ch.round.fences) <= sharedFences, "%d fences in a round",
+			len(ch.round.fences))
+	}
+	rounds := -1 // without the walk before
+	for range h.walks[fenceWalk].All() {
+		rounds++
+	}
+	testutil.Equal(t, rounds, 3, "rounds")
+	h.inPieces(h.walkOn, func() { h.walking = false })
+	p.w.Settle()
+	testutil.Equal(t, drained, fences, "fences have drained")
+	p.nothingLeft()
 }

@@ -66,6 +66,21 @@ func TestFusedWaits(t *testing.T) {
 	r.until("the queue ends", func() bool { return q.Closed() })
 }
 
+// TestFusedFirstLate: a first command that another one than its second has followed fails when its
+// data arrives, and does not wait.
+func TestFusedFirstLate(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	q := r.connectHost(1).io[0]
+	first := fused(nvme.NVMCompare, 1, 0, fill(0, 512))
+	first.Late = true
+	r.send(q, first)
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	q.Arrive(first)
+	r.w.Settle()
+	testutil.MustTrue(t, first.Done, "the first waits")
+	r.allDone([]*fabrictest.Command{first}, nvme.AbortedMissingFused)
+}
+
 // TestFusedLock: while a pair is on its way, on any reactor, new writes to its blocks wait. Writes
 // that the device already has come first. Everything else goes on.
 func TestFusedLock(t *testing.T) {
