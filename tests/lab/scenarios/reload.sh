@@ -4,7 +4,7 @@
 # other namespaces is at most twice its value without reloads.
 # variants: rxe siw tcp
 # smoke: rxe siw tcp
-# covers: internal/app internal/engine config config/lang nvme/target
+# covers: internal/app internal/engine internal/logs config config/lang nvme/target
 # cpus: 2
 # alone: it measures
 # limit: 900
