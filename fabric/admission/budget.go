@@ -193,7 +193,7 @@ func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
 		},
 		{&c.budgets[h.kind()][cl], c.mostConnections(f.all), all},
 	} {
-		for b.full(b.connections, b.memory, memory) {
+		for b.full(b.connections, b.memory, memory) { // bound: maxEvicted
 			if !c.evictOldest(b.budget) {
 				return false
 			}
@@ -269,7 +269,7 @@ func (c *Counter) allow(h *network) {
 		from.memory, to.memory = from.memory-own.memory, to.memory+own.memory
 		from.withKey, to.withKey = from.withKey-own.withKey, to.withKey+own.withKey
 		for _, l := range []*list.List[Conn]{&own.conns, &own.shown} {
-			for e := range l.All() {
+			for e := range l.All() { // bound: the budget of a network, once
 				from.list(e).Remove(&e.nodes[1])
 				to.list(e).Push(e, &e.nodes[1])
 			}

@@ -139,7 +139,7 @@ func (h *Handler) Arm() bool {
 	if h.gate.Ready() || h.compounds.Ready() {
 		return false
 	}
-	for range pollMost {
+	for range pollMost { // bound: channels in a turn
 		ch := h.active.First()
 		switch {
 		case ch == nil, ch.armed == h.armRound:
@@ -349,7 +349,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 	if u.lock != nil {
 		ch.lock = &hold{by: u.lock}
 	}
-	for w := range u.late {
+	for w := range u.late { // one for each queue with late writes
 		ch.avoid(w)
 	}
 	h.channels[ns.slot] = ch

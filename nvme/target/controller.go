@@ -155,14 +155,15 @@ func (c *controller) fail(why error) {
 
 // disconnectSessions ends queues, each on its own reactor.
 func disconnectSessions(list []*session, why error) {
-	for _, s := range list {
+	for _, s := range list { // bound: MaxIOQueues
 		s.h.post(func() { s.disconnect(why) })
 	}
 }
 
 // stopIO ends the work of the queues at devices.
 func (c *controller) stopIO() {
-	for _, s := range c.allQueues() { // the admin queue reads for self-tests
+	// The admin queue reads for self-tests.
+	for _, s := range c.allQueues() { // bound: MaxIOQueues
 		s.h.post(s.stop)
 	}
 }

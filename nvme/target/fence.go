@@ -98,7 +98,7 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 func (r *fenceRound) end() {
 	ch := r.ch
 	for _, f := range r.fences {
-		for id := range f.aborted {
+		for id := range f.aborted { // bound: registrants
 			if ch.aborting[id]--; ch.aborting[id] == 0 {
 				delete(ch.aborting, id)
 			}

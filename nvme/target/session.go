@@ -169,7 +169,7 @@ func newSession(h *Handler, q fabric.Queue) *session {
 
 func (s *session) grow(n int) {
 	block := make([]cmd, n-len(s.cmds))
-	for i := range block {
+	for i := range block { // bound: the depth of the queue
 		c := &block[i]
 		c.s, c.i = s, len(s.cmds)
 		c.io.Owner = c
