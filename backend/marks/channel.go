@@ -19,13 +19,16 @@ type channel struct {
 	size     func() int64
 	volatile bool
 	held     map[*backend.IO]bool // not in the device
-	stored   list.Inbox[backend.IO]
-	done     list.List[backend.IO]
+	// writes has the writes of marked blocks, and the newest id of their marks when they began. They
+	// remove no newer marks: another write of the blocks may have come between.
+	writes map[*backend.IO]uint64
+	stored list.Inbox[backend.IO]
+	done   list.List[backend.IO]
 }
 
 // Marked reports whether any of the n bytes at off is marked.
 func (u *Marks) Marked(off, n int64) bool {
-	_, marked := u.now.Load().find(off, off+n)
+	_, _, marked := u.now.Load().find(off, off+n)
 	return marked
 }
 
@@ -36,20 +39,22 @@ func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile
 ) backend.Channel {
 	return &channel{
 		Channel: c, u: u, wake: wake, size: size, volatile: volatile,
-		held: map[*backend.IO]bool{},
+		held: map[*backend.IO]bool{}, writes: map[*backend.IO]uint64{},
 	}
 }
 
 func (c *channel) Submit(ios []*backend.IO) int {
 	m, from := *c.u.now.Load(), 0
 	for i, io := range ios {
-		at, marked := m.find(io.Off, io.Off+io.Len)
+		at, newest, marked := m.find(io.Off, io.Off+io.Len)
+		delete(c.writes, io) // it may have come before, and not been taken
 		switch {
 		case io.Op == backend.OpWriteUncorrectable:
 		case !marked || io.Op > backend.OpWrite && io.Op != backend.OpWriteZeroes:
 			continue
 		case io.Op != backend.OpRead:
 			io.Flags |= backend.FUA // a block without its mark must be durable
+			c.writes[io] = newest
 			continue
 		}
 		if from < i { // in order
@@ -62,7 +67,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 		if io.Op == backend.OpRead {
 			io.Err = &backend.Fault{Off: at, Err: ErrMarked}
 			c.done.Push(io, &io.Node)
-		} else if io.Err = io.Check(c.size()); io.Err != nil || c.change(io) {
+		} else if io.Err = io.Check(c.size()); io.Err != nil || c.change(io, 0) {
 			c.done.Push(io, &io.Node)
 		}
 	}
@@ -79,7 +84,9 @@ func (c *channel) Poll(done []*backend.IO) int {
 		delete(c.held, io)
 	}
 	for _, io := range done[n : n+c.Channel.Poll(done[n:])] {
-		if c.written(io) && !c.change(io) {
+		newest, marked := c.writes[io]
+		delete(c.writes, io)
+		if marked && io.Err == nil && c.u.Marked(io.Off, io.Len) && !c.change(io, newest) {
 			c.held[io] = true
 			continue
 		}
@@ -89,21 +96,12 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// written reports whether an IO has changed marked blocks for good. A write that may still be lost
-// has not: it began before the blocks were marked.
-func (c *channel) written(io *backend.IO) bool {
-	if io.Err != nil || io.Op != backend.OpWrite && io.Op != backend.OpWriteZeroes ||
-		!c.volatile && io.Flags&backend.FUA == 0 {
-		return false
-	}
-	return c.u.Marked(io.Off, io.Len)
-}
-
-// change changes the marks of the blocks of an IO. It returns false if that is not done yet.
-func (c *channel) change(io *backend.IO) bool {
+// change changes the marks of the blocks of an IO; a write removes marks with at most an id. It
+// returns false if that is not done yet.
+func (c *channel) change(io *backend.IO, id uint64) bool {
 	m := &change{
-		Range: backend.Range{Off: io.Off, End: io.Off + io.Len},
-		add:   io.Op == backend.OpWriteUncorrectable,
+		mark: mark{backend.Range{Off: io.Off, End: io.Off + io.Len}, id},
+		add:  io.Op == backend.OpWriteUncorrectable,
 	}
 	if c.volatile {
 		io.Err = c.u.change(m)

@@ -3,8 +3,8 @@
 // the wrapper returned by Marks.Wrap:
 //
 //	read                 fails if one of its blocks is marked
-//	write, write zeroes  removes the marks of its blocks when the device has completed it, and
-//	                     completes after that; data that would outlive the mark is durable by then
+//	write, write zeroes  removes the marks that its blocks had when it began, after the device has
+//	                     completed it; data that would outlive a mark is durable by then
 //	discard              is advice, and leaves marks unchanged
 //	write uncorrectable  marks its blocks, and does not reach the device
 //

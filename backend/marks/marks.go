@@ -36,22 +36,28 @@ type Store interface {
 
 // Validate returns an error if marks read from a store are not valid.
 func (u *Kept) Validate() error {
-	end := int64(-1)
+	end, n := int64(-1), int64(0)
 	for _, r := range u.Ranges {
 		if r.Off <= end || r.End <= r.Off || (r.Off|r.End)%backend.MinBlockSize != 0 {
 			return fmt.Errorf("range %d to %d: ranges must be ascending, separate, and of whole "+
 				"blocks", r.Off, r.End)
 		}
-		end = r.End
+		end, n = r.End, n+r.End-r.Off
 	}
-	if n := set(u.Ranges).size(); n > Max {
+	if n > Max {
 		return fmt.Errorf("%d bytes are marked: at most %d are possible", n, Max)
 	}
 	return nil
 }
 
-// set is the marked ranges: ascending, not touching, and immutable.
-type set []backend.Range
+// mark is a marked range. Its id is larger than the ids of all marks before it.
+type mark struct {
+	backend.Range
+	id uint64
+}
+
+// set is the marked ranges: ascending, not overlapping, and immutable.
+type set []mark
 
 // span returns the marks [lo, hi) that overlap [off, end).
 func (m set) span(off, end int64) (lo, hi int) {
@@ -59,43 +65,60 @@ func (m set) span(off, end int64) (lo, hi int) {
 		sort.Search(len(m), func(i int) bool { return m[i].Off >= end })
 }
 
-// find returns the first marked byte in [off, end).
-func (m set) find(off, end int64) (at int64, found bool) {
+// find returns the first marked byte in [off, end) and the newest id there.
+func (m set) find(off, end int64) (at int64, newest uint64, found bool) {
 	lo, hi := m.span(off, end)
 	if lo >= hi {
-		return 0, false
+		return 0, 0, false
 	}
-	return max(m[lo].Off, off), true
+	for _, o := range m[lo:hi] {
+		newest = max(newest, o.id)
+	}
+	return max(m[lo].Off, off), newest, true
 }
 
 func (m set) size() (n int64) {
-	for _, r := range m {
-		n += r.End - r.Off
+	for _, o := range m {
+		n += o.End - o.Off
 	}
 	return n
 }
 
-func (m set) with(r backend.Range) set {
-	lo, hi := m.span(r.Off-1, r.End+1) // including adjacent ones
-	if lo < hi {
-		r.Off, r.End = min(r.Off, m[lo].Off), max(r.End, m[hi-1].End)
+// ranges returns the marked ranges. They do not touch.
+func (m set) ranges() (list []backend.Range) {
+	for _, o := range m {
+		if n := len(list); n > 0 && list[n-1].End == o.Off {
+			list[n-1].End = o.End
+		} else {
+			list = append(list, o.Range)
+		}
 	}
-	return slices.Concat(m[:lo], set{r}, m[hi:])
+	return list
 }
 
-func (m set) without(r backend.Range) set {
+func (m set) with(o mark) set {
+	m = m.without(mark{o.Range, math.MaxUint64})
+	i, _ := m.span(o.Off, o.End)
+	return slices.Concat(m[:i], set{o}, m[i:])
+}
+
+// without removes the marks of a range with at most its id.
+func (m set) without(r mark) set {
 	lo, hi := m.span(r.Off, r.End)
-	if lo >= hi {
-		return m
-	}
 	var rest set
-	if o := m[lo]; o.Off < r.Off {
-		rest = append(rest, backend.Range{Off: o.Off, End: r.Off})
+	for _, o := range m[lo:max(lo, hi)] {
+		if o.id > r.id {
+			rest = append(rest, o)
+			continue
+		}
+		if o.Off < r.Off {
+			rest = append(rest, mark{backend.Range{Off: o.Off, End: r.Off}, o.id})
+		}
+		if o.End > r.End {
+			rest = append(rest, mark{backend.Range{Off: r.End, End: o.End}, o.id})
+		}
 	}
-	if o := m[hi-1]; o.End > r.End {
-		rest = append(rest, backend.Range{Off: r.End, End: o.End})
-	}
-	return slices.Concat(m[:lo], rest, m[hi:])
+	return slices.Concat(m[:lo], rest, m[max(lo, hi):])
 }
 
 // Marks is the marks of a namespace. It exists while the namespace is removed, too.
@@ -104,6 +127,7 @@ type Marks struct {
 	nqn   string
 	nsid  uint32
 	now   atomic.Pointer[set] // nil: there never were any, and channels do not check
+	ids   atomic.Uint64       // the id of the newest mark
 
 	mu        sync.Mutex
 	dev       backend.Device // that the marks belong to
@@ -114,15 +138,15 @@ type Marks struct {
 	forgotten bool // nothing is stored from now on
 }
 
-// change adds or removes marks.
+// change adds a mark, or removes marks with at most its id. A mark gets its id with the change.
 type change struct {
-	backend.Range
+	mark
 	add  bool
 	err  error
 	done func(error) // called once, by the storing goroutine
 }
 
-var everything = backend.Range{End: math.MaxInt64}
+var everything = mark{backend.Range{End: math.MaxInt64}, math.MaxUint64}
 
 // New makes the marks of a namespace, kept in store. If store is nil nothing can be marked.
 func New(store Store, nqn string, nsid uint32) *Marks {
@@ -140,7 +164,7 @@ func (u *Marks) Forget() error {
 	u.mu.Lock()
 	u.stored = true
 	u.mu.Unlock()
-	u.keep(&change{Range: everything, done: func(err error) {
+	u.keep(&change{mark: everything, done: func(err error) {
 		u.mu.Lock()
 		u.forgotten = true
 		u.mu.Unlock()
@@ -167,7 +191,11 @@ func (u *Marks) Attach(dev backend.Device) {
 	case kept != nil && kept.Identity == info.Identity && !info.Volatile:
 		// The stored marks would come back with a restart, so writes have to remove them. They may
 		// be outdated, if a change of the storage could not be stored.
-		u.now.Store((*set)(&kept.Ranges))
+		stored := make(set, len(kept.Ranges))
+		for i, r := range kept.Ranges {
+			stored[i].Range = r
+		}
+		u.now.Store(&stored)
 	case kept != nil || u.now.Load() != nil:
 		u.now.Store(new(set))
 		u.keepLocked(&change{done: func(error) {}}) // the stored marks have another identity
@@ -182,8 +210,10 @@ func (u *Marks) Cut(size int64) {
 	if now == nil {
 		return
 	}
-	if _, found := now.find(size, math.MaxInt64); found {
-		u.keep(&change{Range: backend.Range{Off: size, End: math.MaxInt64}, done: func(error) {}})
+	if _, _, found := now.find(size, math.MaxInt64); found {
+		beyond := everything
+		beyond.Off = size
+		u.keep(&change{mark: beyond, done: func(error) {}})
 	}
 }
 
@@ -200,9 +230,9 @@ func (m set) apply(changes []*change) (grown, next set) {
 	for _, c := range changes {
 		c.err = nil
 		if !c.add {
-			next = next.without(c.Range)
-		} else if more := grown.with(c.Range); more.size() <= Max {
-			grown, next = more, next.with(c.Range)
+			next = next.without(c.mark)
+		} else if more := grown.with(c.mark); more.size() <= Max {
+			grown, next = more, next.with(c.mark)
 		} else {
 			c.err = errTooMuchMarked
 		}
@@ -214,10 +244,21 @@ func (m set) apply(changes []*change) (grown, next set) {
 var errTooMuchMarked = fmt.Errorf("at most %d bytes of a namespace can be marked uncorrectable: %w",
 	Max, backend.ErrNoSpace)
 
+// number returns the marks, and gives new ones larger ids than all of them have.
+func (u *Marks) number(changes ...*change) *set {
+	now := u.now.Load()
+	for _, c := range changes {
+		if c.add {
+			c.id = u.ids.Add(1)
+		}
+	}
+	return now
+}
+
 // change makes a change that is not stored.
 func (u *Marks) change(c *change) error {
 	for {
-		before := u.now.Load()
+		before := u.number(c)
 		if _, next := before.apply([]*change{c}); u.now.CompareAndSwap(before, &next) {
 			return c.err
 		}
@@ -261,7 +302,7 @@ func (u *Marks) work() {
 // removal.
 func (u *Marks) commit(changes []*change) error {
 	for {
-		before := u.now.Load()
+		before := u.number(changes...)
 		grown, next := before.apply(changes)
 		u.mu.Lock()                 // briefly: reactors wait for it
 		if u.now.Load() != before { // by a change of the storage, for instance
@@ -270,7 +311,7 @@ func (u *Marks) commit(changes []*change) error {
 		}
 		var kept *Kept
 		if len(next) > 0 && !u.info.Volatile {
-			kept = &Kept{u.info.Identity, next}
+			kept = &Kept{u.info.Identity, next.ranges()}
 		}
 		u.stored = u.stored || kept != nil
 		stored := u.stored && !u.forgotten

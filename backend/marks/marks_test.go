@@ -10,14 +10,10 @@ import (
 
 // TestChangesKeepOrder: changes that are stored together are applied in order.
 func TestChangesKeepOrder(t *testing.T) {
-	block := backend.Range{End: 512}
-	_, next := set(nil).apply([]*change{
-		{Range: everything}, {Range: block, add: true},
-	})
+	block := mark{Range: backend.Range{End: 512}}
+	_, next := set(nil).apply([]*change{{mark: everything}, {mark: block, add: true}})
 	testutil.True(t, next.size() == 512, "%v", next)
-	grown, next := set(nil).apply([]*change{
-		{Range: block, add: true}, {Range: everything},
-	})
+	grown, next := set(nil).apply([]*change{{mark: block, add: true}, {mark: everything}})
 	testutil.True(t, grown.size() == 512 && next == nil, "%v, %v", grown, next)
 }
 
@@ -29,7 +25,8 @@ func TestMarks(t *testing.T) {
 		var bits [64]bool
 		for range 40 {
 			off := rnd.Int64N(64)
-			r := backend.Range{Off: off * 512, End: (off + 1 + rnd.Int64N(64-off)) * 512}
+			end := off + 1 + rnd.Int64N(64-off)
+			r := mark{Range: backend.Range{Off: off * 512, End: end * 512}}
 			add := rnd.IntN(2) == 0
 			if m = m.without(r); add {
 				m = m.with(r)
@@ -39,14 +36,14 @@ func TestMarks(t *testing.T) {
 			}
 			n := int64(0)
 			for i, want := range bits {
-				at, found := m.find(int64(i)*512, int64(i+1)*512)
+				at, _, found := m.find(int64(i)*512, int64(i+1)*512)
 				testutil.MustTrue(t, found == want && (!found || at == int64(i)*512),
 					"block %d of %v: %v at %d, want %v", i, m, found, at, want)
 				if want {
 					n += 512
 				}
 			}
-			if err := (&Kept{Ranges: m}).Validate(); err != nil || m.size() != n {
+			if err := (&Kept{Ranges: m.ranges()}).Validate(); err != nil || m.size() != n {
 				t.Fatalf("%v: %d bytes, want %d, %v", m, m.size(), n, err)
 			}
 		}
@@ -62,4 +59,59 @@ func TestMarks(t *testing.T) {
 	} {
 		testutil.True(t, (&Kept{Ranges: bad}).Validate() != nil, "%v are valid", bad)
 	}
+}
+
+// slowChannel is a channel whose device carries out an IO when it comes, and returns it later.
+type slowChannel struct{ back []*backend.IO }
+
+func (c *slowChannel) Submit(ios []*backend.IO) int { return len(ios) }
+func (c *slowChannel) Arm() bool                    { return true }
+func (c *slowChannel) Close() error                 { return nil }
+
+func (c *slowChannel) Poll(done []*backend.IO) int {
+	n := copy(done, c.back)
+	c.back = c.back[n:]
+	return n
+}
+
+// TestWriteBeforeMark: a write that the device had before its blocks were marked leaves the marks,
+// because another write of the blocks may have come after it. One that begins later removes them.
+func TestWriteBeforeMark(t *testing.T) {
+	dev := new(slowChannel)
+	u := New(nil, "", 1)
+	u.Begin()
+	c := u.Wrap(dev, func() {}, func() int64 { return 1 << 20 }, true)
+	var done [4]*backend.IO
+	do := func(op backend.Op, off, n int64) *backend.IO {
+		io := &backend.IO{Op: op, Off: off, Len: n}
+		testutil.Equal(t, c.Submit([]*backend.IO{io}), 1, "submitted")
+		return io
+	}
+	back := func(ios ...*backend.IO) {
+		t.Helper()
+		dev.back = ios
+		testutil.Equal(t, c.Poll(done[:]), len(ios), "completed")
+	}
+	mark := func(off, n int64) {
+		t.Helper()
+		do(backend.OpWriteUncorrectable, off, n)
+		testutil.Equal(t, c.Poll(done[:]), 1, "completed")
+	}
+	before := do(backend.OpWrite, 0, 1024)
+	mark(0, 512)
+	back(before)
+	testutil.True(t, u.Marked(0, 512), "a write from before the mark has removed it")
+
+	// A write removes the marks from before it, and not the one that came while the device had it.
+	after := do(backend.OpWriteZeroes, 0, 1024)
+	mark(512, 512)
+	back(after)
+	testutil.True(t, !u.Marked(0, 512) && u.Marked(512, 512), "after the write: %v", u.now.Load())
+
+	failed := do(backend.OpWrite, 0, 1024)
+	failed.Err = backend.ErrIO
+	back(failed)
+	testutil.True(t, u.Marked(512, 512), "a write that failed has removed a mark")
+	back(do(backend.OpWrite, 512, 512))
+	testutil.True(t, !u.Marked(0, 1024), "a mark is left")
 }
