@@ -19,8 +19,8 @@ type channel struct {
 	size     func() int64
 	volatile bool
 	held     map[*backend.IO]bool // not in the device
-	// writes has the writes of marked blocks, and the newest id of their marks when they began. They
-	// remove no newer marks: another write of the blocks may have come between.
+	// writes has the writes of marked blocks, and the newest id of their marks when they began.
+	// They remove no newer marks: another write of the blocks may have come between.
 	writes map[*backend.IO]uint64
 	stored list.Inbox[backend.IO]
 	done   list.List[backend.IO]
