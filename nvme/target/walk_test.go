@@ -208,10 +208,10 @@ func TestLongRounds(t *testing.T) {
 		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
 	}
 	h, left := r.raw[0], 20_000
-	r.w.Settle()
+	r.until("the device refuses them", func() bool { return h.channels[0].polled() })
 	h.stopTimeouts()
 	h.stopTimeouts = func() {} // no timer looks for them
-	r.w.Advance(3 * time.Second)
+	h.loop = &slowLoop{Loop: h.loop, more: int64(3 * time.Second)}
 	h.start(fenceWalk, &walk{
 		next: func() int {
 			left = max(left-1, 0)
