@@ -307,8 +307,8 @@ func eventsCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), readTimeout)
 			defer cancel()
 			list, err := c.Events(ctx)
-			for _, e := range list {
-				err = errors.Join(err, show(e))
+			for i := 0; i < len(list) && err == nil; i++ {
+				err = show(list[i])
 			}
 			return err
 		},

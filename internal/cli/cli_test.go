@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -251,6 +252,19 @@ func TestTargetStops(t *testing.T) {
 	root.SetArgs([]string{"events", "-f", "--socket", socket})
 	err := root.ExecuteContext(t.Context())
 	testutil.True(t, err != nil && err.Error() == "the target has stopped", "%v", err)
+}
+
+// TestFullOutput: the first error of the output ends a list.
+func TestFullOutput(t *testing.T) {
+	full := testutil.Value(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	defer full.Close()
+	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands()...)
+	root.SetOut(full)
+	root.SetArgs([]string{"events", "--socket", serve(t, source())})
+	err := root.ExecuteContext(t.Context())
+	testutil.MustTrue(t, errors.Is(err, syscall.ENOSPC), "%v", err)
+	testutil.Equal(t, strings.Count(err.Error(), "no space"), 1, "errors in %q", err)
 }
 
 func TestUsage(t *testing.T) {
