@@ -38,8 +38,8 @@ func records(t *testing.T, path string) (list []map[string]any) {
 func TestAuditedMessages(t *testing.T) {
 	var code strings.Builder
 	for _, dir := range []string{
-		"../app", "../control", "../engine", "../listeners", "../../nvme/target",
-		"../../fabric/tcp", "../../fabric/rdma",
+		"../app", "../control", "../engine", "../listeners", "../workers", "../../nvme/target",
+		"../../nvme/target/*", "../../fabric/tcp", "../../fabric/rdma",
 	} {
 		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 		for _, name := range files {
