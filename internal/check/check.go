@@ -118,8 +118,8 @@ func Listeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
 	return ps
 }
 
-// Listener reports a listener without an address on a machine, or with addresses for which
-// Machine fails.
+// Listener reports a listener without an address on a machine, or with addresses for which probe
+// fails.
 func Listener(c *config.Config, i int, m *netif.State,
 	probe func(fabric.Addr) error,
 ) config.Problems {
