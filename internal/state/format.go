@@ -11,6 +11,13 @@ import (
 // version is the version of the format.
 const version = 2
 
+// otherFormat is the error for a file with this version of the format.
+type otherFormat int
+
+func (f otherFormat) Error() string {
+	return fmt.Sprintf("it has format %d, and this program knows format %d", int(f), version)
+}
+
 // envelope is the structure of a file.
 type envelope struct {
 	Version int `json:"version"`
@@ -48,7 +55,7 @@ func decode(kind string, text []byte, v any) error {
 	}
 	switch {
 	case e.Version != version:
-		return fmt.Errorf("it has format %d, and this program knows format %d", e.Version, version)
+		return otherFormat(e.Version)
 	case e.Kind != kind:
 		return fmt.Errorf("it is of the kind %q instead of %q", e.Kind, kind)
 	}

@@ -198,3 +198,33 @@ func TestAstray(t *testing.T) {
 	must(t, s.Check(Name{testNQN, 1}))
 	must(t, s.Close())
 }
+
+// TestFirstFormat: files of snapshots, without checksums, are refused and kept, and the error names
+// every promise that ends without the file.
+func TestFirstFormat(t *testing.T) {
+	s := full(t)
+	const known = "it has format 1, and this program knows format 2. Restore it, or move it " +
+		"away: then "
+	for i, without := range []string{
+		"hosts may see other port IDs, and can write to namespaces that they have write protected",
+		s.Protection.without, s.Reservations.without, s.Uncorrectable.without,
+	} {
+		file := s.at(s.decoders()[i].file)
+		good := testutil.Value(os.ReadFile(file))(t)
+		first := []byte(`{"version": 1, "protected": [{"subsystem": "b", "nsid": 7}]}`)
+		must(t, os.WriteFile(file, first, 0o600))
+		must(t, s.Close())
+		again, err := Open(s.path)
+		if i > 0 {
+			must(t, err)
+			err = again.Check(Name{testNQN, 1})
+			must(t, again.Close())
+		}
+		testutil.Fails(t, err, known+without, "%s", file)
+		kept := testutil.Value(os.ReadFile(file))(t)
+		testutil.True(t, bytes.Equal(kept, first), "%s: %s", file, kept)
+		must(t, os.WriteFile(file, good, 0o600))
+		s = opened(t, s.path)
+	}
+	must(t, s.Close())
+}

@@ -64,8 +64,12 @@ func (s *Store) read() error {
 		err = d.validate()
 	}
 	if err != nil {
-		return fmt.Errorf("state file %s cannot be used: %w. %s, or move it away: then hosts may "+
-			"see other port IDs", s.at(stateFile), err, restore(err))
+		without := "hosts may see other port IDs"
+		if errors.Is(err, otherFormat(1)) { // it has the write protections, too
+			without += ", and can write to namespaces that they have write protected"
+		}
+		return fmt.Errorf("state file %s cannot be used: %w. %s, or move it away: then %s",
+			s.at(stateFile), err, restore(err), without)
 	}
 	s.data = d
 	return nil
