@@ -17,6 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
+func TestMain(m *testing.M) { testutil.Main(m) }
+
 // TestDoctor: the list has the results of the checks of the configuration, each with its severity,
 // and the machine is checked even if the configuration is wrong.
 func TestDoctor(t *testing.T) {

@@ -17,7 +17,9 @@ var (
 	// none matches comparisons without a secret.
 	none = regexp.MustCompile(`[!=]= *(nil\b|""|\(?(config\.)?Token\{\})`)
 	// secretPackages compare secrets, and so does every file that imports nvme/auth.
-	secretPackages = []string{"nvme/auth/", "fabric/tcp/tls/", "internal/metrics/", "internal/web/"}
+	secretPackages = []string{
+		"config/lang/", "nvme/auth/", "fabric/tcp/tls/", "internal/metrics/", "internal/web/",
+	}
 	// public are comparisons of public data, by file.
 	public = map[string]string{
 		"fabric/tcp/tls/hello.go": "s.Identity == string(o.identity)",
