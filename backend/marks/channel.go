@@ -44,10 +44,18 @@ func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile
 }
 
 func (c *channel) Submit(ios []*backend.IO) int {
+	n := c.submit(ios)
+	for _, io := range ios[n:] {
+		delete(c.writes, io) // it may never come again
+	}
+	return n
+}
+
+// submit is Submit, but for the writes that the device has not taken.
+func (c *channel) submit(ios []*backend.IO) int {
 	m, from := *c.u.now.Load(), 0
 	for i, io := range ios {
 		at, newest, marked := m.find(io.Off, io.Off+io.Len)
-		delete(c.writes, io) // it may have come before, and not been taken
 		switch {
 		case io.Op == backend.OpWriteUncorrectable:
 		case !marked || io.Op > backend.OpWrite && io.Op != backend.OpWriteZeroes:

@@ -62,11 +62,20 @@ func TestMarks(t *testing.T) {
 }
 
 // slowChannel is a channel whose device carries out an IO when it comes, and returns it later.
-type slowChannel struct{ back []*backend.IO }
+type slowChannel struct {
+	back []*backend.IO
+	full bool
+}
 
-func (c *slowChannel) Submit(ios []*backend.IO) int { return len(ios) }
-func (c *slowChannel) Arm() bool                    { return true }
-func (c *slowChannel) Close() error                 { return nil }
+func (c *slowChannel) Arm() bool    { return true }
+func (c *slowChannel) Close() error { return nil }
+
+func (c *slowChannel) Submit(ios []*backend.IO) int {
+	if c.full {
+		return 0
+	}
+	return len(ios)
+}
 
 func (c *slowChannel) Poll(done []*backend.IO) int {
 	n := copy(done, c.back)
@@ -114,4 +123,23 @@ func TestWriteBeforeMark(t *testing.T) {
 	testutil.True(t, u.Marked(512, 512), "a write that failed has removed a mark")
 	back(do(backend.OpWrite, 512, 512))
 	testutil.True(t, !u.Marked(0, 1024), "a mark is left")
+}
+
+// TestFullDevice: nothing is kept of a write of marked blocks that the device has not taken, which
+// may be aborted.
+func TestFullDevice(t *testing.T) {
+	dev := new(slowChannel)
+	u := New(nil, "", 1)
+	u.Begin()
+	c := u.Wrap(dev, func() {}, func() int64 { return 1 << 20 }, true).(*channel)
+	mark := &backend.IO{Op: backend.OpWriteUncorrectable, Len: 512}
+	write := &backend.IO{Op: backend.OpWrite, Len: 512}
+	for _, ios := range [][]*backend.IO{{mark, write}, {write}, {write, mark}} {
+		dev.full = true
+		n := c.Submit(ios)
+		testutil.True(t, n < len(ios) && len(c.writes) == 0, "%d taken, %d kept", n, len(c.writes))
+	}
+	dev.full = false
+	testutil.Equal(t, c.Submit([]*backend.IO{write}), 1, "submitted")
+	testutil.Equal(t, len(c.writes), 1, "writes of marked blocks")
 }
