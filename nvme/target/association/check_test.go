@@ -94,5 +94,6 @@ func TestNotPermitted(t *testing.T) {
 			"%v: %+v", why, r)
 		r = NotPermitted(why, "sub", "host", netip.Addr{}, "")
 		testutil.Equal(t, r.Final, errors.Is(why, ErrNotAllowed), "%v: final", why)
+		testutil.True(t, !r.Status.OK(), "%v: no refusal", why)
 	}
 }

@@ -155,7 +155,7 @@ func NotPermitted(why error, subNQN, hostNQN string, from netip.Addr, requires s
 			"add the host to hosts of the subsystem, or set allow_any_host")
 		r.Final = true
 	}
-	if requires != "" {
+	if requires != "" || r.Status.OK() { // the requirements may have ended since
 		r.Status, r.Field = refusedStatus, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
 		r.Final = false
 	}
