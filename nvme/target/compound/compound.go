@@ -51,7 +51,7 @@ type Channel interface {
 	OrphanBack()
 }
 
-// Flusher has namespaces to flush.
+// Flusher has namespaces to flush. Each Flush has one of its own, which is comparable.
 type Flusher interface {
 	// Step takes a step, from 0 on. It returns the channel to be flushed, nil if there is none, and
 	// otherwise a status with which the command ends, or Success.
@@ -131,9 +131,9 @@ func (m *Compound) flushOn() {
 		return
 	}
 	m.flushGoesOn = true
-	c := m.Command
+	f := m.flush
 	m.pool.Post(func() {
-		if m.Command == c {
+		if m.flush == f { // its command may have another one by now
 			m.flushGoesOn = false
 			m.advance()
 		}

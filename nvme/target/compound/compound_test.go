@@ -304,6 +304,25 @@ func TestFlush(t *testing.T) {
 	testutil.True(t, second.done && second.status.OK() && r.Idle(), "%+v", second)
 }
 
+// TestLateTurn: the turn of a Flush that has ended does nothing, even if its command has another
+// one with the same compound.
+func TestLateTurn(t *testing.T) {
+	r := newReactor(t)
+	c := &order{T: t}
+	for i := range 2 {
+		m := r.New(c, &r.host)
+		m.Flush(3*flushLook, flusher{r.d, (i + 1) << 20})
+		testutil.Equal(t, m.next, flushLook, "steps of Flush %d", i)
+		if i > 0 {
+			r.posted[0]()
+			testutil.Equal(t, m.next, flushLook, "steps after a late turn")
+		}
+		m.Abort(nvme.AbortRequested)
+		testutil.MustTrue(t, c.done, "it was not aborted")
+		c.done = false
+	}
+}
+
 // lock is the lock of a pair.
 type lock struct{ held, released bool }
 
