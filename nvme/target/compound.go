@@ -208,7 +208,12 @@ type flush struct {
 func (f *flush) Step(i int) (compound.Channel, nvme.Status) {
 	h, ns := f.c.s.h, f.list[i%len(f.list)]
 	flushes, st := f.c.flushes(ns)
-	if !flushes || i < len(f.list) {
+	switch {
+	case i < len(f.list):
+		return nil, st
+	case st == reservationConflict:
+		return nil, nvme.AbortedPreempt // it was allowed before, see fence.go
+	case !flushes:
 		return nil, st
 	}
 	ch := h.channel(ns)
@@ -238,10 +243,12 @@ func (c *cmd) flushes(ns *namespace) (bool, nvme.Status) {
 		return true, nvme.Success
 	case !ns.cfg.Load().visible(c.s.ctrl.hostNQN):
 		return false, nvme.Success
+	case !st.OK():
+		return false, st
 	case a != nil && !a.Permits(host, groupWrite):
 		return false, reservationConflict // of any is one of all (Base section 8.1.22)
 	}
-	return st.OK(), st
+	return true, nvme.Success
 }
 
 // flushesAll reports whether the command is a Flush of all namespaces.

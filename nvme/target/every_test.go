@@ -49,10 +49,11 @@ func TestFlushSteps(t *testing.T) {
 }
 
 // TestFlushPreempted: a Flush of all namespaces is aborted by Preempt and Abort in a namespace that
-// it has not come to, also if its host keeps access, and not in one that it has flushed.
+// it has not come to, also if its host keeps access, and not in one that it has flushed. It is
+// aborted as well if its host has lost access to a namespace since it was checked.
 func TestFlushPreempted(t *testing.T) {
 	const last = uint32(2 * compoundWidth)
-	for _, kind := range []string{"to come", "done", "postponed"} {
+	for _, kind := range []string{"to come", "done", "postponed", "no access"} {
 		dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 		closeLast(t, dev)
 		list := slices.Repeat([]backend.Device{dev}, int(last))
@@ -80,6 +81,9 @@ func TestFlushPreempted(t *testing.T) {
 		flush := r.send(b.io[4], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 		r.w.Settle()
 		c := withNSID(preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive), nsid)
+		if kind == "no access" {
+			c = withNSID(acquire(1, nvme.WriteExclusive), nsid)
+		}
 		r.ok(a.io[0], c)
 		if kind == "postponed" {
 			testutil.MustTrue(t, flush.Done, "the flush is still postponed")
@@ -92,6 +96,24 @@ func TestFlushPreempted(t *testing.T) {
 		r.allDone([]*fabrictest.Command{flush}, want)
 		testutil.Equal(t, len(at.take()), ios, "%s: flushes of the namespace", kind)
 	}
+}
+
+// TestFlushRefused: the ANA state of a namespace comes before its reservation, as for commands that
+// are for it alone.
+func TestFlushRefused(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
+	want := func(st nvme.Status) {
+		t.Helper()
+		for _, nsid := range []uint32{1, nvme.NSIDAll} {
+			r.status(b.io[0], command(nvme.NVMFlush, nsid, nil), st)
+		}
+	}
+	want(reservationConflict)
+	r.must(r.target.SetANAStates(1, states{1: nvme.ANAStateInaccessible}))
+	want(nvme.ANAInaccessible)
 }
 
 // TestPreemptSparesAdmin: Preempt and Abort leaves the IOs of admin queues alone. They are the
