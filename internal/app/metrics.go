@@ -15,6 +15,7 @@ func (s *Server) setMetrics(c *config.Config) error {
 		AuditLost: s.audit.Lost, Latencies: s.latencies, Paths: s.hostMetrics,
 		Authentications: s.target.Authentications, Devices: s.deviceMetrics,
 		Unsaved: s.state.Failed, Expiries: s.expiries, Patience: s.usageTimeout,
+		Pending: func() int { return len(s.engine.Volumes.Pending()) },
 	}
 	src.Namespaces = s.namespaces
 	for name, t := range s.transports {

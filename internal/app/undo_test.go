@@ -197,6 +197,31 @@ func TestHungStorage(t *testing.T) {
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
 
+// TestNotPending: a namespace that waits to lose its storage to another one is not counted as one
+// with missing storage.
+func TestNotPending(t *testing.T) {
+	t.Parallel()
+	measured := listenAny + "]\nmetrics: {listen: '127.0.0.1:0'}\n#"
+	l := newFaultyLive(t, measured, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(measured, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	ended, applied := make(chan error, 1), make(chan error, 1)
+	hung.Hold(nil)
+	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
+	hung.wantHeld(t)
+	wanted := l.parse(measured, sub(anyHosts, inRAM, onFile(3, "x")))
+	go func() { applied <- testutil.Err(l.s.Apply(wanted)) }()
+	testutil.Until(t, "the namespace is removed",
+		func() bool { return len(l.s.target.Stats()) == 1 })
+	expect(t, scrape(t, l.s), map[string]float64{"nvmf_target_namespaces_pending": 0})
+	hung.Release()
+	<-ended
+	testutil.Check(t, <-applied)
+}
+
 // TestProblemsOfChanges: clients get the places of failed changes, and all errors.
 func TestProblemsOfChanges(t *testing.T) {
 	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))

@@ -24,7 +24,10 @@ type Source struct {
 	// Patience is the longest wait for an answer of Reactors.
 	Patience time.Duration
 	Version  string
-	Limits   func() []qos.Info
+	// Pending returns the number of namespaces with missing storage. During a change, more
+	// namespaces may have the state pending.
+	Pending func() int
+	Limits  func() []qos.Info
 	// Transports has the connections of each transport, and the memory of their queues, by its
 	// name.
 	Transports map[string]func() fabric.Usage
@@ -204,6 +207,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
+	s.gauge(pending, float64(c.src.Pending()))
 	var completed, broken uint64
 	for name, usage := range c.src.Transports {
 		u := usage()
@@ -238,17 +242,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		limits(s, &l)
 	}
 	c.latencies(s)
-	missing := 0
 	for _, ns := range c.src.Namespaces() {
 		s := s.of(ns.Subsystem, strconv.FormatUint(uint64(ns.NSID), 10))
 		s.gauge(info, 1, ns.Backend, text(ns.Path))
-		if ns.State == "pending" {
-			missing++
-		} else {
+		if ns.State != "pending" {
 			namespace(s, &ns)
 		}
 	}
-	s.gauge(pending, float64(missing))
 }
 
 func outcomes(s sink, d *prometheus.Desc, succeeded, failed uint64) {

@@ -108,6 +108,7 @@ func source() Source {
 			},
 		},
 		Version:   "v1\xff",
+		Pending:   func() int { return 2 },
 		AuditLost: func() uint64 { return 11 },
 		Kinds:     func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
 		Limits: func() []qos.Info {
