@@ -1,6 +1,8 @@
 package target
 
 import (
+	"cmp"
+
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -195,22 +197,31 @@ func flushAll(h *Handler, c *cmd) {
 
 // flushThose flushes namespaces, which are in ascending order, and completes the command.
 func flushThose(h *Handler, c *cmd, list []*namespace) {
-	h.newCompound(c).Flush(2*len(list), &flush{c, list})
+	h.newCompound(c).Flush(2*len(list), &flush{c: c, list: list})
 }
 
 // flush flushes namespaces. Its steps check all of them first: nothing is flushed if one refuses.
 type flush struct {
 	c    *cmd
 	list []*namespace
+	// conflict is the refusal by a reservation. An ANA state of any namespace comes before it.
+	conflict nvme.Status
 }
 
 // Step implements compound.Flusher.
 func (f *flush) Step(i int) (compound.Channel, nvme.Status) {
 	h, ns := f.c.s.h, f.list[i%len(f.list)]
 	flushes, st := f.c.flushes(ns)
-	switch {
-	case i < len(f.list):
+	if last := len(f.list) - 1; i <= last {
+		if st == reservationConflict {
+			f.conflict, st = st, nvme.Success
+		}
+		if i == last {
+			st = cmp.Or(st, f.conflict)
+		}
 		return nil, st
+	}
+	switch {
 	case st == reservationConflict:
 		return nil, nvme.AbortedPreempt // it was allowed before, see fence.go
 	case !flushes:

@@ -98,10 +98,12 @@ func TestFlushPreempted(t *testing.T) {
 	}
 }
 
-// TestFlushRefused: the ANA state of a namespace comes before its reservation, as for commands that
-// are for it alone.
+// TestFlushRefused: the ANA state of any namespace comes before a reservation of any, as for
+// commands that are for one alone.
 func TestFlushRefused(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
+	sub := ramSubsystem(t, 2)
+	sub.Namespaces[1].ANAGroup = 2
+	r := newHarness(t, 1, sub)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	r.ok(a.io[0], register(1))
 	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
@@ -112,6 +114,8 @@ func TestFlushRefused(t *testing.T) {
 		}
 	}
 	want(reservationConflict)
+	r.must(r.target.SetANAStates(1, states{2: nvme.ANAStateInaccessible}))
+	r.status(b.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil), nvme.ANAInaccessible)
 	r.must(r.target.SetANAStates(1, states{1: nvme.ANAStateInaccessible}))
 	want(nvme.ANAInaccessible)
 }
