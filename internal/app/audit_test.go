@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,19 +16,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
-
-// records returns the records of a file. Each line must be JSON.
-func records(t *testing.T, path string) (list []map[string]any) {
-	t.Helper()
-	b := testutil.Value(os.ReadFile(path))(t)
-	for line := range strings.Lines(string(b)) {
-		var r map[string]any
-		err := json.Unmarshal([]byte(line), &r)
-		testutil.MustTrue(t, err == nil && strings.HasSuffix(line, "\n"), "%v in %q", err, line)
-		list = append(list, r)
-	}
-	return list
-}
 
 // TestAudit: each audited event is one record, in the file and in the log, with the client, its
 // address, the event, and the outcome. No record has a key.
@@ -89,7 +75,7 @@ func TestAudit(t *testing.T) {
 	testutil.True(t, testutil.Err(s.Reload("signal", "hangup")) != nil, "a broken file")
 	testutil.Check(t, s.Stop(ctx))
 
-	all := records(t, path)
+	all := testutil.JSONLines(t, path)
 	text := fmt.Sprint(all)
 	for _, k := range []*auth.Key{key, wrong} {
 		testutil.True(t, !shows(t, text, k), "a record has a key: %s", text)

@@ -123,7 +123,7 @@ func TestEveryFault(t *testing.T) {
 		testutil.True(t, again == plan, "operation %d: planned %s, %s before", n, again, plan)
 		fail.set(n, true)
 		testutil.True(t, testutil.Err(l.s.Apply(wanted)) != nil,
-			"operation %d and those that follow failed: nil", n)
+			"operation %d and all later ones failed, and Apply succeeded", n)
 		fail.set(0, false)
 		l.apply(after[0], after[1])
 		look("y", "x", "z", "v")

@@ -166,7 +166,7 @@ func TestManaged(t *testing.T) {
 	}
 	o.same()
 	rest, err := os.ReadDir(o.managed)
-	testutil.True(t, err == nil && len(rest) == 0, "what is left: %v, %v", rest, err)
+	testutil.True(t, err == nil && len(rest) == 0, "%v are left, %v", rest, err)
 }
 
 // TestManagedResize: a resized namespace has the new size in its file. A restart changes nothing,

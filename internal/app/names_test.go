@@ -70,7 +70,7 @@ func TestOddNames(t *testing.T) {
 		o.delete(control.Object{Subsystem: name}, true)
 	}
 	files := o.files()
-	testutil.True(t, len(files) == 0, "what is left: %q", files)
+	testutil.True(t, len(files) == 0, "%q are left", files)
 }
 
 // TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces cause warnings.

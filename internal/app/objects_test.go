@@ -217,7 +217,7 @@ func TestObjectLives(t *testing.T) {
 		o.same()
 	}
 	rest, err := os.ReadDir(o.managed)
-	testutil.True(t, err == nil && len(rest) == 0, "what is left: %v, %v", rest, err)
+	testutil.True(t, err == nil && len(rest) == 0, "%v are left, %v", rest, err)
 }
 
 // TestDryRun: the answer has the changes that would be made, with the affected hosts.

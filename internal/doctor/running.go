@@ -28,7 +28,8 @@ func (m Machine) Examine(t Target, given string) []Finding {
 	case !ok && given != "":
 		return append(m.Run(t), Finding{
 			Check: "target", Severity: Error, Found: "no target listens at " + given,
-			Why: "So nothing says what is slow.", Fix: "name the socket of a target that runs",
+			Why: "Without a running target, slow parts cannot be found.",
+			Fix: "name the socket of a running target",
 		})
 	case !ok:
 		return m.Run(t)

@@ -20,19 +20,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// records returns the records of a file. Each line must be JSON.
-func records(t *testing.T, path string) (list []map[string]any) {
-	t.Helper()
-	b := testutil.Value(os.ReadFile(path))(t)
-	for line := range strings.Lines(string(b)) {
-		var r map[string]any
-		err := json.Unmarshal([]byte(line), &r)
-		testutil.MustTrue(t, err == nil && strings.HasSuffix(line, "\n"), "%v in %q", err, line)
-		list = append(list, r)
-	}
-	return list
-}
-
 // TestAuditedMessages: the audited messages exist in the code, and include all messages about
 // refused peers.
 func TestAuditedMessages(t *testing.T) {
@@ -96,7 +83,7 @@ func TestAuditFlood(t *testing.T) {
 		time.Sleep(time.Minute) // in the bubble
 		a.Close()
 		written, one, lost, others := 0, 0, 0.0, 0
-		for _, r := range records(t, path) {
+		for _, r := range testutil.JSONLines(t, path) {
 			switch {
 			case r["outcome"] == "lost" && r["audit"] == "refusal":
 				lost += r["lines"].(float64)
@@ -151,7 +138,7 @@ func TestAuditSlowDisk(t *testing.T) {
 	})
 	a.Close()
 	written, lost := 0, 0
-	for _, r := range records(t, path) {
+	for _, r := range testutil.JSONLines(t, path) {
 		if r["msg"] == lostMessage {
 			lost += int(r["lines"].(float64))
 		} else {
@@ -236,7 +223,7 @@ func TestAuditRotation(t *testing.T) {
 	a.Reopen()
 	say("third", path)
 	a.Close()
-	testutil.Equal(t, len(records(t, path)), 1, "records in the new file")
+	testutil.Equal(t, len(testutil.JSONLines(t, path)), 1, "records in the new file")
 	b, err := os.ReadFile(path + ".1")
 	if lines := strings.Split(string(b), "\n"); err != nil || len(lines) != 4 ||
 		lines[0] != `{"msg":"cut o` || !strings.HasSuffix(lines[1], "}") {

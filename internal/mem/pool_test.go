@@ -66,7 +66,7 @@ func TestPool(t *testing.T) {
 	b.w.Cancel()
 	all.Free()
 	_, ok = taken(p.Alloc, 4096)
-	testutil.MustTrue(t, !ok, "Alloc went ahead of those who wait")
+	testutil.MustTrue(t, !ok, "Alloc did not wait for its turn")
 	testutil.MustTrue(t, p.CanServe() && p.Serve() == 2 &&
 		slices.Equal(log, []string{"a 40960", "c 4096"}) && !p.HasWaiters(), "served: %v", log)
 	a.w.Free()

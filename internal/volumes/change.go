@@ -383,9 +383,9 @@ func (vs *Volumes) MayResize(name config.Object, size int64, shrink, configured 
 		return conflict("size", fmt.Sprintf("the configuration says that the file has at least %d "+
 			"bytes", st.least()), "Reduce size there, reload, and try again.")
 	case size < info.Size && !shrink:
-		return conflict("size", fmt.Sprintf("it has %d bytes: what is in the last %d of them "+
+		return conflict("size", fmt.Sprintf("it has %d bytes: the data in the last %d of them "+
 			"would be lost for good", info.Size, info.Size-size),
-			"Shrink first, on a host, what is on it (file system, partitions). Then use --shrink.")
+			"Shrink its file system or partitions first, on a host. Then use --shrink.")
 	}
 	if err := backend.CheckGeometry(size, info.BlockSize); err != nil {
 		return conflict("size", err.Error(), "")

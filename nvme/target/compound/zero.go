@@ -24,7 +24,7 @@ type zero struct {
 	flags  backend.Flags
 }
 
-// Add adds a range of n bytes to those that Zero is about.
+// Add adds n bytes at off to the ranges of the next Zero.
 func (m *Compound) Add(off, n int64) {
 	z := &m.zero
 	z.ranges = append(z.ranges, backend.Range{Off: off, End: off + n})
