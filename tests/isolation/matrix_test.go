@@ -45,7 +45,7 @@ var (
 
 // rows is the matrix.
 func rows() []row {
-	return slices.Concat(deviceRows, hostRows, workRows, limitRows, strangerRows)
+	return slices.Concat(deviceRows, hostRows, workRows, limitRows, strangerRows, floodRows)
 }
 
 // attack is the work of a culprit during one window.

@@ -51,6 +51,14 @@ func (r *raw) greet() error {
 	return err
 }
 
+// halfGreet sends half an ICReq.
+func (r *raw) halfGreet() error {
+	var req pdu.ICReq
+	req.Set(&pdu.Params{}, 1)
+	_, err := r.Write(req[:len(req)/2])
+	return err
+}
+
 // take receives a PDU.
 func (r *raw) take() ([]byte, error) {
 	_ = r.SetReadDeadline(time.Now().Add(testutil.Patience))

@@ -40,62 +40,6 @@ var strangerRows = []row{
 		run: toggleShutdown,
 	},
 	{
-		name: "idle connections", culprit: "stranger", attacks: "connections", links: onTCP,
-		busy:  true,
-		alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return flood(ctx, a, func(r *raw) error { return nil })
-		},
-	},
-	{
-		name: "connections after ICReq", culprit: "stranger", attacks: "connections", links: onTCP,
-		busy:  true,
-		alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return flood(ctx, a, (*raw).greet)
-		},
-	},
-	{
-		name: "idle discovery controllers", culprit: "stranger",
-		attacks: "connections and controllers", links: onTCP,
-		busy:  true,
-		alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return flood(ctx, a, (*raw).discovery)
-		},
-	},
-	{
-		name: "queue pairs without Connect", culprit: "stranger", attacks: "queue pairs",
-		links: onRDMA, busy: true, alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return floodQueues(ctx, a, a.elsewhere, nil)
-		},
-	},
-	{
-		name: "refused queues that stay", culprit: "stranger", attacks: "connections",
-		links: onBoth, busy: true, alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return floodQueues(ctx, a, a.elsewhere, connectTo(subNQN))
-		},
-	},
-	{
-		name: "discovery controllers over queue pairs", culprit: "stranger",
-		attacks: "queue pairs and controllers",
-		links:   onRDMA, busy: true, alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return floodQueues(ctx, a, a.elsewhere, connectTo(nvme.DiscoveryNQN))
-		},
-	},
-	{
-		name: "queues from the address of a known host", culprit: "stranger",
-		attacks: "connections", links: onBoth, busy: true, alone: true, change: fewConnections,
-		run: func(ctx context.Context, a *attack) error {
-			return floodQueues(ctx, a, func(int) host.Transport {
-				return a.transport(a.knownAddress(), "host")
-			}, nil, connectTo(subNQN), connectTo(nvme.DiscoveryNQN))
-		},
-	},
-	{
 		name: "refused connects", culprit: "stranger", attacks: "the log", links: onBoth,
 		busy: true,
 		run:  refused, alone: true, change: giveUpSoon,
@@ -240,41 +184,123 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 	})
 }
 
+// floodRows have strangers of each kind that open as many connections as they get, from addresses
+// of their own and from the address of a known host.
+var floodRows = func() (list []row) {
+	idle := func(*raw) error { return nil }
+	for _, kind := range []struct {
+		name, attacks string
+		links         []nvme.TransportType
+		run           func(ctx context.Context, a *attack, from place) error
+	}{
+		{"idle connections", "connections", onTCP, connections(idle)},
+		{"half an ICReq", "connections", onTCP, connections((*raw).halfGreet)},
+		{"connections after ICReq", "connections", onTCP, connections((*raw).greet)},
+		{
+			"idle discovery controllers", "connections and controllers", onTCP,
+			connections((*raw).discovery),
+		},
+		{"queue pairs without Connect", "queue pairs", onRDMA, queues(nil)},
+		{"refused queues that stay", "connections", onBoth, queues(connectTo(subNQN))},
+		{
+			"discovery controllers over queue pairs", "queue pairs and controllers", onRDMA,
+			queues(connectTo(nvme.DiscoveryNQN)),
+		},
+	} {
+		for name, from := range map[string]place{
+			"": elsewhere, " from the address of a known host": besideKnown,
+		} {
+			list = append(list, row{
+				name: kind.name + name, culprit: "stranger", attacks: kind.attacks,
+				links: kind.links, busy: true, alone: true, change: fewConnections,
+				run: func(ctx context.Context, a *attack) error { return kind.run(ctx, a, from) },
+			})
+		}
+	}
+	return list
+}()
+
 // fewConnections lowers the limits so that a few hundred connections are a flood.
 func fewConnections(c *config.Config) {
 	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 256, 128
 	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
 }
 
-// flood opens connections from several addresses, up to the limit, and replaces each one that ends.
-// Meanwhile a known host must be able to connect.
-func flood(ctx context.Context, a *attack, fn func(*raw) error) error {
-	const addresses, each = 8, 64
-	var conns []*raw
-	defer func() {
-		for _, r := range conns {
-			_ = r.Close()
-		}
-	}()
-	more := func() {
-		for i := 0; i < addresses*each && len(conns) < 2*addresses*each; i++ {
-			r, err := a.dial(ctx, a.from(1+i%addresses))
-			if err != nil {
-				return
-			}
-			if err := fn(r); err != nil {
+// place returns the address and the machine of stranger i.
+type place func(a *attack, i int) (netip.Addr, string)
+
+func elsewhere(a *attack, i int) (netip.Addr, string) { return a.from(1 + i%8), "culprit" }
+
+func besideKnown(a *attack, _ int) (netip.Addr, string) { return a.knownAddress(), "host" }
+
+// connections opens TCP connections up to the limit, prepares each with fn, and replaces each one
+// that ends. Meanwhile a known host must be able to connect.
+func connections(fn func(*raw) error) func(context.Context, *attack, place) error {
+	return func(ctx context.Context, a *attack, from place) error {
+		const each, most = 512, 1024
+		var conns []*raw
+		defer func() {
+			for _, r := range conns {
 				_ = r.Close()
-				return // full
 			}
-			conns = append(conns, r)
-			a.takes(1)
-		}
+		}()
+		return a.besideVisits(ctx, func() {
+			for i := 0; i < each && len(conns) < most; i++ {
+				addr, _ := from(a, i)
+				r, err := a.dial(ctx, addr)
+				if err != nil {
+					return
+				}
+				if err := fn(r); err != nil {
+					_ = r.Close()
+					return // full
+				}
+				conns = append(conns, r)
+				a.takes(1)
+			}
+		})
 	}
-	return a.besideVisits(ctx, more)
+}
+
+// queues establishes queues up to the limit, and replaces each one that ends. It sends connect on
+// them, if it is not nil.
+func queues(connect *host.Op) func(context.Context, *attack, place) error {
+	return func(ctx context.Context, a *attack, from place) error {
+		var queues []*host.Queue
+		defer func() {
+			for _, q := range queues {
+				_ = q.Close()
+			}
+		}()
+		return a.besideVisits(ctx, func() {
+			queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
+				_, err := q.Poll(nil)
+				if err != nil { // the target has ended the connection
+					_ = q.Close()
+				}
+				return err != nil
+			})
+			for len(queues) < 128 {
+				q, err := host.DialQueue(ctx, a.transport(from(a, len(queues))), 0, 32, 0)
+				if err != nil {
+					return
+				}
+				if connect != nil {
+					op := *connect
+					if _, err := q.Do(ctx, &op); err != nil { // full
+						_ = q.Close()
+						return
+					}
+				}
+				queues = append(queues, q)
+				a.takes(1)
+			}
+		})
+	}
 }
 
 // besideVisits repeatedly opens more connections beside a known host, which must be able to
-// connect.
+// connect, and to use its queues when more strangers have come.
 func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	if err := a.visit(); err != nil { // makes the host known
 		return err
@@ -282,9 +308,8 @@ func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	more()
 	var errs error
 	err := a.repeat(ctx, 50*time.Millisecond, func() error {
-		errs = errors.Join(errs, a.visit())
+		errs = errors.Join(errs, a.visitBeside(more))
 		a.inPlace()
-		more()
 		return nil
 	})
 	return errors.Join(err, errs)
@@ -299,24 +324,37 @@ func (a *attack) knownAddress() (addr netip.Addr) {
 }
 
 // visit connects as a known host, reads and disconnects.
-func (a *attack) visit() error {
+func (a *attack) visit() error { return a.visitBeside(func() {}) }
+
+// visitBeside connects a known host with eight queues, calls more, reads on each queue, and
+// disconnects.
+func (a *attack) visitBeside(more func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	c, err := host.Connect(ctx, a.transport(a.knownAddress(), "host"), hostOptions(victimNQN2))
 	if err != nil {
 		return fmt.Errorf("a known host cannot connect: %w", err)
 	}
-	defer c.Close()
-	q, err := c.OpenQueue(ctx, 1, 32)
-	if err != nil {
-		return fmt.Errorf("a known host cannot connect a queue: %w", err)
+	p := party{Controller: c}
+	defer p.close()
+	for qid := uint16(1); qid <= 8; qid++ {
+		q, err := c.OpenQueue(ctx, qid, 32)
+		if err != nil {
+			return fmt.Errorf("a known host cannot connect queue %d: %w", qid, err)
+		}
+		p.queues = append(p.queues, q)
 	}
-	defer q.Close()
+	more()
 	buf, err := c.Map(blockSize)
 	if err != nil {
 		return err
 	}
-	return hosttest.Read(ctx, q, nsPool, 0, 1, buf)
+	for i, q := range p.queues {
+		if err := hosttest.Read(ctx, q, nsPool, 0, 1, buf); err != nil {
+			return fmt.Errorf("queue %d of a known host: %w", i+1, err)
+		}
+	}
+	return nil
 }
 
 // connectTo returns the Connect command of a stranger.
@@ -324,48 +362,6 @@ func connectTo(nqn string) *host.Op {
 	o := hostOptions(strangerNQN)
 	o.SubNQN = nqn
 	return host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
-}
-
-// elsewhere connects stranger i, which has another address than the hosts.
-func (a *attack) elsewhere(i int) host.Transport { return a.transport(a.from(1+i%8), "culprit") }
-
-// floodQueues establishes connections up to the limit, and replaces each one that ends. It sends
-// the Connect commands on them in turn; nil stands for none.
-func floodQueues(ctx context.Context, a *attack, from func(i int) host.Transport,
-	connects ...*host.Op,
-) error {
-	var queues []*host.Queue
-	defer func() {
-		for _, q := range queues {
-			_ = q.Close()
-		}
-	}()
-	more := func() {
-		queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
-			_, err := q.Poll(nil)
-			if err != nil { // the target has ended the connection
-				_ = q.Close()
-			}
-			return err != nil
-		})
-		for len(queues) < 128 {
-			i := len(queues)
-			q, err := host.DialQueue(ctx, from(i), 0, 32, 0)
-			if err != nil {
-				return
-			}
-			if connect := connects[i%len(connects)]; connect != nil {
-				op := *connect
-				if _, err := q.Do(ctx, &op); err != nil { // full
-					_ = q.Close()
-					return
-				}
-			}
-			queues = append(queues, q)
-			a.takes(1)
-		}
-	}
-	return a.besideVisits(ctx, more)
 }
 
 // randomBytes speaks another protocol.
