@@ -62,11 +62,11 @@ func TestAudit(t *testing.T) {
 	testutil.Must(t, connect(testNQN, key))
 	testutil.MustTrue(t, connect(testNQN, wrong) != nil && connect(testNQN+"-absent", key) != nil,
 		"a host was not refused")
-	_, err = client.Disconnect(ctx, control.Disconnect{Host: "absent"})
+	_, err = control.PostDisconnect.To(ctx, client, control.Disconnect{Host: "absent"})
 	_, err2 = client.Put(ctx, control.Object{Subsystem: testNQN + "-new"}, nil)
 	testutil.Check(t, errors.Join(err, err2))
-	testutil.True(t, testutil.Err(client.Drain(ctx, control.ListenerID{Listener: "absent"})) != nil,
-		"a listener that does not exist")
+	_, err = control.PostDrain.To(ctx, client, control.ListenerID{Listener: "absent"})
+	testutil.True(t, err != nil, "a listener that does not exist")
 	write("")
 	testutil.Check(t, testutil.Err(client.Reload(ctx)))
 	write(with)

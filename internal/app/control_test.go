@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -47,7 +46,7 @@ func TestControl(t *testing.T) {
 	failed := "{transport: rdma, address: 127.0.0.1}"
 	_, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
-	listeners, err := c.Listeners(ctx)
+	listeners, err := control.GetListeners.From(ctx, c)
 	testutil.MustTrue(t, err == nil && len(listeners) == 3 && listeners[0].State == "up" &&
 		listeners[0].PortID == 1 && listeners[1].State == "waiting" &&
 		listeners[1].Address == "192.0.2.1:4420" && listeners[1].Reason != "" &&
@@ -58,13 +57,13 @@ func TestControl(t *testing.T) {
 	_, err = host.Connect(ctx, tr, hostOptions(testNQN+"0"))
 	testutil.MustTrue(t, err != nil, "a subsystem that does not exist")
 
-	connections, err := c.Connections(ctx)
+	connections, err := control.GetConnections.From(ctx, c)
 	testutil.MustTrue(t, err == nil && len(connections) != 0, "%+v, %v", connections, err)
 	admin := connections[len(connections)-1] // a refused connection may still be there
 	testutil.True(t, admin.Subsystem == testNQN && admin.Host == hostOptions("").HostNQN &&
 		admin.HeaderDigest && !admin.DataDigest && admin.Transport == "tcp" &&
 		admin.Local.String() == listeners[0].Address && admin.Depth != 0, "connection %+v", admin)
-	st, err := c.Status(ctx)
+	st, err := control.GetStatus.From(ctx, c)
 	testutil.MustTrue(t, err == nil && len(st.Shares) == 2, "%+v, %v", st.Shares, err)
 	for i, of := range []string{st.Shares[0].Network, st.Shares[1].Host} {
 		u := &st.Shares[i]
@@ -73,45 +72,44 @@ func TestControl(t *testing.T) {
 			u.MostConnections >= 100 && u.QueueMemory != 0 && u.MostQueueMemory >= u.QueueMemory &&
 			u.MostDataMemory != 0, "share of %q, want %q: %+v", of, want, u)
 	}
-	reactors, err := c.Reactors(ctx)
+	reactors, err := control.GetReactors.From(ctx, c)
 	testutil.True(t, err == nil && len(reactors) == 2 && reactors[0].Polls != 0 &&
 		reactors[0].MemoryBytes != 0, "reactors %+v, %v", reactors, err)
-	hosts, err := c.Hosts(ctx)
+	hosts, err := control.GetHosts.From(ctx, c)
 	testutil.True(t, err == nil && len(hosts) == 1 && hosts[0].NQN == admin.Host &&
 		hosts[0].ID == "01000000000000000000000000000000" && hosts[0].Remote == admin.Remote,
 		"hosts %+v, %v", hosts, err)
-	subsystems, err := c.Subsystems(ctx)
+	subsystems, err := control.GetSubsystems.From(ctx, c)
 	testutil.True(t, err == nil && len(subsystems) == 1 && subsystems[0].Controllers == 1 &&
 		subsystems[0].Namespaces == 1 && subsystems[0].AllowAnyHost, "subsystems %+v, %v",
 		subsystems, err)
-	namespaces, err := c.Namespaces(ctx)
+	namespaces, err := control.GetNamespaces.From(ctx, c)
 	testutil.True(t, err == nil && len(namespaces) == 1 && namespaces[0].State == "ready" &&
 		namespaces[0].SizeBytes == 16<<20 && namespaces[0].Backend == "ram", "namespaces %+v, %v",
 		namespaces, err)
 	id := control.NamespaceID{Subsystem: testNQN, NSID: 1}
-	if n, err := c.Pause(ctx, id); err != nil || n.State != "paused" {
+	if n, err := control.PostPause.To(ctx, c, id); err != nil || n.State != "paused" {
 		t.Errorf("paused: %+v, %v", n, err)
 	}
-	if n, err := c.Resume(ctx, id); err != nil || n.State != "ready" {
+	if n, err := control.PostResume.To(ctx, c, id); err != nil || n.State != "ready" {
 		t.Errorf("resumed: %+v, %v", n, err)
 	}
 	id.NSID = 2
-	if _, err := c.Pause(ctx, id); err == nil || !strings.Contains(err.Error(), "no namespace 2") {
-		t.Errorf("an unknown namespace: %v", err)
-	}
-	status, err := c.Status(ctx)
+	_, err = control.PostPause.To(ctx, c, id)
+	testutil.Fails(t, err, "no namespace 2", "an unknown namespace")
+	status, err := control.GetStatus.From(ctx, c)
 	testutil.True(t, err == nil && status.Version == "test" && status.Listeners == 1 &&
 		status.WaitingListeners == 1 && status.Controllers == 1 && status.Namespaces == 1,
 		"status %+v, %v", status, err)
 	checkRefusal(t, c)
-	d, err := c.Disconnect(ctx, control.Disconnect{Host: admin.Host})
+	d, err := control.PostDisconnect.To(ctx, c, control.Disconnect{Host: admin.Host})
 	testutil.True(t, err == nil && d.Controllers == 1, "%+v, %v", d, err)
 }
 
 // checkRefusal looks for the refused Connect.
 func checkRefusal(t *testing.T, c *control.Client) {
 	t.Helper()
-	refusals, err := c.Refusals(t.Context())
+	refusals, err := control.GetRefusals.From(t.Context(), c)
 	i := slices.IndexFunc(refusals, func(r observed.Refusal) bool {
 		return r.Message == "connect refused"
 	})
@@ -121,7 +119,7 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	testutil.True(t, err == nil && i >= 0 && slices.Contains(refusals[i].Attributes,
 		observed.Attribute{Key: "subsystem", Value: testNQN + "0"}), "refusals %+v, %v", refusals,
 		err)
-	events, err := c.Events(t.Context())
+	events, err := control.GetEvents.From(t.Context(), c)
 	if err != nil || !slices.ContainsFunc(events, func(e observed.Event) bool {
 		return e.Message == "controller created"
 	}) {
@@ -210,10 +208,10 @@ func TestControlPending(t *testing.T) {
 	started(t, Options{Config: parsed(t, file+"control: {socket: "+socket+"}\n")})
 	c := control.NewClient(socket)
 	defer c.Close()
-	list, err := c.Namespaces(t.Context())
+	list, err := control.GetNamespaces.From(t.Context(), c)
 	testutil.True(t, err == nil && len(list) == 1 && list[0].State == "pending" &&
 		list[0].Path == path, "%+v, %v", list, err)
-	st, err := c.Status(t.Context())
+	st, err := control.GetStatus.From(t.Context(), c)
 	testutil.True(t, err == nil && st.PendingNamespaces == 1, "%+v, %v", st, err)
 }
 
@@ -230,20 +228,21 @@ func TestControlReload(t *testing.T) {
 		{Place: "a.yaml:3:4", What: "another"},
 	})
 	want := "a.yaml:1:2: tcp.x: unknown key. Delete it.\na.yaml:3:4: another"
-	for _, fn := range []func(context.Context) (control.Plan, error){c.Plan, c.Reload} {
-		_, err := fn(t.Context())
+	_, planned := control.GetPlan.From(t.Context(), c)
+	_, reloaded := c.Reload(t.Context())
+	for _, err := range []error{planned, reloaded} {
 		testutil.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 	}
 	socket := s.current().Control.Socket
 	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
 		"tcp: {in_capsule_size: 8KiB}"), nil
-	plan, err := c.Plan(t.Context())
+	plan, err := control.GetPlan.From(t.Context(), c)
 	testutil.True(t, err == nil && len(plan.Changes) == 1 && plan.Changes[0].NeedsRestart,
 		"plan %+v, %v", plan, err)
 	if done, err := c.Reload(t.Context()); err != nil || !reflect.DeepEqual(done, plan) {
 		t.Errorf("reload %+v, %v; the plan was %+v", done, err, plan)
 	}
-	left, err := c.Plan(t.Context())
+	left, err := control.GetPlan.From(t.Context(), c)
 	testutil.MustTrue(t, err == nil && len(left.Changes) == 1, "left to a restart: %+v, %v", left,
 		err)
 	text := left.Changes[0].Text

@@ -49,9 +49,10 @@ control: {socket: `+socket+`}
 			testutil.Value(q.Poll(make([]host.Completion, len(ops))))(t)
 			_ = q.Wait(time.Millisecond)
 		}
-		list, err := client.Latency(ctx)
+		list, err := control.GetLatency.From(ctx, client)
 		for err == nil && (len(list) != 2 || list[1].IOs < n || list[0].IOs < n) {
-			list, err = client.Latency(ctx) // the last one is counted after its response has left
+			// the last one is counted after its response has left
+			list, err = control.GetLatency.From(ctx, client)
 		}
 		testutil.Must(t, err)
 		for i, l := range list {

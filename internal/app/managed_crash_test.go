@@ -137,7 +137,7 @@ func TestManagedKill(t *testing.T) {
 		testutil.MustEqual(t, testutil.Err(out.Read(make([]byte, 1))), nil,
 			"the target does not start")
 		testutil.Until(t, "the control interface answers", func() bool {
-			_, err := o.client.Status(ctx)
+			_, err := control.GetStatus.From(ctx, o.client)
 			return err == nil
 		})
 		kill := time.AfterFunc(time.Duration(rand.IntN(200))*time.Millisecond, func() {

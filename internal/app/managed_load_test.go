@@ -54,7 +54,7 @@ func TestManagedTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	st, err := o.client.Status(t.Context())
+	st, err := control.GetStatus.From(t.Context(), o.client)
 	testutil.True(t, err == nil && st.Subsystems == clients+1 && st.Namespaces == clients,
 		"%+v, %v", st, err)
 	o.same()
@@ -138,14 +138,14 @@ func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
 func (o *orchestrated) compare(model map[control.Object]string) {
 	o.t.Helper()
 	found := map[control.Object]string{}
-	subsystems := testutil.Value(o.client.Subsystems(o.t.Context()))(o.t)
+	subsystems := testutil.Value(control.GetSubsystems.From(o.t.Context(), o.client))(o.t)
 	for _, s := range subsystems {
 		found[control.Object{Subsystem: s.NQN}] = fmt.Sprintf(`{"serial":%q}`, s.Serial)
 		for _, h := range s.Hosts {
 			found[control.Object{Subsystem: s.NQN, Host: h}] = `{}`
 		}
 	}
-	namespaces := testutil.Value(o.client.Namespaces(o.t.Context()))(o.t)
+	namespaces := testutil.Value(control.GetNamespaces.From(o.t.Context(), o.client))(o.t)
 	for _, n := range namespaces {
 		found[control.Object{Subsystem: n.Subsystem, NSID: n.NSID}] = fmt.Sprintf(`{"backend":"file","path":%q}`, n.Path)
 	}
@@ -237,9 +237,10 @@ func TestFilesAreReadInTurn(t *testing.T) {
 		return load(options...)
 	}
 	o.put(control.Object{Subsystem: testNQN}, "")
-	for _, ask := range []func(context.Context) (control.Plan, error){
-		o.client.Plan, o.client.Reload,
-	} {
+	ask := func(ctx context.Context) (control.Plan, error) {
+		return control.GetPlan.From(ctx, o.client)
+	}
+	for _, ask := range []func(context.Context) (control.Plan, error){ask, o.client.Reload} {
 		p, err := ask(t.Context())
 		testutil.True(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	}

@@ -146,7 +146,7 @@ func TestManaged(t *testing.T) {
 		}
 	}
 	o.must(o.connect(volumeNQN))
-	list, err := o.client.Subsystems(t.Context())
+	list, err := control.GetSubsystems.From(t.Context(), o.client)
 	testutil.True(t, err == nil && len(list) == 1 && list[0].Serial == "${HOME}" &&
 		list[0].Namespaces == 1, "%+v, %v", list, err)
 	o.stop()
@@ -186,7 +186,7 @@ func TestManagedResize(t *testing.T) {
 			{Subsystem: volumeNQN, NSID: 7, Size: "3MiB"},
 			{Subsystem: volumeNQN, NSID: 7, Size: "512KiB", Shrink: true},
 		} {
-			n := testutil.Value(o.client.Resize(t.Context(), r))(o.t)
+			n := testutil.Value(control.PostResize.To(t.Context(), o.client, r))(o.t)
 			info := testutil.Value(os.Stat(path))(o.t)
 			size := map[bool]int64{false: 3 << 20, true: 512 << 10}[r.Shrink]
 			if n.SizeBytes != size || info.Size() != size ||
@@ -220,7 +220,7 @@ func TestManagedCreate(t *testing.T) {
 		p, ok := errors.AsType[*control.Problem](err)
 		testutil.True(t, ok && p.Status == 422, "%s: %v", bad, err)
 	}
-	st, err := o.client.Status(t.Context())
+	st, err := control.GetStatus.From(t.Context(), o.client)
 	testutil.True(t, err == nil && st.Namespaces == 4, "%+v, %v", st, err)
 	o.same()
 }
@@ -415,7 +415,7 @@ func TestManagedLost(t *testing.T) {
 		if mount {
 			o.must(os.Mkdir(o.managed, 0o700))
 		}
-		p, err := o.client.Plan(t.Context())
+		p, err := control.GetPlan.From(t.Context(), o.client)
 		if err == nil {
 			err = errors.New(fmt.Sprint(p))
 		}

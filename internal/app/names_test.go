@@ -42,7 +42,7 @@ func TestOddNames(t *testing.T) {
 	o.same()
 	o.stop()
 	o.start()
-	list := testutil.Value(o.client.Subsystems(t.Context()))(o.t)
+	list := testutil.Value(control.GetSubsystems.From(t.Context(), o.client))(o.t)
 	var names []string
 	for _, s := range list {
 		names = append(names, s.NQN)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -59,7 +60,7 @@ func TestTraceOfTarget(t *testing.T) {
 	}
 	c := last[len(last)-1]
 	testutil.True(t, c.Status == "LBA Out of Range (0/80h) DNR" && c.LBA == 1<<40, "%+v", c)
-	events, err := client.Events(ctx)
+	events, err := control.GetEvents.From(ctx, client)
 	testutil.True(t, err == nil && strings.Contains(events[len(events)-1].Message,
 		"control request"), "%+v, %v", events, err)
 }

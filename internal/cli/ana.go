@@ -12,8 +12,8 @@ import (
 )
 
 func anaCommand() *cobra.Command {
-	cmd := read("ana", "List the ANA groups with their states at the listeners",
-		(*control.Client).ANA, anaStates)
+	cmd := read("ana", "List the ANA groups with their states at the listeners", control.GetANA,
+		anaStates)
 	listener := ""
 	set := command("set GROUP STATE", "Set the state of an ANA group by hand", cobra.ExactArgs(2),
 		func(ctx context.Context, c *control.Client, args []string) ([]control.ANA, error) {
@@ -21,7 +21,7 @@ func anaCommand() *cobra.Command {
 			if err != nil {
 				return nil, fmt.Errorf("GROUP is a number from 1, not %q", args[0])
 			}
-			return c.SetANA(ctx, control.ANASet{
+			return control.PostANA.To(ctx, c, control.ANASet{
 				Group: uint32(group), State: args[1], Listener: listener,
 			})
 		}, anaStates)

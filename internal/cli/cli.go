@@ -40,25 +40,25 @@ const readTimeout = 15 * time.Second
 // Commands makes the commands.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		read("status", "Show the status of the target", (*control.Client).Status, status),
+		read("status", "Show the status of the target", control.GetStatus, status),
 		read("listeners", "List the addresses where hosts connect, and why one does not listen",
-			(*control.Client).Listeners, listeners),
+			control.GetListeners, listeners),
 		read("subsystems", "List the subsystems and their allowed hosts",
-			(*control.Client).Subsystems, subsystems),
+			control.GetSubsystems, subsystems),
 		read("namespaces", "List the namespaces, their state and their counters",
-			(*control.Client).Namespaces, namespaces),
-		read("hosts", "List the connected hosts", (*control.Client).Hosts, hosts),
+			control.GetNamespaces, namespaces),
+		read("hosts", "List the connected hosts", control.GetHosts, hosts),
 		read("connections", "List the connections (queues) and their current state",
-			(*control.Client).Connections, connections),
+			control.GetConnections, connections),
 		latencyCommand(), traceCommand(), profileCommand(),
 		read("refusals", "List recent refusals of peers, and the reasons",
-			(*control.Client).Refusals, refusals),
+			control.GetRefusals, refusals),
 		topCommand(), eventsCommand(),
 		planCommand(),
 		reloadCommand(), disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
 		listenerObjectCommand(), referralCommand(),
 		read("objects", "List the configured objects, with the paths of requests and their files",
-			(*control.Client).Objects, objects),
+			control.GetObjects, objects),
 		drainCommand(), undrainCommand(), anaCommand(),
 		keyCommand(), manCommand(),
 	}
@@ -135,13 +135,11 @@ func (o *options) client() (*control.Client, error) {
 }
 
 // read makes a command that prints something.
-func read[T any](use, short string, ask func(*control.Client, context.Context) (T, error),
-	text func(*table, T),
-) *cobra.Command {
+func read[T any](use, short string, what control.Get[T], text func(*table, T)) *cobra.Command {
 	limited := func(ctx context.Context, c *control.Client, _ []string) (T, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
-		return ask(c, ctx)
+		return what.From(ctx, c)
 	}
 	return command(use, short, cobra.NoArgs, limited, text)
 }
@@ -187,7 +185,7 @@ func planCommand() *cobra.Command {
 	changes := false
 	cmd := command("plan", "Show the changes of a reload without making them", cobra.NoArgs,
 		func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
-			p, err := c.Plan(ctx)
+			p, err := control.GetPlan.From(ctx, c)
 			changes = len(p.Changes) > 0
 			return p, err
 		}, planned)
@@ -212,7 +210,7 @@ func disconnectCommand() *cobra.Command {
 			if len(args) == 2 {
 				d.Subsystem = args[1]
 			}
-			return c.Disconnect(ctx, d)
+			return control.PostDisconnect.To(ctx, c, d)
 		},
 		func(t *table, d control.Disconnected) {
 			t.line(count(d.Controllers, "association") + " ended")
@@ -223,14 +221,13 @@ func disconnectCommand() *cobra.Command {
 }
 
 func namespaceCommand() *cobra.Command {
-	pause := namespaceChange("pause", "Make the commands for a namespace wait",
-		(*control.Client).Pause)
+	pause := namespaceChange("pause", "Make the commands for a namespace wait", control.PostPause)
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
 		"copied. When this command returns, the storage is idle. Commands that wait longer than " +
 		"io_timeout are given up, and hosts try them again."
 	return Group("namespace", "Create, delete, resize, pause and resume a namespace",
 		pause, resizeCommand(),
-		namespaceChange("resume", "End a pause", (*control.Client).Resume),
+		namespaceChange("resume", "End a pause", control.PostResume),
 		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", namespaceOf),
 		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", namespaceOf))
 }
@@ -244,7 +241,7 @@ func resizeCommand() *cobra.Command {
 			if err != nil {
 				return observed.Namespace{}, err
 			}
-			return c.Resize(ctx, control.Resize{
+			return control.PostResize.To(ctx, c, control.Resize{
 				Subsystem: id.Subsystem, NSID: id.NSID, Size: args[2], Shrink: shrink,
 			})
 		},
@@ -274,7 +271,7 @@ func namespaceID(args []string) (control.NamespaceID, error) {
 }
 
 func namespaceChange(verb, short string,
-	do func(*control.Client, context.Context, control.NamespaceID) (observed.Namespace, error),
+	change control.Post[control.NamespaceID, observed.Namespace],
 ) *cobra.Command {
 	return command(verb+" SUBSYSTEM_NQN NSID", short, cobra.ExactArgs(2),
 		func(ctx context.Context, c *control.Client, args []string) (observed.Namespace, error) {
@@ -282,7 +279,7 @@ func namespaceChange(verb, short string,
 			if err != nil {
 				return observed.Namespace{}, err
 			}
-			return do(c, ctx, id)
+			return change.To(ctx, c, id)
 		},
 		func(t *table, n observed.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s is %s", n.NSID, n.Subsystem, n.State))
@@ -306,7 +303,7 @@ func eventsCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), readTimeout)
 			defer cancel()
-			list, err := c.Events(ctx)
+			list, err := control.GetEvents.From(ctx, c)
 			for i := 0; i < len(list) && err == nil; i++ {
 				err = show(list[i])
 			}

@@ -32,7 +32,7 @@ func Disks(local func(*cobra.Command) ([]observed.Disk, error)) *cobra.Command {
 			var list []observed.Disk
 			look := cmd.Flags().Changed("config")
 			if !look {
-				list, err = c.Disks(cmd.Context())
+				list, err = control.GetDisks.From(cmd.Context(), c)
 				_, none := errors.AsType[*control.NoTargetError](err)
 				look = none && !cmd.Flags().Changed("socket")
 			}

@@ -22,7 +22,7 @@ func drainCommand() *cobra.Command {
 		func(ctx context.Context, cmd *cobra.Command, c *control.Client,
 			which control.ListenerID,
 		) ([]observed.Listener, error) {
-			list, err := c.Drain(ctx, which)
+			list, err := control.PostDrain.To(ctx, c, which)
 			if err != nil {
 				return nil, err
 			}
@@ -44,7 +44,7 @@ func undrainCommand() *cobra.Command {
 	return listenerCommand("undrain", "Put a listener into service again",
 		func(ctx context.Context, _ *cobra.Command, c *control.Client, which control.ListenerID,
 		) ([]observed.Listener, error) {
-			return c.Undrain(ctx, which)
+			return control.PostUndrain.To(ctx, c, which)
 		})
 }
 
@@ -100,7 +100,7 @@ func awaitDrained(ctx context.Context, cmd *cobra.Command, c *control.Client,
 				"`nvmf-target connections` lists them", count(left, "connection"))
 		}
 		var err error
-		if list, err = c.Listeners(ctx); err != nil {
+		if list, err = control.GetListeners.From(ctx, c); err != nil {
 			return nil, err
 		}
 	}

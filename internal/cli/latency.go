@@ -13,8 +13,7 @@ import (
 )
 
 func latencyCommand() *cobra.Command {
-	cmd := read("latency", "Show how long commands took, and where", (*control.Client).Latency,
-		latencies)
+	cmd := read("latency", "Show how long commands took, and where", control.GetLatency, latencies)
 	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
 		"arrival until the response had left, since the host first used the namespace, and how " +
 		"long they were in each stage: wait (for memory or at a limit), host_data (transfer of " +

@@ -27,7 +27,7 @@ func reloadCommand() *cobra.Command {
 	cmd := confirmed("reload", "Apply the configuration file without a restart", cobra.NoArgs,
 		func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 			if c.DryRun {
-				return c.Plan(ctx)
+				return control.GetPlan.From(ctx, c)
 			}
 			return c.Reload(ctx)
 		})

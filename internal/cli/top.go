@@ -33,16 +33,10 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	s.at = time.Now()
-	if s.namespaces, err = c.Namespaces(ctx); err != nil {
-		return s, err
-	}
-	if s.connections, err = c.Connections(ctx); err != nil {
-		return s, err
-	}
-	if s.reactors, err = c.Reactors(ctx); err != nil {
-		return s, err
-	}
-	list, err := c.Latency(ctx)
+	var list []observed.Latency
+	err = cmp.Or(control.GetNamespaces.Into(ctx, c, &s.namespaces),
+		control.GetConnections.Into(ctx, c, &s.connections),
+		control.GetReactors.Into(ctx, c, &s.reactors), control.GetLatency.Into(ctx, c, &list))
 	s.latency = distributions(list)
 	return s, err
 }

@@ -51,61 +51,6 @@ func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Status returns the status of the target.
-func (c *Client) Status(ctx context.Context) (observed.Status, error) {
-	return call[observed.Status](ctx, c, "GET /v1/status", nil)
-}
-
-// Listeners returns the listeners.
-func (c *Client) Listeners(ctx context.Context) ([]observed.Listener, error) {
-	return call[[]observed.Listener](ctx, c, "GET /v1/listeners", nil)
-}
-
-// Subsystems returns the subsystems.
-func (c *Client) Subsystems(ctx context.Context) ([]observed.Subsystem, error) {
-	return call[[]observed.Subsystem](ctx, c, "GET /v1/subsystems", nil)
-}
-
-// Namespaces returns the namespaces.
-func (c *Client) Namespaces(ctx context.Context) ([]observed.Namespace, error) {
-	return call[[]observed.Namespace](ctx, c, "GET /v1/namespaces", nil)
-}
-
-// Hosts returns the associations with hosts.
-func (c *Client) Hosts(ctx context.Context) ([]observed.Host, error) {
-	return call[[]observed.Host](ctx, c, "GET /v1/hosts", nil)
-}
-
-// Connections returns the connections.
-func (c *Client) Connections(ctx context.Context) ([]observed.Connection, error) {
-	return call[[]observed.Connection](ctx, c, "GET /v1/connections", nil)
-}
-
-// Latency returns the latency of commands.
-func (c *Client) Latency(ctx context.Context) ([]observed.Latency, error) {
-	return call[[]observed.Latency](ctx, c, "GET /v1/latency", nil)
-}
-
-// Reactors returns the reactors.
-func (c *Client) Reactors(ctx context.Context) ([]observed.Reactor, error) {
-	return call[[]observed.Reactor](ctx, c, "GET /v1/reactors", nil)
-}
-
-// Disks returns the disks of the target's machine.
-func (c *Client) Disks(ctx context.Context) ([]observed.Disk, error) {
-	return call[[]observed.Disk](ctx, c, "GET /v1/disks", nil)
-}
-
-// Refusals returns the refusals of peers.
-func (c *Client) Refusals(ctx context.Context) ([]observed.Refusal, error) {
-	return call[[]observed.Refusal](ctx, c, "GET /v1/refusals", nil)
-}
-
-// Plan returns the changes that a reload would make.
-func (c *Client) Plan(ctx context.Context) (Plan, error) {
-	return call[Plan](ctx, c, "GET /v1/plan", nil)
-}
-
 // Reload applies the configuration file and returns the changes made.
 func (c *Client) Reload(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "POST /v1/reload", nil)
@@ -174,76 +119,48 @@ func escape(name string) string {
 	return url.PathEscape(name)
 }
 
-// Objects returns the objects of the configuration.
-func (c *Client) Objects(ctx context.Context) ([]observed.Configured, error) {
-	return call[[]observed.Configured](ctx, c, "GET /v1/objects", nil)
-}
-
-// Disconnect ends the associations of a host.
-func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, error) {
-	return call[Disconnected](ctx, c, "POST /v1/hosts/disconnect", d)
-}
-
-// Drain takes listeners out of service and returns them. Their connections end.
-func (c *Client) Drain(ctx context.Context, which ListenerID) ([]observed.Listener, error) {
-	return call[[]observed.Listener](ctx, c, "POST /v1/listeners/drain", which)
-}
-
-// Undrain puts listeners into service again and returns them.
-func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]observed.Listener, error) {
-	return call[[]observed.Listener](ctx, c, "POST /v1/listeners/undrain", which)
-}
-
-// ANA returns the asymmetric namespace access states.
-func (c *Client) ANA(ctx context.Context) ([]ANA, error) {
-	return call[[]ANA](ctx, c, "GET /v1/ana", nil)
-}
-
-// SetANA sets some of the states and returns all.
-func (c *Client) SetANA(ctx context.Context, set ANASet) ([]ANA, error) {
-	return call[[]ANA](ctx, c, "POST /v1/ana/set", set)
-}
-
-// Pause makes the commands for a namespace wait until Resume.
-func (c *Client) Pause(ctx context.Context, id NamespaceID) (observed.Namespace, error) {
-	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/pause", id)
-}
-
-// Resume ends a pause.
-func (c *Client) Resume(ctx context.Context, id NamespaceID) (observed.Namespace, error) {
-	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/resume", id)
-}
-
-// Resize changes the size of a namespace.
-func (c *Client) Resize(ctx context.Context, r Resize) (observed.Namespace, error) {
-	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/resize", r)
-}
-
-// Events returns the known events.
-func (c *Client) Events(ctx context.Context) ([]observed.Event, error) {
-	return call[[]observed.Event](ctx, c, "GET /v1/events", nil)
-}
-
 // Follow calls fn with the known events and with new ones, until ctx ends, fn returns an error, or
 // the target stops, which is io.ErrUnexpectedEOF.
 func (c *Client) Follow(ctx context.Context, fn func(observed.Event) error) error {
-	body, err := c.do(ctx, "GET /v1/events?follow=true", nil)
+	err := each(ctx, c, "GET /v1/events?follow=true", fn)
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Trace calls fn with the flight recorder of each queue, or to follow it until ctx ends, fn returns
+// an error, or the target stops, which is io.ErrUnexpectedEOF.
+func (c *Client) Trace(ctx context.Context, q observed.TraceQuery,
+	fn func(observed.TraceQueue) error,
+) error {
+	err := each(ctx, c, "GET /v1/trace?"+traceValues(&q).Encode(), fn)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// each sends a request and calls fn with each value of the answer, until ctx ends or fn returns an
+// error. It returns io.EOF after a complete answer.
+func each[T any](ctx context.Context, c *Client, operation string, fn func(T) error) error {
+	body, err := c.do(ctx, operation, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = body.Close() }()
-	for d := json.NewDecoder(body); ; {
-		var e observed.Event
-		if err := d.Decode(&e); err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return io.ErrUnexpectedEOF
-		}
-		if err := fn(e); err != nil {
-			return err
+	for d := json.NewDecoder(body); err == nil; {
+		var v T
+		if err = d.Decode(&v); err == nil {
+			err = fn(v)
+		} else if !errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
 		}
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func call[T any](ctx context.Context, c *Client, operation string, body any) (v T, err error) {

@@ -1,7 +1,7 @@
 package control
 
 import (
-	"bytes"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -38,29 +38,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
-	w.Header().Set("Content-Type", eventsType)
-	for {
+	for to := s.stream(w, r, Read); ; {
 		list, changed := s.src.Events(since)
-		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Read {
-			return
+		lines := make([]any, len(list))
+		for i, e := range list {
+			lines[i], since = e, e.ID
 		}
-		var lines bytes.Buffer
-		for _, e := range list {
-			line, err := encodeAnswer(e)
-			if err != nil {
-				return
-			}
-			lines.Write(line)
-			since = e.ID
-		}
-		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		_, err := w.Write(lines.Bytes())
-		if err == nil {
-			err = c.Flush()
-		}
-		if err != nil {
+		if to.send(lines...) != nil {
 			return
 		}
 		select {
@@ -69,4 +53,40 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
 			return
 		}
 	}
+}
+
+// stream is an answer that goes on, one value per line.
+type stream struct {
+	s    *Server
+	w    http.ResponseWriter
+	r    *http.Request
+	c    *http.ResponseController
+	role Role // required all the time
+}
+
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, role Role) *stream {
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
+	w.Header().Set("Content-Type", eventsType)
+	return &stream{s, w, r, c, role}
+}
+
+// send sends values, unless the client has lost its role.
+func (t *stream) send(values ...any) error {
+	if t.s.trusts(t.r) != nil || t.s.roles().of(clientOf(t.r.Context())) < t.role {
+		return errors.New("the client has lost its role")
+	}
+	var lines []byte
+	for _, v := range values {
+		line, err := encodeAnswer(v)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, line...)
+	}
+	_ = t.c.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if _, err := t.w.Write(lines); err != nil {
+		return err
+	}
+	return t.c.Flush()
 }

@@ -19,47 +19,31 @@ func (s *Server) kinds() []kind {
 	return []kind{
 		{
 			"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem",
-			observed.Keys{},
-			observed.Subsystem{},
 			one(s, s.subsystem),
 		},
 		{
 			"/v1/subsystems/{nqn}/namespaces/{nsid}", "a namespace",
-			"Create or change a namespace",
-			observed.Keys{},
-			observed.Namespace{},
-			one(s, s.namespace),
+			"Create or change a namespace", one(s, s.namespace),
 		},
 		{
 			"/v1/subsystems/{nqn}/hosts/{host}", "a host of a subsystem",
-			"Let a host connect to a subsystem",
-			observed.Keys{},
-			HostEntry{},
-			one(s, s.host),
+			"Let a host connect to a subsystem", one(s, s.host),
 		},
 		{
 			"/v1/hosts/{host}", "a host", "Create or change the settings of a host for all " +
-				"subsystems; secrets that are not given stay",
-			observed.Keys{},
-			HostEntry{},
-			one(s, s.host),
+				"subsystems; secrets that are not given stay", one(s, s.host),
 		},
 		{
 			"/v1/hosts/{host}/keys/{key}", "a secret of a host",
 			"Set or rotate a secret of a host; none can be read",
-			HostKey{},
-			nil, nil,
+			look{},
 		},
 		{
 			"/v1/listeners/{listener}", "a listener", "Create or change a listener",
-			observed.Keys{},
-			ListenerEntry{},
 			one(s, s.listener),
 		},
 		{
 			"/v1/referrals/{referral}", "a referral", "Create or change a referral",
-			observed.Keys{},
-			Referral{},
 			one(s, s.referral),
 		},
 	}
@@ -67,19 +51,28 @@ func (s *Server) kinds() []kind {
 
 type kind struct {
 	path, name, create string
-	body, answer       any // as in route; nil if they cannot be looked at
-	look               func(*http.Request) (any, error)
+	look               look
+}
+
+// look is how an object is looked at: the type of the answer, as in route, and the handler. It is
+// zero for a secret.
+type look struct {
+	answer any
+	handle func(*http.Request) (any, error)
 }
 
 func (s *Server) objectRoutes() (all []route) {
 	for _, k := range s.kinds() {
-		all = append(all,
-			route{"PUT " + k.path, k.create, Admin, k.body, Plan{}, s.put},
-			route{"DELETE " + k.path, "Delete " + k.name, Admin, nil, Plan{}, s.remove})
-		if k.look != nil {
-			all = append(all,
-				route{"GET " + k.path, "Look at " + k.name, Read, nil, k.answer, k.look})
+		var body any = HostKey{}
+		if k.look.handle != nil {
+			body = observed.Keys{}
+			all = append(all, route{
+				"GET " + k.path, "Look at " + k.name, Read, nil, k.look.answer, k.look.handle,
+			})
 		}
+		all = append(all,
+			route{"PUT " + k.path, k.create, Admin, body, Plan{}, s.put},
+			route{"DELETE " + k.path, "Delete " + k.name, Admin, nil, Plan{}, s.remove})
 	}
 	return append(all, []route{
 		{
@@ -92,7 +85,7 @@ func (s *Server) objectRoutes() (all []route) {
 		{
 			"GET /v1/subsystems/{nqn}/namespaces", "The namespaces of a subsystem", Read, nil,
 			[]observed.Namespace{},
-			one(s, s.namespaces),
+			one(s, s.namespaces).handle,
 		},
 		{
 			"GET /v1/subsystems/{nqn}/controllers/{cntlid}", "Look at an association", Read, nil,
@@ -104,15 +97,16 @@ func (s *Server) objectRoutes() (all []route) {
 			observed.Listener{},
 			s.port,
 		},
-		lists("/v1/objects", "The configuration", s.src.Objects),
-		lists("/v1/referrals", "The referrals", s.src.Referrals),
+		lists(GetObjects, s.src.Objects),
+		lists(Get[[]Referral]{"/v1/referrals", "The referrals"}, s.src.Referrals),
 	}...)
 }
 
-// one makes the handler of a request that returns an object of the configuration.
-func one[T any](s *Server, look func(Object, *observed.Configured) (T, bool),
-) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
+// one looks at an object of the configuration.
+func one[T any](s *Server, find func(Object, *observed.Configured) (T, bool),
+) look {
+	var answer T
+	return look{answer, func(r *http.Request) (any, error) {
 		o, err := target(r)
 		if err != nil {
 			return nil, err
@@ -121,11 +115,11 @@ func one[T any](s *Server, look func(Object, *observed.Configured) (T, bool),
 		if err != nil {
 			return nil, err
 		}
-		if v, ok := look(o, &c); ok {
+		if v, ok := find(o, &c); ok {
 			return v, nil
 		}
 		return nil, NotThere(r.URL.Path, "/v1/objects") // it was deleted meanwhile
-	}
+	}}
 }
 
 // NotThere is the problem of a request for something that does not exist. list is the path of the

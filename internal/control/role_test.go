@@ -319,6 +319,6 @@ func TestOthersLeaveConnections(t *testing.T) {
 	c := newTestClient(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
-	testutil.Check(t, testutil.Err(c.Status(ctx)))
+	testutil.Check(t, testutil.Err(GetStatus.From(ctx, c)))
 	testutil.Check(t, testutil.Err(c.Reload(ctx)))
 }

@@ -9,130 +9,150 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
+// Get is a request for facts of type T.
+type Get[T any] struct{ path, summary string }
+
+// From sends the request.
+func (g Get[T]) From(ctx context.Context, c *Client) (T, error) {
+	return call[T](ctx, c, "GET "+g.path, nil)
+}
+
+// Into sends the request and sets a variable to the answer, unless it returns an error.
+func (g Get[T]) Into(ctx context.Context, c *Client, v *T) (err error) {
+	*v, err = g.From(ctx, c)
+	return err
+}
+
+// Post is a request for a change that B describes. The answer has the type T.
+type Post[B, T any] struct {
+	path, summary string
+	role          Role // required role
+}
+
+// To sends the request.
+func (p Post[B, T]) To(ctx context.Context, c *Client, body B) (T, error) {
+	return call[T](ctx, c, "POST "+p.path, body)
+}
+
+// The requests of clients that have no method of Client.
+var (
+	GetStatus     = Get[observed.Status]{"/v1/status", "The target as a whole"}
+	GetListeners  = Get[[]observed.Listener]{"/v1/listeners", "The addresses where hosts connect"}
+	GetSubsystems = Get[[]observed.Subsystem]{"/v1/subsystems", "The subsystems"}
+	GetNamespaces = Get[[]observed.Namespace]{"/v1/namespaces", "The namespaces"}
+	GetHosts      = Get[[]observed.Host]{"/v1/hosts", "The associations with hosts"}
+
+	GetConnections = Get[[]observed.Connection]{
+		"/v1/connections", "The connections, which are queues",
+	}
+	GetLatency  = Get[[]observed.Latency]{"/v1/latency", "The latency of commands, by stage"}
+	GetReactors = Get[[]observed.Reactor]{"/v1/reactors", "The reactors"}
+	GetDisks    = Get[[]observed.Disk]{"/v1/disks", "The disks of the machine"}
+	GetRefusals = Get[[]observed.Refusal]{"/v1/refusals", "Recent refusals of peers"}
+	GetEvents   = Get[[]observed.Event]{path: "/v1/events"} // see eventsRoute
+	GetObjects  = Get[[]observed.Configured]{"/v1/objects", "The configuration"}
+	GetPlan     = Get[Plan]{"/v1/plan", "The changes that a reload would make"}
+	GetANA      = Get[[]ANA]{"/v1/ana", "The asymmetric namespace access states"}
+
+	PostDrain = Post[ListenerID, []observed.Listener]{
+		"/v1/listeners/drain", "Take listeners out of service and end their connections", Operate,
+	}
+	PostUndrain = Post[ListenerID, []observed.Listener]{
+		"/v1/listeners/undrain", "Put listeners into service again", Operate,
+	}
+	PostANA = Post[ANASet, []ANA]{
+		"/v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
+	}
+	PostDisconnect = Post[Disconnect, Disconnected]{
+		"/v1/hosts/disconnect", "End the associations of a host", Operate,
+	}
+	PostPause = Post[NamespaceID, observed.Namespace]{
+		"/v1/namespaces/pause", "Make the commands for a namespace wait", Operate,
+	}
+	PostResume = Post[NamespaceID, observed.Namespace]{
+		"/v1/namespaces/resume", "End a pause of a namespace", Operate,
+	}
+	PostResize = Post[Resize, observed.Namespace]{
+		"/v1/namespaces/resize", "Change the size of a namespace in a file",
+		Admin, // a smaller one loses data
+	}
+)
+
 func (s *Server) routes() []route {
 	src := s.src
+	const group, at = "/v1/ana/{group}", "/v1/ana/{group}/listeners/{listener}"
+	ana := func(operation, summary string, role Role, body any,
+		handle func(*http.Request) (any, error),
+	) route {
+		return route{operation, summary, role, body, []ANA{}, handle}
+	}
 	return append(s.objectRoutes(),
-		route{
-			"GET /v1/status", "The target as a whole", Read, nil,
-			observed.Status{},
-			now(src.Status),
-		},
-		lists("/v1/listeners", "The addresses where hosts connect", src.Listeners),
-		lists("/v1/subsystems", "The subsystems", src.Subsystems),
-		lists("/v1/namespaces", "The namespaces", src.Namespaces),
-		lists("/v1/hosts", "The associations with hosts", src.Hosts),
-		queries("/v1/connections", "The connections, which are queues", src.Connections),
-		queries("/v1/latency", "The latency of commands, by stage", src.Latency),
-		queries("/v1/reactors", "The reactors", src.Reactors),
-		queries("/v1/disks", "The disks of the machine", src.Disks),
-		lists("/v1/refusals", "Recent refusals of peers", src.Refusals),
-		route{
-			"GET /v1/plan", "The changes that a reload would make", Read, nil,
-			Plan{},
-			s.changes(s.planning, src.Plan),
-		},
+		GetStatus.route(func(*http.Request) (any, error) { return src.Status(), nil }),
+		lists(GetListeners, src.Listeners), lists(GetSubsystems, src.Subsystems),
+		lists(GetNamespaces, src.Namespaces), lists(GetHosts, src.Hosts),
+		queries(GetConnections, src.Connections), queries(GetLatency, src.Latency),
+		queries(GetReactors, src.Reactors), queries(GetDisks, src.Disks),
+		lists(GetRefusals, src.Refusals), GetPlan.route(s.changes(s.planning, src.Plan)),
 		route{
 			"POST /v1/reload", "Apply the configuration file", Operate, nil,
 			Plan{},
 			s.changes(s.changing, src.Reload),
 		},
-		posts("/v1/listeners/drain", "Take listeners out of service and end their connections",
-			Operate, []observed.Listener{}, s.drain(true)),
-		posts("/v1/listeners/undrain", "Put listeners into service again", Operate,
-			[]observed.Listener{}, s.drain(false)),
-		lists("/v1/ana", "The asymmetric namespace access states", src.ANA),
-		route{"GET /v1/ana/{group}", "The states of an ANA group", Read, nil, []ANA{}, s.ana},
-		route{
-			"GET /v1/ana/{group}/listeners/{listener}",
-			"The state of an ANA group at a listener", Read, nil,
-			[]ANA{},
-			s.ana,
-		},
-		route{
-			"PUT /v1/ana/{group}", "Set the state of an ANA group at all listeners until a restart",
-			Operate,
-			ANAState{},
-			[]ANA{},
-			s.putANA,
-		},
-		route{
-			"PUT /v1/ana/{group}/listeners/{listener}",
-			"Set the state of an ANA group at a listener until a restart", Operate,
-			ANAState{},
-			[]ANA{},
-			s.putANA,
-		},
-		route{
-			"DELETE /v1/ana/{group}", "Return an ANA group to its configured states", Operate, nil,
-			[]ANA{},
-			s.deleteANA,
-		},
-		route{
-			"DELETE /v1/ana/{group}/listeners/{listener}",
-			"Return an ANA group to its configured state at a listener", Operate, nil,
-			[]ANA{},
-			s.deleteANA,
-		},
-		posts("/v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
-			[]ANA{}, s.setANA),
-		posts("/v1/hosts/disconnect", "End the associations of a host", Operate, Disconnected{},
-			s.disconnect),
-		posts("/v1/namespaces/pause", "Make the commands for a namespace wait", Operate,
-			observed.Namespace{}, s.pause(true)),
-		posts("/v1/namespaces/resume", "End a pause of a namespace", Operate, observed.Namespace{},
-			s.pause(false)),
-		posts("/v1/namespaces/resize", "Change the size of a namespace in a file",
-			Admin, // a smaller one loses data
-			observed.Namespace{}, s.resize),
+		PostDrain.route(s.drain(true)), PostUndrain.route(s.drain(false)),
+		lists(GetANA, src.ANA),
+		ana("GET "+group, "The states of an ANA group", Read, nil, s.ana),
+		ana("GET "+at, "The state of an ANA group at a listener", Read, nil, s.ana),
+		ana("PUT "+group, "Set the state of an ANA group at all listeners until a restart",
+			Operate, ANAState{}, s.putANA),
+		ana("PUT "+at, "Set the state of an ANA group at a listener until a restart", Operate,
+			ANAState{}, s.putANA),
+		ana("DELETE "+group, "Return an ANA group to its configured states", Operate, nil,
+			s.deleteANA),
+		ana("DELETE "+at, "Return an ANA group to its configured state at a listener", Operate,
+			nil, s.deleteANA),
+		PostANA.route(s.setANA), PostDisconnect.route(s.disconnect),
+		PostPause.route(s.pause(true)), PostResume.route(s.pause(false)),
+		PostResize.route(s.resize),
 	)
 }
 
+func (g Get[T]) route(handle func(*http.Request) (any, error)) route {
+	var answer T
+	return route{"GET " + g.path, g.summary, Read, nil, answer, handle}
+}
+
 // lists is the route of a request for a list.
-func lists[T any](path, summary string, get func() []T) route {
-	return route{
-		"GET " + path, summary, Read, nil,
-		[]T{},
-		func(*http.Request) (any, error) { return append([]T{}, get()...), nil },
-	}
+func lists[T any](g Get[[]T], get func() []T) route {
+	return g.route(func(*http.Request) (any, error) { return append([]T{}, get()...), nil })
 }
 
 // queries is the route of a request for a list that is not known at once.
-func queries[T any](path, summary string, get func(context.Context) ([]T, error)) route {
-	return route{
-		"GET " + path, summary, Read, nil,
-		[]T{},
-		func(r *http.Request) (any, error) {
-			ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
-			defer cancel()
-			list, err := get(ctx)
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = NewProblem(http.StatusServiceUnavailable, "the target is too busy to answer",
-					"Try again.")
-			}
-			return append([]T{}, list...), err
-		},
-	}
+func queries[T any](g Get[[]T], get func(context.Context) ([]T, error)) route {
+	return g.route(func(r *http.Request) (any, error) {
+		ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+		defer cancel()
+		list, err := get(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = NewProblem(http.StatusServiceUnavailable, "the target is too busy to answer",
+				"Try again.")
+		}
+		return append([]T{}, list...), err
+	})
 }
 
-// posts is the route of a request whose body is of type T.
-func posts[T any](path, summary string, role Role, answer any, do func(T) (any, error)) route {
-	var body T
+func (p Post[B, T]) route(do func(B) (any, error)) route {
+	var body B
+	var answer T
 	return route{
-		"POST " + path, summary, role,
-		body,
-		answer,
+		"POST " + p.path, p.summary, p.role, body, answer,
 		func(r *http.Request) (any, error) {
-			var body T
+			var body B
 			if err := read(r, &body); err != nil {
 				return nil, err
 			}
 			return do(body)
 		},
 	}
-}
-
-func now[T any](get func() T) func(*http.Request) (any, error) {
-	return func(*http.Request) (any, error) { return get(), nil }
 }
 
 // change calls fn without a time limit: a reload waits for hosts and storage, and other changes

@@ -195,9 +195,9 @@ func newTestClient(t *testing.T, s *Server) *Client {
 }
 
 // equal compares the answer for the client with the value of the source.
-func equal[T any](t *testing.T, ask func(context.Context) (T, error)) {
+func equal[T any](t *testing.T, c *Client, g Get[T]) {
 	t.Helper()
-	got, err := ask(t.Context())
+	got, err := g.From(t.Context(), c)
 	if want := filled[T](); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
@@ -208,19 +208,19 @@ func TestClient(t *testing.T) {
 	f, log := new(feed), new(testutil.Log)
 	s := serve(t, testSource(f), log.Logger())
 	c := newTestClient(t, s)
-	equal(t, c.Status)
-	equal(t, c.Listeners)
-	equal(t, c.Subsystems)
-	equal(t, c.Namespaces)
-	equal(t, c.Hosts)
-	equal(t, c.Connections)
-	equal(t, c.Latency)
-	equal(t, c.Refusals)
-	equal(t, c.Plan)
+	equal(t, c, GetStatus)
+	equal(t, c, GetListeners)
+	equal(t, c, GetSubsystems)
+	equal(t, c, GetNamespaces)
+	equal(t, c, GetHosts)
+	equal(t, c, GetConnections)
+	equal(t, c, GetLatency)
+	equal(t, c, GetRefusals)
+	equal(t, c, GetPlan)
 	if p, err := c.Reload(t.Context()); err != nil || p.Changes == nil || len(p.Changes) != 0 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	d, err := c.Disconnect(t.Context(), Disconnect{Host: "four"})
+	d, err := PostDisconnect.To(t.Context(), c, Disconnect{Host: "four"})
 	testutil.True(t, err == nil && d.Controllers == 4, "%+v, %v", d, err)
 	for _, want := range []string{`request="POST /v1/reload" uid=`, "/hosts/disconnect"} {
 		testutil.True(t, strings.Contains(log.String(), want), "no %q in the log:\n%s", want, log)
@@ -242,16 +242,16 @@ func TestProblems(t *testing.T) {
 		return nil, context.DeadlineExceeded
 	}
 	c := newTestClient(t, serve(t, src, log.Logger()))
-	_, err := c.Plan(t.Context())
+	_, err := GetPlan.From(t.Context(), c)
 	want := "a.yaml:1:2: unknown key. Delete it.\na.yaml:3:4: another"
 	testutil.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 	_, err = c.Reload(t.Context())
 	testutil.True(t, err != nil && err.Error() == "broken", "%v", err)
 	testutil.True(t, strings.Contains(log.String(), "err=broken"), "the log does not say why:\n%s",
 		log)
-	_, err = c.Connections(t.Context())
+	_, err = GetConnections.From(t.Context(), c)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "busy"), "%v", err)
-	_, err = c.Disconnect(t.Context(), Disconnect{})
+	_, err = PostDisconnect.To(t.Context(), c, Disconnect{})
 	testutil.True(t, err != nil && strings.HasPrefix(err.Error(), "host: no host is given. "), "%v",
 		err)
 }
@@ -262,7 +262,7 @@ func TestFollow(t *testing.T) {
 	f.add(observed.Event{Message: "first"})
 	s := serve(t, testSource(f), quiet)
 	c := newTestClient(t, s)
-	if list, err := c.Events(t.Context()); err != nil || len(list) != 1 {
+	if list, err := GetEvents.From(t.Context(), c); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var got []uint64
@@ -282,13 +282,13 @@ func TestFollow(t *testing.T) {
 func TestClientErrors(t *testing.T) {
 	dir := t.TempDir()
 	c := NewClient(filepath.Join(dir, "none"))
-	_, err := c.Status(t.Context())
+	_, err := GetStatus.From(t.Context(), c)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "--socket"), "%v", err)
 	l := testutil.Value(net.Listen("unix", filepath.Join(dir, "stale")))(t)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
 	c = NewClient(filepath.Join(dir, "stale"))
-	_, err = c.Status(t.Context())
+	_, err = GetStatus.From(t.Context(), c)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "--socket"), "%v", err)
 }
 

@@ -128,7 +128,7 @@ func asks(t *testing.T, s *Server, c httpd.Certificates) error {
 	client, err := NewTLSClient(s.Addr().String(), c)
 	testutil.Must(t, err)
 	defer client.Close()
-	_, err = client.Disconnect(t.Context(), Disconnect{Host: "h"})
+	_, err = PostDisconnect.To(t.Context(), client, Disconnect{Host: "h"})
 	return err
 }
 
@@ -188,7 +188,7 @@ func TestTLSTrustEnds(t *testing.T) {
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
 	defer client.Close()
-	_, err = client.Status(t.Context())
+	_, err = GetStatus.From(t.Context(), client)
 	a.must(err)
 	text, err := os.ReadFile(other.files("").CA)
 	a.must(err)
@@ -197,7 +197,7 @@ func TestTLSTrustEnds(t *testing.T) {
 		if events++; events > 1 {
 			return errors.New("an event after it")
 		}
-		_, err = client.Status(t.Context()) // on a connection that is then idle
+		_, err = GetStatus.From(t.Context(), client) // on a connection that is then idle
 		a.must(err)
 		a.write("ca.crt", text)
 		a.must(s.Renew())
@@ -206,7 +206,7 @@ func TestTLSTrustEnds(t *testing.T) {
 	})
 	testutil.True(t, events == 1 && errors.Is(err, io.ErrUnexpectedEOF), "%d events, %v", events,
 		err)
-	_, err = client.Status(t.Context())
+	_, err = GetStatus.From(t.Context(), client)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "unknown authority"),
 		"a request: %v", err)
 	r.await(t, "control connection refused: [err x509: ")
@@ -298,7 +298,7 @@ func TestTLSStrangers(t *testing.T) {
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
 	defer client.Close()
-	_, err = client.Disconnect(t.Context(), Disconnect{Host: strings.Repeat("h", 4<<20)})
+	_, err = PostDisconnect.To(t.Context(), client, Disconnect{Host: strings.Repeat("h", 4<<20)})
 	testutil.True(t, err != nil, "4 MiB are accepted")
 	for i := 0; i < 2*httpd.MaxHandshakes; i++ { // waiting in the queue of the kernel
 		a.stranger(s, fmt.Sprintf("127.0.2.%d", i/8+1))
@@ -325,7 +325,7 @@ func TestTLSFamilies(t *testing.T) {
 	client, err := NewTLSClient(at, a.files("client"))
 	a.must(err)
 	defer client.Close()
-	_, err = client.Disconnect(t.Context(), Disconnect{Host: "h"})
+	_, err = PostDisconnect.To(t.Context(), client, Disconnect{Host: "h"})
 	a.must(err)
 	c, err := net.Dial("tcp", at)
 	a.must(err)

@@ -1,14 +1,9 @@
 package control
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
@@ -62,51 +57,10 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		answer(w, nil, err)
 		return
 	}
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
-	w.Header().Set("Content-Type", eventsType)
-	send := func(q observed.TraceQueue) error {
-		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Operate {
-			return errors.New("the client has lost its role")
-		}
-		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		line, err := encodeAnswer(q)
-		if err == nil {
-			_, err = w.Write(line)
-		}
-		if err == nil {
-			err = c.Flush()
-		}
-		return err
-	}
-	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_ = c.Flush() // so that the client knows that it is served
+	to := s.stream(w, r, Operate)
+	_ = to.send() // so that the client knows that it is served
+	send := func(q observed.TraceQueue) error { return to.send(q) }
 	if err := s.src.Trace(r.Context(), q, send); err != nil {
 		panic(http.ErrAbortHandler) // the client sees that the answer is incomplete
 	}
-}
-
-// Trace calls fn with the flight recorder of each queue, or to follow it until ctx ends, fn returns
-// an error, or the target stops, which is io.ErrUnexpectedEOF.
-func (c *Client) Trace(ctx context.Context, q observed.TraceQuery,
-	fn func(observed.TraceQueue) error,
-) error {
-	body, err := c.do(ctx, "GET /v1/trace?"+traceValues(&q).Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = body.Close() }()
-	for d := json.NewDecoder(body); err == nil; {
-		var q observed.TraceQueue
-		if err = d.Decode(&q); err == nil {
-			err = fn(q)
-		}
-	}
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.Is(err, io.EOF):
-		return nil
-	}
-	return err
 }

@@ -1,8 +1,8 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -61,20 +61,14 @@ func (w *Watch) Look() (s Sample, err error) {
 	s.Ports = w.portCounters()
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	for _, ask := range []func() error{
-		func() (err error) { s.Latencies, err = w.client.Latency(ctx); return err },
-		func() (err error) { s.Connections, err = w.client.Connections(ctx); return err },
-		func() (err error) { s.Hosts, err = w.client.Hosts(ctx); return err },
-		func() (err error) { s.Subsystems, err = w.client.Subsystems(ctx); return err },
-		func() (err error) { s.Namespaces, err = w.client.Namespaces(ctx); return err },
-		func() (err error) { s.Reactors, err = w.client.Reactors(ctx); return err },
-	} {
-		err = errors.Join(err, ask())
-		if err != nil {
-			return s, err
-		}
-	}
-	return s, nil
+	c := w.client
+	err = cmp.Or(control.GetLatency.Into(ctx, c, &s.Latencies),
+		control.GetConnections.Into(ctx, c, &s.Connections),
+		control.GetHosts.Into(ctx, c, &s.Hosts),
+		control.GetSubsystems.Into(ctx, c, &s.Subsystems),
+		control.GetNamespaces.Into(ctx, c, &s.Namespaces),
+		control.GetReactors.Into(ctx, c, &s.Reactors))
+	return s, err
 }
 
 func (w *Watch) portCounters() []observed.PortCounter {

@@ -138,12 +138,12 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	if len(ports) == 1 {
 		set.Listener = modelPorts[ports[0]]
 	}
-	testutil.Value(x.control.SetANA(x.ctx, set))(x.T)
+	testutil.Value(control.PostANA.To(x.ctx, x.control, set))(x.T)
 	ended := uint32(0)
 	if state == nvme.ANAStateChange && x.transition != time.Hour {
 		state, ended = nvme.ANAStateInaccessible, group
 		x.Until("the end of a transition", func() bool {
-			list := testutil.Value(x.control.ANA(x.ctx))(x.T)
+			list := testutil.Value(control.GetANA.From(x.ctx, x.control))(x.T)
 			return !slices.ContainsFunc(list, func(a control.ANA) bool {
 				return a.Group == group && a.State == nvme.ANAStateChange.String()
 			})
