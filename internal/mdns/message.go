@@ -76,21 +76,17 @@ func message(list []Service, ttl uint32) (b []byte, n int) {
 }
 
 func encode(list []Service, ttl uint32) ([]byte, error) {
-	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{Response: true, Authoritative: true})
-	b.EnableCompression()
-	if err := b.StartAnswers(); err != nil {
-		return nil, err
-	}
+	m := dnsmessage.Message{Header: dnsmessage.Header{Response: true, Authoritative: true}}
 	for i := range list {
-		if err := list[i].append(&b, ttl); err != nil {
+		if err := list[i].append(&m, ttl); err != nil {
 			return nil, err
 		}
 	}
-	return b.Finish()
+	return m.Pack()
 }
 
 // append adds the records of the service.
-func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
+func (s *Service) append(m *dnsmessage.Message, ttl uint32) error {
 	var names [4]dnsmessage.Name
 	for i, n := range []string{s.serviceName(), s.instanceName(), s.hostName(), serviceTypes} {
 		var err error
@@ -99,31 +95,28 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 		}
 	}
 	service, instance, host, types := names[0], names[1], names[2], names[3]
-	header := func(name dnsmessage.Name, class dnsmessage.Class) dnsmessage.ResourceHeader {
-		return dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET | class, TTL: ttl}
+	add := func(name dnsmessage.Name, class dnsmessage.Class, body dnsmessage.ResourceBody) {
+		m.Answers = append(m.Answers, dnsmessage.Resource{
+			Header: dnsmessage.ResourceHeader{
+				Name: name, Class: dnsmessage.ClassINET | class, TTL: ttl,
+			},
+			Body: body,
+		})
 	}
 	if ttl > 0 { // there may be other services of the type
-		err := b.PTRResource(header(types, 0), dnsmessage.PTRResource{PTR: service})
-		if err != nil {
-			return err
-		}
+		add(types, 0, &dnsmessage.PTRResource{PTR: service})
 	}
-	err := b.PTRResource(header(service, 0), dnsmessage.PTRResource{PTR: instance})
-	if err == nil {
-		err = b.SRVResource(header(instance, cacheFlush),
-			dnsmessage.SRVResource{Port: s.Addr.Port(), Target: host})
-	}
-	if err == nil {
-		err = b.TXTResource(header(instance, cacheFlush), dnsmessage.TXTResource{TXT: s.TXT})
-	}
+	add(service, 0, &dnsmessage.PTRResource{PTR: instance})
+	add(instance, cacheFlush, &dnsmessage.SRVResource{Port: s.Addr.Port(), Target: host})
+	add(instance, cacheFlush, &dnsmessage.TXTResource{TXT: s.TXT})
 	switch ip := s.Addr.Addr(); {
-	case err != nil || ttl == 0: // there may be other services at the address
+	case ttl == 0: // there may be other services at the address
 	case ip.Is4():
-		err = b.AResource(header(host, cacheFlush), dnsmessage.AResource{A: ip.As4()})
+		add(host, cacheFlush, &dnsmessage.AResource{A: ip.As4()})
 	default:
-		err = b.AAAAResource(header(host, cacheFlush), dnsmessage.AAAAResource{AAAA: ip.As16()})
+		add(host, cacheFlush, &dnsmessage.AAAAResource{AAAA: ip.As16()})
 	}
-	return err
+	return nil
 }
 
 // maxQuestions is the number of questions and known answers of a query that are read.

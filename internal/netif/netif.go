@@ -3,15 +3,14 @@
 package netif
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -52,53 +51,31 @@ func (m Machine) Read(rdma ...string) (s State, err error) {
 	return s, nil
 }
 
-// addresses reads the addresses of all interfaces at once (rtnetlink(7)). For a single interface
-// the kernel would list them all as well.
+// addresses reads the addresses of all interfaces at once. For a single interface the kernel would
+// list them all as well.
 func addresses(interfaces []net.Interface) (list []Address, err error) {
-	dump, err := syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC)
-	if err != nil {
+	found, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // by a change, which Watch sees
 		return nil, err
 	}
-	messages, err := syscall.ParseNetlinkMessage(dump)
-	if err != nil {
-		return nil, err
-	}
-	byIndex := map[uint32]*net.Interface{}
+	byIndex := map[int]*net.Interface{}
 	for i := range interfaces {
-		byIndex[uint32(interfaces[i].Index)] = &interfaces[i]
+		byIndex[interfaces[i].Index] = &interfaces[i]
 	}
-	for _, m := range messages {
-		if m.Header.Type != unix.RTM_NEWADDR || len(m.Data) < unix.SizeofIfAddrmsg {
+	for _, a := range found {
+		i := byIndex[a.LinkIndex]
+		if i == nil || a.IPNet == nil { // the interface is new
 			continue
 		}
-		i := byIndex[binary.NativeEndian.Uint32(m.Data[4:])] // ifa_index
-		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
-		if err != nil {
-			return nil, err
+		ip, _ := netip.AddrFromSlice(a.IP)
+		if ip = ip.Unmap(); ip.Is6() && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(i.Name)
 		}
-		if ip := own(attributes); i != nil && ip.IsValid() { // otherwise the interface is new
-			list = append(list, address(ip, i))
+		if ip.IsValid() {
+			list = append(list, Address{ip, i.Name, i.Flags&net.FlagUp != 0})
 		}
 	}
 	return list, nil
-}
-
-// own returns the address of an interface. On a point-to-point link IFA_ADDRESS is the address of
-// the other end, and IFA_LOCAL is the own address.
-func own(attributes []syscall.NetlinkRouteAttr) (ip netip.Addr) {
-	for _, a := range attributes {
-		if t := a.Attr.Type; t == unix.IFA_LOCAL || t == unix.IFA_ADDRESS && !ip.IsValid() {
-			ip, _ = netip.AddrFromSlice(a.Value)
-		}
-	}
-	return ip
-}
-
-func address(ip netip.Addr, i *net.Interface) Address {
-	if ip = ip.Unmap(); ip.Is6() && ip.IsLinkLocalUnicast() {
-		ip = ip.WithZone(i.Name)
-	}
-	return Address{Addr: ip, Interface: i.Name, Up: i.Flags&net.FlagUp != 0}
 }
 
 // rdma lists the network interfaces of the RDMA devices: the interfaces of their GIDs
