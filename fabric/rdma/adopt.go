@@ -241,11 +241,9 @@ func (q *queue) accept() error {
 	if q.ended {
 		return errors.New("the queue ended before the connection was accepted")
 	}
-	var rep cmwire.Rep
-	rep.Set(uint16(q.conn.depth))
 	if err := q.conn.id.Accept(verbs.ConnParam{
-		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7,
-		FlowControl: true,
+		PrivateData:    cmwire.Bytes(cmwire.Rep{CRQSize: uint16(q.conn.depth)}),
+		InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7, FlowControl: true,
 	}); err != nil {
 		err = fmt.Errorf("accept: %w", err)
 		q.g.cfg.Loop.Post(func() { q.fail(err) })

@@ -90,9 +90,7 @@ func (q *queue) disconnect() {
 	if q.accepted {
 		err = q.conn.id.Disconnect()
 	} else {
-		var rej cmwire.Rej
-		rej.Set(cmwire.NoResources)
-		err = q.conn.id.Reject(rej[:])
+		err = q.conn.id.Reject(cmwire.Bytes(cmwire.Rej{Status: cmwire.NoResources}))
 	}
 	err = errors.Join(err, q.qp.ToError())
 	q.cm.Unlock()

@@ -119,15 +119,15 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	if p.InitiatorDepth == 0 {
 		return cmwire.Refusal{Status: cmwire.InvalidIRD, Expected: "at least 1", Received: "0"}
 	}
-	c.info.QID = int(req.QID())
-	if req.QID() != 0 && req.CNTLID() != 0 { // 0: the host is older than the field
-		c.info.CNTLID = req.CNTLID()
+	c.info.QID = int(req.QID)
+	if req.QID != 0 && req.CNTLID != 0 { // 0: the host is older than the field
+		c.info.CNTLID = req.CNTLID
 	}
-	c.depth = int(req.HSQSize()) + 1
-	if c.info.MaxDepth = c.depth; req.QID() == 0 {
+	c.depth = int(req.HSQSize) + 1
+	if c.info.MaxDepth = c.depth; req.QID == 0 {
 		c.info.MaxDepth = next.MaxDepth // of later I/O queues: it becomes CAP.MQES
 	}
-	c.credits = min(int(req.HRQSize()), c.depth)
+	c.credits = min(int(req.HRQSize), c.depth)
 	c.reads = min(int(p.InitiatorDepth), maxReads)
 	return cmwire.Refusal{}
 }
@@ -228,14 +228,12 @@ func (c *conn) bind(q *queue) error {
 
 // reject rejects the request and frees the identifier; its queue pair must have been destroyed.
 func (c *conn) reject(st cmwire.Status) error {
-	var rej cmwire.Rej
-	rej.Set(st)
 	c.mu.Lock()
 	ended := c.ended != nil
 	c.mu.Unlock()
 	var err error
 	if !ended {
-		err = c.id.Reject(rej[:])
+		err = c.id.Reject(cmwire.Bytes(cmwire.Rej{Status: st}))
 	}
 	return errors.Join(err, c.id.Destroy())
 }

@@ -76,8 +76,8 @@ func TestEvictRequested(t *testing.T) {
 		case verbs.EventEstablished:
 			established++
 		case verbs.EventRejected:
-			rej, ok := cmwire.ParseRej(ev.Param.PrivateData)
-			testutil.True(t, ev.ID == waiting[0].id && ok && rej.Status() == cmwire.NoResources,
+			rej, ok := cmwire.Parse[cmwire.Rej](ev.Param.PrivateData)
+			testutil.True(t, ev.ID == waiting[0].id && ok && rej.Status == cmwire.NoResources,
 				"rejected: %x", ev.Param.PrivateData)
 		default:
 			t.Fatalf("event %v", ev.Type)

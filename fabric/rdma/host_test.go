@@ -162,9 +162,9 @@ func (q *hostQueue) request(p hostParam) {
 	q.t.Helper()
 	private := p.private
 	if private == nil {
-		var r cmwire.Req
-		r.Set(p.qid, p.hrqsize, p.hsqsize, p.cntlid)
-		private = r[:]
+		private = cmwire.Bytes(cmwire.Req{
+			QID: p.qid, HRQSize: p.hrqsize, HSQSize: p.hsqsize, CNTLID: p.cntlid,
+		})
 	}
 	testutil.Must(q.t, q.id.Connect(verbs.ConnParam{
 		PrivateData: private, ResponderResources: p.reads,
@@ -178,8 +178,8 @@ func (h *testHost) connect(dst netip.AddrPort, p hostParam) *hostQueue {
 	q := h.dial(dst, p)
 	q.request(p)
 	ev := h.event(verbs.EventEstablished)
-	rep, ok := cmwire.ParseRep(ev.Param.PrivateData)
-	if !ok || rep.RecFmt() != 0 || int(rep.CRQSize()) != int(p.hsqsize)+1 {
+	rep, ok := cmwire.Parse[cmwire.Rep](ev.Param.PrivateData)
+	if !ok || rep.RecFmt != 0 || int(rep.CRQSize) != int(p.hsqsize)+1 {
 		h.t.Fatalf("accept %x", ev.Param.PrivateData)
 	}
 	if ev.Param.InitiatorDepth != 0 { // the READs that the target serves
@@ -205,11 +205,11 @@ func (h *testHost) rejected(dst netip.AddrPort, p hostParam) cmwire.Status {
 	defer q.free()
 	q.request(p)
 	ev := h.event(verbs.EventRejected)
-	rej, ok := cmwire.ParseRej(ev.Param.PrivateData)
+	rej, ok := cmwire.Parse[cmwire.Rej](ev.Param.PrivateData)
 	if !ok {
 		h.t.Fatalf("reject without a record: %x", ev.Param.PrivateData)
 	}
-	return rej.Status()
+	return rej.Status
 }
 
 func (q *hostQueue) free() {

@@ -201,7 +201,7 @@ var allowed = map[string][]string{
 		"backend", "internal/list", "internal/mem", "internal/testing/testutil",
 	},
 	"internal/testing/fabrictest":   {"fabric", "nvme", "internal/list", "internal/mem"},
-	"internal/testing/hosttest":     {"nvme", "nvme/host"},
+	"internal/testing/hosttest":     {"nvme", "nvme/auth", "nvme/host"},
 	"internal/testing/netiftest":    {"internal/netif"},
 	"internal/testing/passthrutest": {"nvme", "internal/sys"},
 	"internal/testing/targettest":   {"nvme"},

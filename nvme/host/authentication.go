@@ -32,7 +32,7 @@ func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 	}
 	h := auth.Host{
 		HostNQN: o.HostNQN, SubNQN: o.SubNQN, Key: o.Key, ControllerKey: o.ControllerKey,
-		Hashes: o.Hashes, Groups: o.Groups, Concatenation: o.concatenation,
+		Hashes: o.Hashes, Groups: o.Groups, Concatenation: o.Concatenation,
 	}
 	run := func(t nvme.FabricsType, data []byte) ([]byte, error) {
 		op := Op{Data: data}
@@ -69,47 +69,6 @@ func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 	if err == nil && m != nil {
 		_, err = run(nvme.FabricsAuthSend, m)
 	}
-	o.generated = h.Generated
+	o.Generated = h.Generated
 	return err
-}
-
-// Concatenate authenticates on an admin queue without TLS, and returns the transport with the
-// generated PSK (secure channel concatenation).
-func Concatenate(ctx context.Context, t TCP, o Options) (TCP, error) {
-	o.concatenation = auth.NewPSK
-	c, err := Dial(ctx, t, o)
-	if err != nil {
-		return t, err
-	}
-	defer c.Close()
-	if c.o.generated == nil {
-		return t, errors.New("the controller requires no authentication")
-	}
-	t.PSK = generated(c.o.generated)
-	return t, nil
-}
-
-// Concatenate authenticates an admin queue of DialQueue, with secure channel concatenation.
-func (o *Options) Concatenate(ctx context.Context, q *Queue) error {
-	on := *o
-	on.concatenation = auth.NewPSK
-	return on.authenticate(func(op *Op) (nvme.CQE, error) { return q.Do(ctx, op) })
-}
-
-// ReplacePSK authenticates again, and returns the transport with a new PSK for later connections to
-// the subsystem.
-func (c *Controller) ReplacePSK(ctx context.Context) (Transport, error) {
-	o := c.o
-	o.concatenation = auth.ReplacePSK
-	err := o.authenticate(func(op *Op) (nvme.CQE, error) { return c.Admin(ctx, op) })
-	t, tcp := c.t.(TCP)
-	if err == nil && !tcp {
-		err = errors.New("only TCP has TLS")
-	}
-	t.PSK = generated(o.generated)
-	return t, err
-}
-
-func generated(p *auth.TLSPSK) func(string, string) (*auth.TLSPSK, error) {
-	return func(string, string) (*auth.TLSPSK, error) { return p, nil }
 }

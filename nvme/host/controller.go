@@ -23,9 +23,10 @@ type Options struct {
 	Key, ControllerKey *auth.Key
 	Hashes             []auth.Hash
 	Groups             []auth.Group
-	// concatenation is requested in authentication, generated is the resulting PSK.
-	concatenation auth.Concatenation
-	generated     *auth.TLSPSK
+	// Concatenation is requested in authentication. Authenticate sets Generated to the resulting
+	// PSK.
+	Concatenation auth.Concatenation
+	Generated     *auth.TLSPSK
 	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
 	// is sent at half of it.
 	KATO time.Duration
@@ -223,6 +224,9 @@ func (c *Controller) Err() error {
 		return nil
 	}
 }
+
+// Options returns the options of the association. Authenticate uses and changes them.
+func (c *Controller) Options() *Options { return &c.o }
 
 // CNTLID returns the controller's identifier.
 func (c *Controller) CNTLID() uint16 { return c.cntlid }

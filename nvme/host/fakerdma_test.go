@@ -116,9 +116,7 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 	f.wg.Add(1) // before the host sees the connection and the test may end
 	if f.reject != cmwire.Accepted {
 		defer f.wg.Done()
-		var rej cmwire.Rej
-		rej.Set(f.reject)
-		_ = ev.ID.Reject(rej[:])
+		_ = ev.ID.Reject(cmwire.Bytes(cmwire.Rej{Status: f.reject}))
 		_ = ev.ID.Destroy()
 		return
 	}
@@ -128,13 +126,11 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 		f.wg.Done()
 		return
 	}
-	q := &fakeRDMAQueue{f: f, id: ev.ID, depth: int(req.HSQSize()) + 1}
+	q := &fakeRDMAQueue{f: f, id: ev.ID, depth: int(req.HSQSize) + 1}
 	ev.ID.SetContext(q)
 	q.must(q.create())
-	var rep cmwire.Rep
-	rep.Set(uint16(q.depth))
 	q.must(ev.ID.Accept(verbs.ConnParam{
-		PrivateData:    rep[:],
+		PrivateData:    cmwire.Bytes(cmwire.Rep{CRQSize: uint16(q.depth)}),
 		InitiatorDepth: ev.Param.InitiatorDepth, RNRRetryCount: 7, RetryCount: 7,
 	}))
 	go func() {

@@ -76,13 +76,13 @@ func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 // connect sends the connect request with the private data and parameters of the Linux host and
 // waits for the reply.
 func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
-	var req cmwire.Req
 	cntlid := p.cntlid
 	if p.qid == 0 {
 		cntlid = 0
 	}
-	req.Set(p.qid, uint16(p.size), uint16(p.size-1), cntlid)
-	private := req[:]
+	private := cmwire.Bytes(cmwire.Req{
+		QID: p.qid, HRQSize: uint16(p.size), HSQSize: uint16(p.size - 1), CNTLID: cntlid,
+	})
 	if r.AlterRequest != nil {
 		private = r.AlterRequest(private)
 	}
@@ -98,8 +98,8 @@ func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 	if err != nil {
 		return fmt.Errorf("connect %s: %w", r.Addr, err)
 	}
-	rep, ok := cmwire.ParseRep(ev.Param.PrivateData)
-	if !ok || rep.RecFmt() != cmwire.RecFmt || int(rep.CRQSize()) < 1 {
+	rep, ok := cmwire.Parse[cmwire.Rep](ev.Param.PrivateData)
+	if !ok || rep.RecFmt != cmwire.RecFmt || rep.CRQSize < 1 {
 		return fmt.Errorf("%w: accepted with private data % x", ErrRefused, ev.Param.PrivateData)
 	}
 	return nil
@@ -161,8 +161,9 @@ func (l *rdmaLink) expect(ctx context.Context, want verbs.EventType) (verbs.Even
 		if ev.Type == want {
 			return ev, nil
 		}
-		if rej, ok := cmwire.ParseRej(ev.Param.PrivateData); ev.Type == verbs.EventRejected && ok {
-			return ev, &RejectError{Status: rej.Status()}
+		rej, ok := cmwire.Parse[cmwire.Rej](ev.Param.PrivateData)
+		if ev.Type == verbs.EventRejected && ok {
+			return ev, &RejectError{rej.Status}
 		}
 		return ev, fmt.Errorf("%w: %s (status %d) instead of %s", ErrRefused, ev.Type, ev.Status,
 			want)

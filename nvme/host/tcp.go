@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -63,46 +64,32 @@ func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
 }
 
 // dialTCP returns a connected non-blocking socket.
-func dialTCP(ctx context.Context, t TCP) (int, error) {
-	family := unix.AF_INET6
-	if t.Addr.Addr().Is4() {
-		family = unix.AF_INET
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("socket: %w", err)
-	}
-	err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	if err == nil && t.CongestionControl != "" {
-		err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, t.CongestionControl)
-	}
-	if err == nil && t.Source.IsValid() {
-		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(t.Source, 0)))
-	}
-	if err == nil {
-		err = unix.Connect(fd, sockaddr(t.Addr))
-	}
-	if errors.Is(err, unix.EINPROGRESS) {
-		if err = pollFD(ctx, fd, unix.POLLOUT); err == nil {
-			var v int
-			if v, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil &&
-				v != 0 {
-				err = syscall.Errno(v)
-			}
+func dialTCP(ctx context.Context, t TCP) (fd int, err error) {
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if t.CongestionControl == "" {
+			return nil
 		}
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION,
+				t.CongestionControl)
+		}), err)
+	}}
+	if t.Source.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.Source, 0))
 	}
+	c, err := d.DialContext(ctx, "tcp", t.Addr.String())
 	if err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("connect %s: %w", t.Addr, err)
+		return -1, err
 	}
-	return fd, nil
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	defer func() { _ = c.Close() }()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return -1, err
 	}
-	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	failed := raw.Control(func(from uintptr) {
+		fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	return fd, errors.Join(failed, err)
 }
 
 // pollFD waits until fd has one of the events or ctx is done.

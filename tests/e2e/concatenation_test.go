@@ -25,7 +25,7 @@ func TestConcatenation(t *testing.T) {
 	o.HostNQN, o.Key = hostNQN, key
 	plain := h.transport(variants[0]).(host.TCP)
 
-	secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
+	secure := testutil.Value(hosttest.Concatenate(ctx, plain, o))(h.T)
 	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
 	defer c.Close()
 	q := testutil.Value(c.OpenQueue(ctx, 1, 9))(h.T)
@@ -44,8 +44,8 @@ func TestConcatenation(t *testing.T) {
 	testutil.Equal(t, n, 2, "queues are secure: %+v", list)
 	testutil.True(t, bytes.Equal(b[:512], b[512:]), "other data comes back")
 
-	replaced := testutil.Value(c.ReplacePSK(ctx))(h.T)
-	other := testutil.Value(c.ReplacePSK(ctx))(h.T)
+	replaced := testutil.Value(hosttest.ReplacePSK(ctx, c, secure))(h.T)
+	other := testutil.Value(hosttest.ReplacePSK(ctx, c, secure))(h.T)
 	o.Key = nil // TLS proves the identity of the host
 	second := testutil.Value(host.Connect(ctx, other, o))(h.T)
 	refused := func(t host.Transport) func() bool {
@@ -57,11 +57,11 @@ func TestConcatenation(t *testing.T) {
 			return errors.Is(err, host.ErrRefused)
 		}
 	}
-	wrong := testutil.Value(other.(host.TCP).PSK("", ""))(h.T)
+	wrong := testutil.Value(other.PSK("", ""))(h.T)
 	wrong = &auth.TLSPSK{
 		Identity: wrong.Identity, Hash: wrong.Hash, Secret: make([]byte, len(wrong.Secret)),
 	}
-	forged := other.(host.TCP)
+	forged := other
 	forged.PSK = func(string, string) (*auth.TLSPSK, error) { return wrong, nil }
 	testutil.True(t, refused(forged)(), "a wrong PSK counts")
 	h.Until("the log says that it is wrong", func() bool {
@@ -107,7 +107,7 @@ func TestConcatenationRequired(t *testing.T) {
 	_, err := host.Connect(ctx, plain, o)
 	r, is := errors.AsType[auth.Refused](err)
 	testutil.True(t, is && r.Reason == auth.ConcatenationMismatch, "without concatenation: %v", err)
-	secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
+	secure := testutil.Value(hosttest.Concatenate(ctx, plain, o))(h.T)
 	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
 	defer c.Close()
 	h.Ping(c)
@@ -122,7 +122,9 @@ func TestConcatenationRequired(t *testing.T) {
 	const required = nvme.ConnectATR | nvme.ConnectASCR
 	testutil.True(t, nvme.ConnectResult(cqe.DW0())&required == required, "AUTHREQ is %#x",
 		cqe.DW0())
-	h.Must(o.Concatenate(ctx, wire))
+	concatenating := o
+	concatenating.Concatenation = auth.NewPSK
+	h.Must(wire.Authenticate(ctx, &concatenating))
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminIdentify)
 	cqe, err = wire.Do(ctx, &op)
@@ -150,7 +152,7 @@ func TestConcatenationKeyRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
-			secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
+			secure := testutil.Value(hosttest.Concatenate(ctx, plain, o))(h.T)
 			c, err := host.Connect(ctx, secure, o) // keeps the PSK
 			h.Must(err)
 			defer c.Close()

@@ -8,45 +8,33 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// The sizes of include/linux/nvme-rdma.h.
-var (
-	_ [32]byte = [len(Req{})]byte{}
-	_ [32]byte = [len(Rep{})]byte{}
-	_ [4]byte  = [len(Rej{})]byte{}
-)
-
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
 	b := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 	return b
 }
 
+// TestGolden: the bytes of records, which have the sizes of include/linux/nvme-rdma.h.
 func TestGolden(t *testing.T) {
-	var (
-		req Req
-		rep Rep
-		rej Rej
-	)
 	tests := []struct {
-		name  string
-		build func() []byte
-		want  string
+		name string
+		got  []byte
+		want string
 	}{
 		{
-			"request, admin queue of Linux", func() []byte { req.Set(0, 32, 31, 0); return req[:] },
+			"request, admin queue of Linux", Bytes(Req{HRQSize: 32, HSQSize: 31}),
 			"0000 0000 2000 1f00 0000" + strings.Repeat("00", 22),
 		},
 		{
 			"request, I/O queue",
-			func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
+			Bytes(Req{0, 0x0102, 0x0304, 0x0506, 0x0708, [22]byte{}}),
 			"0000 0201 0403 0605 0807" + strings.Repeat("00", 22),
 		},
-		{"accept", func() []byte { rep.Set(0x0180); return rep[:] }, "0000 8001" +
-			strings.Repeat("00", 28)},
-		{"reject", func() []byte { rej.Set(InvalidCNTLID); return rej[:] }, "0000 0900"},
+		{"accept", Bytes(Rep{CRQSize: 0x0180}), "0000 8001" + strings.Repeat("00", 28)},
+		{"reject", Bytes(Rej{Status: InvalidCNTLID}), "0000 0900"},
 	}
 	for _, tt := range tests {
-		if got := hex.EncodeToString(tt.build()); got != hex.EncodeToString(unhex(t, tt.want)) {
+		if got := hex.EncodeToString(tt.got); got != hex.EncodeToString(unhex(t, tt.want)) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -55,8 +43,8 @@ func TestGolden(t *testing.T) {
 func TestParseReq(t *testing.T) {
 	full := unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
 	r, ok := ParseReq(append(full, make([]byte, 24)...)) // padded, as RoCE does
-	testutil.True(t, ok && r.RecFmt() == 0 && r.QID() == 2 && r.HRQSize() == 128 &&
-		r.HSQSize() == 127 && r.CNTLID() == 5, "%x: %v", r, ok)
+	testutil.True(t, ok && r.RecFmt == 0 && r.QID == 2 && r.HRQSize == 128 &&
+		r.HSQSize == 127 && r.CNTLID == 5, "%x: %v", r, ok)
 	for _, n := range []int{0, 1, 8, 31} {
 		if _, ok := ParseReq(full[:n]); ok {
 			t.Errorf("%d bytes were taken", n)
@@ -67,23 +55,25 @@ func TestParseReq(t *testing.T) {
 }
 
 func TestParseAnswers(t *testing.T) {
-	r, ok := ParseRep(unhex(t, "0000 2000"+strings.Repeat("00", 192)))
-	testutil.True(t, ok && r.CRQSize() == 32 && r.RecFmt() == 0, "accept: %x %v", r, ok)
-	_, ok = ParseRep(make([]byte, 31))
+	r, ok := Parse[Rep](unhex(t, "0000 2000"+strings.Repeat("00", 192)))
+	testutil.True(t, ok && r.CRQSize == 32 && r.RecFmt == 0, "accept: %x %v", r, ok)
+	_, ok = Parse[Rep](make([]byte, 31))
 	testutil.True(t, !ok, "a short accept was taken")
-	if r, ok := ParseRej(unhex(t, "0000 0600 ffff")); !ok || r.Status() != NoResources ||
-		r.RecFmt() != 0 {
+	if r, ok := Parse[Rej](unhex(t, "0000 0600 ffff")); !ok || r.Status != NoResources ||
+		r.RecFmt != 0 {
 		t.Errorf("reject: %x %v", r, ok)
 	}
-	_, ok = ParseRej(make([]byte, 3))
+	_, ok = Parse[Rej](make([]byte, 3))
 	testutil.True(t, !ok, "a short reject was taken")
 }
 
 func TestCheck(t *testing.T) {
 	limits := Limits{MaxQID: 64, MaxAdminDepth: 32, MaxDepth: 128, MaxCNTLID: 0xFFEF}
-	make := func(qid, hrq, hsq, cntlid uint16) (r Req) { r.Set(qid, hrq, hsq, cntlid); return r }
+	make := func(qid, hrq, hsq, cntlid uint16) Req {
+		return Req{QID: qid, HRQSize: hrq, HSQSize: hsq, CNTLID: cntlid}
+	}
 	format1 := make(1, 128, 127, 1)
-	format1[0] = 1
+	format1.RecFmt = 1
 	tests := []struct {
 		name string
 		req  Req
@@ -127,26 +117,22 @@ func TestStatusString(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 56))
-	var r Req
-	r.Set(1, 128, 127, 5)
-	f.Add(r[:])
+	f.Add(Bytes(Req{QID: 1, HRQSize: 128, HSQSize: 127, CNTLID: 5}))
 	limits := Limits{MaxQID: 64, MaxAdminDepth: 32, MaxDepth: 128, MaxCNTLID: 0xFFEF}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, ok := ParseReq(b); ok {
 			if r.Check(&limits).Status == Accepted {
-				var again Req
-				again.Set(r.QID(), r.HRQSize(), r.HSQSize(), r.CNTLID())
-				testutil.MustEqual(t, [10]byte(again[:10]), [10]byte(r[:10]),
-					"%x reads back as %x", r, again)
-				testutil.MustTrue(t, int(r.HSQSize())+1 <= 128 && r.HSQSize() != 0 &&
-					r.HRQSize() != 0 && r.QID() <= 64, "%x was accepted", r)
+				again := Bytes(r)
+				testutil.MustEqual(t, [10]byte(again), [10]byte(b), "%x reads back as %x", b, again)
+				testutil.MustTrue(t, int(r.HSQSize)+1 <= 128 && r.HSQSize != 0 &&
+					r.HRQSize != 0 && r.QID <= 64, "%x was accepted", r)
 			}
 		} else if len(b) >= ReqSize && [ReqSize]byte(b[:ReqSize]) != [ReqSize]byte{} {
 			t.Fatalf("%x was refused", b)
 		}
-		_, ok := ParseRep(b)
+		_, ok := Parse[Rep](b)
 		testutil.MustTrue(t, ok == (len(b) >= RepSize), "accept")
-		_, ok = ParseRej(b)
+		_, ok = Parse[Rej](b)
 		testutil.MustTrue(t, ok == (len(b) >= RejSize), "reject")
 	})
 }

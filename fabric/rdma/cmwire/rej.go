@@ -1,34 +1,16 @@
 package cmwire
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "fmt"
 
 // RejSize is the size of the private data of a reject in bytes, as exchanged by Linux hosts and
 // targets (include/linux/nvme-rdma.h, struct nvme_rdma_cm_rej).
 const RejSize = 4
 
 // Rej is the private data of a reject, controller to host (RDMA section 3.1.4, figure 7).
-type Rej [RejSize]byte
-
-// ParseRej copies a record out of the private data of a reject. ok is false if that is too short:
-// then the fabric, not the target, has refused.
-func ParseRej(b []byte) (r Rej, ok bool) {
-	ok = copy(r[:], b) == RejSize
-	return r, ok
+type Rej struct {
+	RecFmt uint16
+	Status Status
 }
-
-func (r *Rej) Set(s Status) {
-	binary.LittleEndian.PutUint16(r[0:], RecFmt)
-	binary.LittleEndian.PutUint16(r[2:], uint16(s))
-}
-
-// RecFmt is the record format.
-func (r *Rej) RecFmt() uint16 { return binary.LittleEndian.Uint16(r[0:]) }
-
-// Status is the reason for the refusal.
-func (r *Rej) Status() Status { return Status(binary.LittleEndian.Uint16(r[2:])) }
 
 // Status is STS of a reject (RDMA section 3.5.1, figure 11). Its zero value is Accepted, which is
 // never sent.

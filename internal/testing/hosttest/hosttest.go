@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -349,4 +350,33 @@ func discoveryEntries(ctx context.Context, c *host.Controller, n uint64) (
 		}
 	}
 	return entries, nil
+}
+
+// Concatenate authenticates on an admin queue without TLS, and returns the transport with the
+// generated PSK (secure channel concatenation).
+func Concatenate(ctx context.Context, t host.TCP, o host.Options) (host.TCP, error) {
+	o.Concatenation = auth.NewPSK
+	c, err := host.Dial(ctx, t, o)
+	if err != nil {
+		return t, err
+	}
+	defer c.Close()
+	if c.Options().Generated == nil {
+		return t, errors.New("the controller requires no authentication")
+	}
+	return withPSK(t, c.Options().Generated), nil
+}
+
+// ReplacePSK authenticates again, and returns the transport with a new PSK for later connections to
+// the subsystem.
+func ReplacePSK(ctx context.Context, c *host.Controller, t host.TCP) (host.TCP, error) {
+	o := c.Options()
+	o.Concatenation = auth.ReplacePSK
+	err := c.Authenticate(ctx)
+	return withPSK(t, o.Generated), err
+}
+
+func withPSK(t host.TCP, p *auth.TLSPSK) host.TCP {
+	t.PSK = func(string, string) (*auth.TLSPSK, error) { return p, nil }
+	return t
 }
