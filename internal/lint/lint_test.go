@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"nvme/auth": {},
 	"nvme/target": {
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/association",
-		"nvme/target/authn", "nvme/target/compound",
+		"nvme/target/authn", "nvme/target/compound", "nvme/target/dispatch",
 		"nvme/target/discovery", "nvme/target/observe", "nvme/target/qos",
 		"nvme/target/reservation", "fabric", "backend", "backend/marks", "internal/list",
 		"internal/mem",
@@ -66,6 +66,10 @@ var allowed = map[string][]string{
 		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme",
 	},
 	"nvme/target/discovery": {"fabric", "nvme"},
+	"nvme/target/dispatch": {
+		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme/target/compound",
+		"nvme/target/reservation",
+	},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/observed", "internal/subnet",
 		"nvme",

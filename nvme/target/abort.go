@@ -92,7 +92,7 @@ func (s *session) abort(cid uint16) bool {
 	default:
 		c.ch.Cancel(&c.io)
 	}
-	h.process() // a canceled IO may be back already
+	h.dispatch.Process() // a canceled IO may be back already
 	done := c.req == nil && r.CQE.Status() == nvme.AbortRequested
 	h.run()
 	return done

@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // barrierTest has a host b with queues on all three reactors, of which two have a channel, and a
 // host a. The tests look at the writes of b to block 8.
 type barrierTest struct {
 	*harness
+	readable
 	dev     *backendtest.Faulty
 	ns      *namespace
 	a, b    *host
@@ -25,10 +27,34 @@ type barrierTest struct {
 	all     []*fabrictest.Command
 	user    *barrierUser
 	lost    map[*fabrictest.Command]bool // their queue ends
-	done    bool                         // the barrier has drained
+	done    func() bool                  // the barrier has drained
 	end     func()                       // ends it
 	undo    func()                       // has the IO go on that was there before
 }
+
+// readable is a device that has memory for zero-copy reads when a test asks for it.
+type readable struct {
+	backend.Device
+	inPlace bool
+}
+
+func (d *readable) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	c, err := d.Device.OpenChannel(r)
+	return readableChannel{c, d}, err
+}
+
+type readableChannel struct {
+	backend.Channel
+	d *readable
+}
+
+func (c readableChannel) StartZeroCopyRead(segs []mem.Segment, _, _ int64) ([]mem.Segment, bool) {
+	return segs, c.d.inPlace
+}
+
+func (readableChannel) EndZeroCopyRead([]mem.Segment, int64, int64) {}
+
+func (readableChannel) WriterWaits() bool { return false }
 
 // barrierUser is one that needs a barrier.
 type barrierUser struct {
@@ -40,7 +66,10 @@ type barrierUser struct {
 
 func newBarrierTest(t *testing.T) *barrierTest {
 	sub, dev := hangingSubsystem(t)
-	p := &barrierTest{harness: newHarness(t, 3, sub), dev: dev, end: func() {}, undo: func() {}}
+	p := &barrierTest{readable: readable{Device: dev}, dev: dev, end: func() {}, undo: func() {}}
+	p.done = func() bool { return false }
+	sub.Namespaces[0].Device = &p.readable
+	p.harness = newHarness(t, 3, sub)
 	p.ns, _ = p.target.namespace(testSub, 1)
 	p.a, p.b = p.numbered(0, 1), p.numbered(1, 3)
 	p.ok(p.a.io[0], register(1))
@@ -49,8 +78,8 @@ func newBarrierTest(t *testing.T) *barrierTest {
 		p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	}
 	dev.Fail(func(io *backend.IO) error {
-		if changesBlocks(io) && io.Off == 8*512 {
-			p.reached = append(p.reached, ownerSession(io))
+		if dispatch.ChangesBlocks(io) && io.Off == 8*512 {
+			p.reached = append(p.reached, queueOf(io))
 		}
 		return nil
 	})
@@ -69,31 +98,35 @@ func (p *barrierTest) hold(c *fabrictest.Command) {
 	p.t.Helper()
 	held := p.dev.Held()
 	p.dev.Hold(func(io *backend.IO) bool {
-		return changesBlocks(io) && io.Off == 8*512 && p.dev.Held() == held
+		return dispatch.ChangesBlocks(io) && io.Off == 8*512 && p.dev.Held() == held
 	})
 	p.all = append(p.all, p.send(p.b.io[0], c))
 	p.until("the device has the IO", func() bool { return p.dev.Held() == held+1 })
 }
 
 // lock locks block 8.
-func (p *barrierTest) lock(onHeld func()) *rangeLock {
-	l := &rangeLock{h: p.raw[0], ns: p.ns, owner: new(compound.Compound), off: 8 * 512, len: 512}
-	l.onHeld = onHeld
-	p.ns.locks.push(l, subnet.Owner{})
-	p.ns.setLock(l)
-	return l
+func (p *barrierTest) lock() (l *dispatch.Lock, held func() bool) {
+	is := false
+	l = &dispatch.Lock{
+		Namespace: &p.ns.Namespace, Owner: new(compound.Compound), Post: p.raw[0].post,
+		Blocks: backend.Range{Off: 8 * 512, End: 9 * 512}, OnHeld: func() { is = true },
+	}
+	l.Acquire()
+	return l, func() bool { return is }
 }
 
 // quiesce begins to quiesce the namespace, before the barrier ends. p.end then also waits until the
 // namespace is quiet, and ends the quiesce.
-func (p *barrierTest) quiesce(done *bool) {
-	p.ns.startQuiesce(quiesceIO, func() { *done = true })
+func (p *barrierTest) quiesce() (done func() bool) {
+	quiet := p.ns.Quiesce(dispatch.QuiesceIO)
+	done = func() bool { return closed(quiet) }
 	end := p.end
 	p.end = func() {
 		end()
-		p.until("it is quiet", func() bool { return *done })
-		p.ns.startQuiesce(quiesceNothing, func() {})
+		p.until("it is quiet", done)
+		p.ns.Quiesce(dispatch.QuiesceNothing)
 	}
+	return done
 }
 
 // stick has the device hold a write of the queue of b on reactor 2. It becomes late when that queue
@@ -113,24 +146,24 @@ func (p *barrierTest) preempt(action nvme.ReservationAction) {
 		if st := c.CQE.Status(); !st.OK() {
 			p.t.Error(st)
 		}
-		p.done = true
 	}
-	p.done = c.Done
+	p.done = func() bool { return c.Done }
 }
 
 var barrierUsers = []barrierUser{
 	{
 		name: "quiesce", waits: []string{"device", "orphan", "compound", "zero copy"},
 		start: func(p *barrierTest) {
-			p.quiesce(&p.done)
+			p.done = p.quiesce()
 		},
 	},
 	{
 		name: "lock", waits: []string{"device", "compound"},
 		start: func(p *barrierTest) {
-			l := p.lock(func() { p.done = true })
+			l, held := p.lock()
+			p.done = held
 			p.end = func() {
-				p.until("the lock is held", func() bool { return p.done })
+				p.until("the lock is held", held)
 				l.Release()
 			}
 		},
@@ -169,7 +202,8 @@ var barrierIOs = []struct {
 	}},
 	{"held", func(p *barrierTest) {
 		if p.user.name == "late write" {
-			p.undo = p.lock(func() {}).Release
+			l, _ := p.lock()
+			p.undo = l.Release
 		} else {
 			p.stick()
 			p.b.io[1].HangUp()
@@ -190,12 +224,12 @@ var barrierIOs = []struct {
 		p.undo = p.dev.Release
 	}},
 	{"zero copy", func(p *barrierTest) {
-		ch := p.raw[1].channels[0]
-		ch.zeroCopies++
-		p.undo = func() {
-			ch.zeroCopies--
-			ch.settle()
-		}
+		ch, io := p.raw[1].channels[0], &backend.IO{Op: backend.OpRead, Len: 512}
+		p.inPlace = true
+		_, ok := ch.StartZeroCopy(io, nil)
+		testutil.MustTrue(p.t, ok, "no zero copy")
+		p.inPlace = false
+		p.undo = func() { ch.EndZeroCopy(io, nil) }
 	}},
 }
 
@@ -207,13 +241,14 @@ var barrierEvents = []struct {
 	{"nothing", func(*barrierTest) {}},
 	{"second barrier", func(p *barrierTest) {
 		if p.user.name != "quiesce" {
-			p.quiesce(new(bool))
+			p.quiesce()
 			return
 		}
-		end, l := p.end, p.lock(func() {})
+		end := p.end
+		l, held := p.lock()
 		p.end = func() {
 			end()
-			p.until("the lock is held", func() bool { return l.held })
+			p.until("the lock is held", held)
 			l.Release()
 		}
 	}},
@@ -221,7 +256,7 @@ var barrierEvents = []struct {
 		p.write(2)
 		p.until("the channel is open", func() bool {
 			ch := p.raw[0].channel(p.ns) // none is made while orphans are out
-			return ch == nil || ch.state == channelOpen || ch.quiesce == quiesceIO
+			return ch == nil || ch.State().Open || quiesced(ch)
 		})
 	}},
 	{"removed", func(p *barrierTest) {
@@ -255,7 +290,7 @@ func TestBarriers(t *testing.T) {
 					event.happen(p)
 					p.w.Settle()
 					waits := slices.Contains(user.waits, io.name) || user.name == "late write"
-					testutil.True(t, !p.done || !waits, "it does not wait for the IO")
+					testutil.True(t, !p.done() || !waits, "it does not wait for the IO")
 					if event.name != "removed" {
 						p.write(0) // arrives
 					}
@@ -281,17 +316,18 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
+// quiesced reports whether new IOs of a channel wait.
+func quiesced(ch *channel) bool { return ch.State().Quiesce == dispatch.QuiesceIO }
+
 // nothingLeft checks that barriers leave no state on the reactors.
 func (p *barrierTest) nothingLeft() {
 	p.t.Helper()
 	for i, h := range p.raw {
 		ch := h.channel(p.ns)
-		if ch != nil && (ch.lock != nil || ch.awaited != nil ||
-			!ch.unseen.Empty() || ch.fences != nil || ch.round != nil || ch.waiting > 0 ||
-			len(ch.avoids)+len(ch.aborting)+ch.orphans+ch.inflight > 0) {
-			p.t.Errorf("reactor %d: %+v", i, ch)
+		if ch != nil && ch.State().Busy != (dispatch.State{}).Busy {
+			p.t.Errorf("reactor %d: %+v", i, ch.State())
 		}
-		if h.walking || !h.walks[ownWalk].Empty() || !h.walks[fenceWalk].Empty() {
+		if h.dispatch.Checks || !h.walks[ownWalk].Empty() || !h.walks[fenceWalk].Empty() {
 			p.t.Errorf("reactor %d has a walk", i)
 		}
 	}
@@ -304,11 +340,11 @@ func TestLockOfGivenUp(t *testing.T) {
 	} {
 		p := newBarrierTest(t)
 		p.hold(c)
-		l := p.lock(func() { p.done = true })
+		l, held := p.lock()
 		p.w.Settle()
-		testutil.True(t, !p.done, "the lock does not wait for the IO")
+		testutil.True(t, !held(), "the lock does not wait for the IO")
 		p.w.Advance(50 * time.Second) // discards have more time
-		testutil.True(t, p.done, "the lock waits for what was given up")
+		testutil.True(t, held(), "the lock waits for what was given up")
 		p.dev.Release()
 		l.Release()
 		p.w.Settle()
@@ -327,7 +363,7 @@ func TestFenceOfManyIOs(t *testing.T) {
 	}
 	p.until("the device has them", func() bool { return p.dev.Held() == len(p.all) })
 	p.preempt(nvme.ReservationPreempt)
-	n := len(p.raw[1].channels[0].awaited)
+	n := p.raw[1].channels[0].State().Busy.Awaited
 	testutil.True(t, n == len(p.all), "it waits for %d IOs of %d", n, len(p.all))
 	p.dev.Release()
 	p.end()

@@ -182,7 +182,7 @@ func TestNoAllocations(t *testing.T) {
 			testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }), 0,
 				"%s: opcode %#x beside marked blocks: allocations", name, op)
 		}
-		b.h.channels[0].access = (&reservation.State{
+		b.h.channels[0].Access = (&reservation.State{
 			Type: nvme.ExclusiveAccessRegistrantsOnly,
 			Registrants: []reservation.Registrant{
 				{Host: reservation.Host{HostID: testHostID, NQN: testHost}},

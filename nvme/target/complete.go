@@ -1,7 +1,6 @@
 package target
 
 import (
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -88,9 +87,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 
 // deliver publishes the counters of zero-copy reads and passes completed commands to their queues.
 func (h *Handler) deliver() {
-	for ch := h.counted.Pop(); ch != nil; ch = h.counted.Pop() {
-		ch.stats.publish()
-	}
+	h.dispatch.Publish()
 	var now int64
 	for s := h.completed.Pop(); s != nil; s = h.completed.Pop() {
 		if h.worked { // maybe since the last Complete
@@ -112,8 +109,7 @@ func (h *Handler) deliver() {
 // WriterWaits implements fabric.Handler.
 func (h *Handler) WriterWaits(req *fabric.Request) bool {
 	c := req.Command.(*cmd)
-	ch := c.zeroCopy
-	return ch.quiesce != quiesceNothing || c.io.Op == backend.OpRead && ch.reader.WriterWaits()
+	return c.zeroCopy.WriterWaits(&c.io)
 }
 
 // EndZeroCopy implements fabric.Handler: memory that was attached to a request goes back, unless
@@ -122,12 +118,5 @@ func (h *Handler) EndZeroCopy(req *fabric.Request) {
 	c := req.Command.(*cmd)
 	ch := c.zeroCopy
 	c.zeroCopy = nil
-	ch.zeroCopies--
-	switch {
-	case c.io.Op == backend.OpRead:
-		ch.reader.EndZeroCopyRead(req.Segs, c.io.Off, c.io.Len)
-	case c.io.Flags&backend.ZeroCopy != 0:
-		ch.writer.AbortZeroCopyWrite(req.Segs)
-	}
-	ch.settle()
+	ch.EndZeroCopy(&c.io, req.Segs)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // Commands that take several IOs are checked here. Package compound carries them out.
@@ -36,7 +37,7 @@ func (h *Handler) resumePostponed(p *compound.Postponed) {
 }
 
 // Over implements compound.Command.
-func (c *cmd) Over() bool { return c.s.isOver() }
+func (c *cmd) Over() bool { return c.s.queue.Over }
 
 // Takes implements compound.Command.
 func (c *cmd) Takes(n int64, mayWait bool) bool {
@@ -59,7 +60,7 @@ func (c *cmd) Failed(err error) { c.io.Err = err }
 func (c *cmd) Done(result uint64, st nvme.Status) {
 	h := c.s.h
 	c.compound = nil
-	if c.ch != nil && c.ch.state == channelClosed {
+	if c.ch != nil && c.ch.Closed() {
 		h.stopTimeoutsIfIdle() // nothing else does
 	}
 	h.finishAs(c, result, st)
@@ -69,17 +70,6 @@ func (c *cmd) Done(result uint64, st nvme.Status) {
 func (c *cmd) GivenUp() {
 	c.compound = nil
 	c.s.h.finish(c, 0, notReady)
-}
-
-// Submit implements compound.Channel.
-func (ch *channel) Submit(io *backend.IO) nvme.Status {
-	if ch.ns.geo.Load().unready {
-		return notReady
-	}
-	if !ch.h.submit(ch, io) {
-		return invalidNamespace
-	}
-	return nvme.Success
 }
 
 // read begins a command that reads into memory of the target.
@@ -137,9 +127,9 @@ func (h *Handler) compareAndWrite(a, b *cmd) {
 	b.compound = m
 	v := a.reads(compound.CompareAndWrite)
 	v.Second, v.Overwrite, v.Flags = b, b.req.Segs, b.io.Flags
-	v.Lock = &rangeLock{
-		h: h, ns: a.ch.ns, owner: m, host: a.s.host.payer.key, off: a.io.Off, len: a.io.Len,
-		onHeld: v.GoOn,
+	v.Lock = &dispatch.Lock{
+		Namespace: &a.ch.ns.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
+		Blocks: backend.Range{Off: a.io.Off, End: a.io.Off + a.io.Len}, OnHeld: v.GoOn,
 	}
 	h.read(a, v)
 }
@@ -223,14 +213,11 @@ func (f *flush) Step(i int) (compound.Channel, nvme.Status) {
 	}
 	switch {
 	case st == reservationConflict:
-		return nil, nvme.AbortedPreempt // it was allowed before, see fence.go
+		return nil, nvme.AbortedPreempt // it was allowed before, see package dispatch
 	case !flushes:
 		return nil, st
 	}
-	ch := h.channel(ns)
-	if ch == nil {
-		ch = h.openChannel(ns)
-	}
+	ch := h.channelTo(ns)
 	if ch == nil {
 		return nil, nvme.Success // it was removed
 	}

@@ -134,6 +134,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 		}
 	}
 	s.ctrl, s.table = c, &adminOps
+	s.queue.Host, s.queue.Admin = c.identity, true
 	if c.proof.Authenticates {
 		s.requireAuthentication()
 	}
@@ -194,6 +195,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 	}
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
+	s.queue.Host, s.queue.Admin = c.identity, false
 	// A host need not authenticate if it had no key when the controller was created.
 	if c.proof.Authenticates &&
 		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {

@@ -87,7 +87,7 @@ func executeCopy(h *Handler, c *cmd) {
 
 // copySource finds and checks a source range.
 func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
-	h, ch, sqe := c.s.h, c.ch, &c.req.SQE
+	ch, sqe := c.ch, &c.req.SQE
 	if sqe.Copy().Format() == nvme.CopyNamespaces {
 		if r.FastOnly() {
 			return compound.Extent{}, copyNotFast
@@ -96,16 +96,14 @@ func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 		if ns == nil {
 			return compound.Extent{}, noNamespace(r.SNSID())
 		}
-		if ch = h.channel(ns); ch == nil {
-			if ch = h.openChannel(ns); ch == nil {
-				return compound.Extent{}, inactiveNamespace // it is being removed
-			}
+		if ch = c.s.h.channelTo(ns); ch == nil {
+			return compound.Extent{}, inactiveNamespace // it is being removed
 		}
 	}
 	if st := c.s.port.ana.Load().Of(ch.ns.anaGroup()).Status(); !st.OK() {
 		return compound.Extent{}, st
 	}
-	if a := ch.access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
+	if a := ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
 		return compound.Extent{}, reservationConflict
 	}
 	g, n := ch.ns.geo.Load(), uint64(r.Blocks())

@@ -72,7 +72,7 @@ func (l *delayList) remove(c *cmd) {
 // finishLater completes a command with notReady, after a delay unless its queue has ended.
 func (h *Handler) finishLater(c *cmd) {
 	c.since = 0
-	if c.s.isOver() {
+	if c.s.queue.Over {
 		h.finish(c, 0, notReady)
 		return
 	}

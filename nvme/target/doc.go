@@ -12,10 +12,10 @@
 //	zerocopy.go  memory of the namespace is attached to the request, if the namespace is memory
 //	             (the transport moves the host's data in)
 //	execute.go   Execute completes the command at once or queues its backend.IO on a channel
-//	channel.go   the channel submits a batch to the device; Poll takes back completed IOs
+//	dispatch     (a package) the channel submits a batch to the device; Poll takes back completed
+//	             IOs
 //	status.go    the outcome becomes an NVMe status
 //	complete.go  the completion entry is filled and passed to Queue.Complete, in batches
-//	stats.go     the counters are published, once per batch
 //
 // The state of a command (cmd) is allocated with its session and hangs on its request
 // (Request.Command); it belongs to the session's reactor. State that several reactors read on the
@@ -27,7 +27,7 @@
 //
 // While hosts are connected, a subsystem and a namespace change by getting another immutable value
 // (update.go). For another device, commands wait on every reactor until no channel uses the old one
-// (quiesce.go).
+// (package dispatch).
 //
 // Log pages, features and Identify data structures are rows of tables (admin.go).
 //

@@ -43,10 +43,7 @@ func executeRead(h *Handler, c *cmd) {
 		executeIO(h, c)
 		return
 	}
-	ch.count(backend.OpRead, c.io.Len)
-	if !ch.counted.Listed() {
-		h.counted.Push(ch, &ch.counted)
-	}
+	ch.CountRead(c.io.Len)
 	h.finish(c, 0, nvme.Success)
 }
 
@@ -94,24 +91,11 @@ func (c *cmd) freeSegs(h *Handler) {
 // submit queues an IO for a device; the caller runs the handler afterwards. It returns false if the
 // namespace was removed.
 func (h *Handler) submit(ch *channel, io *backend.IO) bool {
-	switch {
-	case ch.state == channelClosed:
+	if !ch.Queue(io) {
 		return false
-	case ch.state == channelFailed && h.loop.Now() >= ch.retryAt:
-		ch.open()
 	}
-	io.Err = nil
-	ch.add(io, &ch.pending)
-	h.schedule(ch)
 	h.startTimeouts()
 	return true
-}
-
-// schedule puts the channel on the list of channels that the next run processes.
-func (h *Handler) schedule(ch *channel) {
-	if !ch.scheduled.Listed() {
-		h.scheduled.Push(ch, &ch.scheduled)
-	}
 }
 
 // run processes channels and delivers completions until nothing is left to do. Queues may call
@@ -121,19 +105,9 @@ func (h *Handler) run() {
 		return
 	}
 	h.running = true
-	for !h.scheduled.Empty() || !h.completed.Empty() {
-		h.process()
+	for h.dispatch.Scheduled() || !h.completed.Empty() {
+		h.dispatch.Process()
 		h.deliver()
 	}
 	h.running = false
-}
-
-// process submits and takes back the IOs of scheduled channels.
-func (h *Handler) process() {
-	h.armRound++ // a submission disarms
-	for ch := h.scheduled.Pop(); ch != nil; ch = h.scheduled.Pop() {
-		ch.push()
-		ch.reap()
-		ch.pollOrSettle()
-	}
 }

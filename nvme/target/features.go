@@ -350,7 +350,7 @@ func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Sta
 		switch a, _, _ := q.Peek(); {
 		case a == nil: // the machine is too busy
 			h.finish(cm, 0, nvme.InternalError)
-		case cm.s.isOver() || !c.ready.Load():
+		case cm.s.queue.Over || !c.ready.Load():
 			h.finish(cm, 0, nvme.AbortRequested)
 		case !a.st.OK():
 			h.finish(cm, 0, a.st)

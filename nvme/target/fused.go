@@ -96,7 +96,7 @@ func (h *Handler) executeFused(c *cmd) {
 // endHalf ends a command that waits for the other one, unless that waits at a limit.
 func (h *Handler) endHalf(c *cmd) {
 	if first := c.pair.first; first != nil && first.pair == c.pair && first.waits() &&
-		!c.s.isOver() {
+		!c.s.queue.Over {
 		h.halves.remove(c)
 		h.halves.push(c)
 		return

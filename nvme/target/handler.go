@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -44,12 +45,13 @@ type Handler struct {
 	sessionCount atomic.Int64
 
 	shares
-	channelLists
+	dispatch *dispatch.Channels
+	channels []*channel // by namespace.slot
+	opened   int        // channels that are not closed
 	completions
 	latency   observe.Latencies
 	gate      *qos.Gate
 	compounds *compound.Pool
-	arms
 	walkLists
 
 	delayLists
@@ -65,7 +67,6 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h := &Handler{
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
 		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
-		arms:   arms{armRound: 1},
 	}
 	h.compounds = compound.NewPool(compound.Config{
 		Now: func() int64 { return h.loop.Now() }, Post: h.post, Memory: cfg.Memory,
@@ -86,6 +87,16 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 			h.strangers[i].Limit = cfg.Memory.Max(nil) / strangersPart
 		}
 	}
+	h.dispatch = dispatch.NewChannels(dispatch.Config{
+		Now: func() int64 { return h.loop.Now() }, Post: h.post, Steps: h.steps,
+		Reactor: h.reactor, Log: t.log, Done: h.ioDone, Exclude: h.exclude,
+		Queue: func(io *backend.IO) *dispatch.Queue {
+			if s := queueOf(io); s != nil {
+				return &s.queue
+			}
+			return nil
+		},
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed.Load() {
@@ -93,6 +104,24 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	t.handlers = append(t.handlers, h)
 	return h, nil
+}
+
+// Poll takes back completed IOs from devices and passes them on, continues commands that limits no
+// longer delay, and begins the work of owners in turn. It returns the number of steps. Those of
+// devices exceed budget no more than dispatch.Channels.Poll does.
+func (h *Handler) Poll(budget int) int {
+	n := h.gate.Poll()
+	n += h.compounds.Poll()
+	n += h.dispatch.Poll(budget - n)
+	if n > 0 {
+		h.run()
+	}
+	return n
+}
+
+// Arm reports whether the reactor may sleep, see dispatch.Channels.Arm.
+func (h *Handler) Arm() bool {
+	return !h.gate.Ready() && !h.compounds.Ready() && h.dispatch.Arm()
 }
 
 // post runs fn on the reactor and then delivers completions. Any goroutine may call it.
@@ -149,7 +178,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	if s.closed {
 		return
 	}
-	if s.closed = true; !s.stopped {
+	if s.closed, s.queue.Over = true, true; !s.stopped {
 		s.closedAt = h.loop.Now()
 	}
 	s.dumpFailed()

@@ -6,12 +6,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // health is the health of a namespace, as its drive has last answered. It does not block.
 func (ns *namespace) health() admin.Health {
-	total := ns.users.total()
-	h := admin.Health{Degraded: ns.isDegraded(), Totals: total.health()}
+	total := ns.Total()
+	h := admin.Health{Degraded: ns.isDegraded(), Totals: totals(&total)}
 	if d := ns.cfg.Load().drive; d != nil {
 		h.Drive = d
 		h.Log, _, _ = d.Peek()
@@ -19,11 +20,12 @@ func (ns *namespace) health() admin.Health {
 	return h
 }
 
-// health are the counters that health logs have.
-func (t *counters) health() admin.Totals {
+// totals are the counters that health logs have.
+func totals(t *dispatch.Counters) admin.Totals {
 	return admin.Totals{
-		Sectors: [2]uint64(t[statSectors:]), Reads: t[backend.OpRead], Writes: t[backend.OpWrite],
-		MediaErrors: t[statErrors+errorIO], Busy: time.Duration(t[statBusy]),
+		Sectors: [2]uint64(t[dispatch.Sectors:]),
+		Reads:   t[backend.OpRead], Writes: t[backend.OpWrite],
+		MediaErrors: t[dispatch.Errors+errorIO], Busy: time.Duration(t[dispatch.Busy]),
 	}
 }
 
@@ -36,7 +38,7 @@ func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
 		return nvme.Append(nil, l)
 	}
 	if ns := c.namespace(sqe.NSID()); ns != nil {
-		return c.health([]*namespace{ns}, counters{}, page)
+		return c.health([]*namespace{ns}, dispatch.Counters{}, page)
 	}
 	list, removed := c.sub.counted(c.hostNQN)
 	return c.health(list, removed, page)
@@ -44,7 +46,7 @@ func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
 
 // health makes a page of the health of namespaces; removed has the counters of others that were
 // removed.
-func (c *controller) health(list []*namespace, removed counters,
+func (c *controller) health(list []*namespace, removed dispatch.Counters,
 	page func(*nvme.SMARTLog) []byte,
 ) admin.Reply {
 	build := func() admin.Reply {
@@ -54,7 +56,7 @@ func (c *controller) health(list []*namespace, removed counters,
 			for i, ns := range list {
 				health[i] = ns.health()
 			}
-			return admin.SMART(health, removed.health(), failures, c.t.started)
+			return admin.SMART(health, totals(&removed), failures, c.t.started)
 		}, func(l *nvme.SMARTLog) admin.Reply { return admin.Reply{Data: page(l)} })
 	}
 	if queries := driveQueries(list); len(queries) > 0 {
@@ -178,7 +180,7 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	if ns == nil {
 		return admin.Refused
 	}
-	return c.health([]*namespace{ns}, counters{}, func(s *nvme.SMARTLog) []byte {
+	return c.health([]*namespace{ns}, dispatch.Counters{}, func(s *nvme.SMARTLog) []byte {
 		return admin.EnduranceGroup(s, uint64(ns.geo.Load().size()))
 	})
 }

@@ -84,12 +84,10 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 	if g.unready {
 		return nil, notReady
 	}
-	if c.ch = c.s.h.channel(ns); c.ch == nil {
-		if c.ch = c.s.h.openChannel(ns); c.ch == nil {
-			return nil, inactiveNamespace // the namespace is being removed
-		}
+	if c.ch = c.s.h.channelTo(ns); c.ch == nil {
+		return nil, inactiveNamespace // the namespace is being removed
 	}
-	if a := c.ch.access; a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
+	if a := c.ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
 		return nil, reservationConflict
 	}
 	if g.readOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
@@ -103,17 +101,6 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 
 // namespace looks up the namespace that the command names.
 func (c *cmd) namespace() *namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
-
-// channel returns the channel of ns on this reactor, nil if there is none.
-func (h *Handler) channel(ns *namespace) *channel {
-	if ns.slot < len(h.channels) {
-		// the slot of a retired namespace may have another owner
-		if ch := h.channels[ns.slot]; ch != nil && ch.ns == ns {
-			return ch
-		}
-	}
-	return nil
-}
 
 // apply reports whether the command changes blocks of its namespace.
 func (g change) apply(c *cmd) bool {

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // twoPaths is a host with a controller at each of two ports. Their queues are on different
@@ -32,13 +33,10 @@ func newTwoPaths(t *testing.T, kato uint32) *twoPaths {
 	return p
 }
 
-// held is the number of IOs that wait, and are not pending.
-func (ch *channel) held() int {
-	n := ch.waiting
-	for range ch.pending.All() {
-		n--
-	}
-	return n
+// lateOn is how much late writes have on a channel.
+func lateOn(ch *channel) int {
+	left := ch.State().Busy
+	return left.Awaited + left.Late + left.Held
 }
 
 func filled(b byte) []byte { return bytes.Repeat([]byte{b}, 512) }
@@ -84,9 +82,8 @@ func (p *twoPaths) retries(what string) {
 	p.w.Settle()
 	for i, h := range p.raw {
 		for _, ch := range h.channels {
-			if ch != nil && len(ch.awaited)+len(ch.avoids)+ch.held() > 0 {
-				p.t.Errorf("%s: reactor %d awaits %d, avoids %d and holds %d", what, i,
-					len(ch.awaited), len(ch.avoids), ch.held())
+			if ch != nil && lateOn(ch) > 0 {
+				p.t.Errorf("%s: reactor %d has %+v", what, i, ch.State().Busy)
 			}
 		}
 	}
@@ -178,12 +175,9 @@ func TestManyLateWrites(t *testing.T) {
 		waiting = append(waiting, p.send(p.b.io[0], write(i%8, 'b')))
 	}
 	p.w.Settle()
-	ch := p.raw[2].channels[0]
-	testutil.True(t, ch.pending.Empty() && ch.held() == 100 && len(ch.avoids) == 1,
-		"some are pending: %t, %d are held by %d", !ch.pending.Empty(), ch.held(), len(ch.avoids))
-	for _, list := range ch.avoids {
-		testutil.True(t, len(list) == 1, "there are %d holds", len(list))
-	}
+	want := dispatch.State{Open: true}
+	want.Busy.Held, want.Busy.Late = 100, 1
+	testutil.Equal(t, p.raw[2].channels[0].State(), want, "the channel")
 	p.ok(p.b.io[0], write(8, 'b'))
 	testutil.True(t, p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())).CQE.DW0() == 0,
 		"a write that waits is not aborted")
@@ -198,7 +192,7 @@ func TestManyLateWrites(t *testing.T) {
 		testutil.True(t, got.Data[0] == 'b', "block %d begins with %q", slba, got.Data[0])
 	}
 	for i, h := range p.raw[1:] {
-		if ch := h.channels[0]; len(ch.awaited)+len(ch.avoids)+ch.held() > 0 {
+		if lateOn(h.channels[0]) > 0 {
 			t.Errorf("reactor %d still knows of late writes", i+1)
 		}
 	}
@@ -214,7 +208,7 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 	p.send(p.b.io[0], write(0, 'b'))
 	p.send(p.b.io[0], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1}))
 	p.w.Settle()
-	testutil.Equal(t, p.raw[2].channels[0].held(), 2, "IOs wait")
+	testutil.Equal(t, p.raw[2].channels[0].State().Busy.Held, 2, "IOs wait")
 	p.b.hangUp()
 	p.until("the queue ends", func() bool { return p.raw[2].sessionCount.Load() == 0 })
 	p.dev.Release()
@@ -222,18 +216,6 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 	p.until("the write is back", func() bool { return p.target.Sessions() == 2 })
 	got := p.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
 	testutil.True(t, got[0] == 'a', "block 0 begins with %q", got[0])
-}
-
-// TestUnion: ranges that overlap or touch are joined.
-func TestUnion(t *testing.T) {
-	ranges := func(at ...int64) (list []backend.Range) {
-		for ; len(at) > 0; at = at[2:] {
-			list = append(list, backend.Range{Off: at[0], End: at[1]})
-		}
-		return list
-	}
-	got := union(ranges(30, 40, 0, 10, 5, 8, 9, 12, 40, 50, 60, 70))
-	testutil.EqualSlices(t, got, ranges(0, 12, 30, 50, 60, 70), "")
 }
 
 // TestLateWriteGivenUp: the device keeps a write longer than it may. Meanwhile the namespace is not

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
@@ -26,7 +25,6 @@ func TestManyPerTurn(t *testing.T) {
 		"connections": manyConnections,
 		"flows":       manyFlows,
 		"latencies":   manyLatencies,
-		"channels":    manyChannels,
 		"controllers": manyControllers,
 		"owners":      manyOwners,
 		"keep alives": manyKeepAlives,
@@ -134,49 +132,6 @@ func manyLatencies(r *harness, n int) {
 		_, err := r.target.Latencies(r.t.Context())
 		return err
 	})
-}
-
-// armedDevice is a channel of a device that has an IO. Poll disarms it.
-type armedDevice struct {
-	backend.Channel
-	armed int
-}
-
-func (d *armedDevice) Arm() bool {
-	d.armed++
-	return true
-}
-
-func (d *armedDevice) Poll([]*backend.IO) int {
-	d.armed = 0
-	return 0
-}
-
-// manyChannels arms many channels, each with an IO at its device.
-func manyChannels(r *harness, n int) {
-	h := r.raw[0]
-	devices := make([]armedDevice, n)
-	for i := range n {
-		ch := &channel{h: h, dev: &devices[i], state: channelOpen}
-		ch.inflight = 1
-		h.active.Push(ch, &ch.active)
-	}
-	calls := 0
-	for before := 0; !h.Arm(); calls++ {
-		now := 0
-		for i := range devices {
-			now += devices[i].armed
-		}
-		testutil.MustTrue(r.t, now-before <= pollMost && calls <= n,
-			"%d channels in a turn, %d turns", now-before, calls)
-		before = now
-		h.Poll(64)
-	}
-	for i := range devices {
-		testutil.Equal(r.t, devices[i].armed, 1, "times that a channel was armed")
-	}
-	for h.active.Pop() != nil {
-	}
 }
 
 // manyControllers admits one more.

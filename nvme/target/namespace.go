@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -64,6 +65,7 @@ func derivedSerial(nqn string) string {
 // namespace is a namespace of one subsystem. It is immutable but for fields that are atomic or have
 // a lock.
 type namespace struct {
+	dispatch.Namespace
 	sub  *subsystem
 	nsid uint32
 	name observe.Namespace
@@ -73,8 +75,6 @@ type namespace struct {
 	updating      sync.Mutex                 // held while it changes
 	geo           atomic.Pointer[geometry]
 	state         namespaceState
-	users         users
-	locks         rangeLocks
 	*promises                   // of the NQN and NSID
 	errorRecovery atomic.Uint32 // as hosts have set it
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
@@ -168,6 +168,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
 	ns.promises = s.t.promisesOf(namespaceName{s.nqn, cfg.NSID})
+	ns.Storage, ns.Reservations = ns, ns.reservations
 	ns.reservations.Attach(ns)
 	ns.marks.Attach(cfg.Device)
 	ns.marks.Cut(geo.size())

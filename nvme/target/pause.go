@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // PauseNamespace makes commands for a namespace wait, each as long as its timeout allows, until
@@ -80,7 +82,7 @@ func (ns *namespace) pauseUntil(end time.Time) (paused bool, err error) {
 		return false, ns.fail(errors.New("it is being changed"))
 	}
 	defer ns.updating.Unlock()
-	if ns.users.isRetired() || ns.isPaused() {
+	if ns.Retired() || ns.isPaused() {
 		return false, nil
 	}
 	left := max(time.Until(end), 0)
@@ -109,7 +111,7 @@ func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) er
 	}
 	ns.updating.Lock()
 	defer ns.updating.Unlock()
-	if ns.users.isRetired() {
+	if ns.Retired() {
 		return ns.fail(errors.New("it was removed"))
 	}
 	err = fn(ns)
@@ -123,7 +125,7 @@ func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) er
 // proceed undoes quiesce, unless the namespace is paused.
 func (ns *namespace) proceed() {
 	if !ns.isPaused() {
-		ns.setQuiesce(quiesceNothing, ns.sub.t.drainDeadline)
+		ns.setQuiesce(dispatch.QuiesceNothing, ns.sub.t.drainDeadline)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestWriteProtectionWaits(t *testing.T) {
 	r.until("the device has the write", func() bool { return held.Held() == 1 })
 	protect := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
 	ch := r.raw[0].channel(r.target.find(testSub).namespaces.Load().get(1))
-	r.until("commands wait", func() bool { return protect.Done || ch.quiesce == quiesceIO })
+	r.until("commands wait", func() bool { return protect.Done || quiesced(ch) })
 	r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.CommandInterrupted)
 	testutil.MustTrue(t, !protect.Done, "protected while the device has a write")
 	held.Release()
@@ -144,7 +144,7 @@ func TestWriteProtectionLost(t *testing.T) {
 			c := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
 			ns := r.target.find(testSub).namespaces.Load().get(1)
 			ch := r.raw[1].channel(ns)
-			r.until("commands wait", func() bool { return ch.quiesce == quiesceIO })
+			r.until("commands wait", func() bool { return quiesced(ch) })
 			r.must(lose(r))
 			held.Release()
 			r.during(func() error {

@@ -75,9 +75,10 @@ func (t *Target) namespace(nqn string, nsid uint32) (*namespace, error) {
 func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 	var channels sync.WaitGroup
 	for _, ns := range list {
-		for _, h := range ns.users.retire() {
+		for _, c := range ns.Retire() {
 			channels.Add(1)
-			h.post(func() { h.dropChannel(ns, channels.Done) })
+			ch := c.User.(*channel)
+			ch.h.post(func() { ch.drop(channels.Done) })
 		}
 	}
 	done := make(chan struct{})

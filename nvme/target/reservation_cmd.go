@@ -121,16 +121,6 @@ func reservationPage(c *controller, _ *nvme.SQE) admin.Reply {
 	return admin.Reply{Data: c.reservationLog.Page()}
 }
 
-// Adopt implements reservation.User.
-func (ns *namespace) Adopt(a *reservation.Access, aborted map[reservation.Host]bool,
-	c *reservation.Change,
-) {
-	c.Exclude()
-	ns.barrier(nil, func(*freshChannel) {}, func(ch *channel, drained func()) {
-		ch.setAccess(a, &fence{aborted: aborted, change: c, drained: drained})
-	}, c.Excluded)
-}
-
 // Notify implements reservation.User.
 func (ns *namespace) Notify(to map[reservation.Host]nvme.ReservationNotification) {
 	ns.sub.each(func(c *controller) {

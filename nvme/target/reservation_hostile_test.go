@@ -54,8 +54,8 @@ func TestManyFences(t *testing.T) {
 			r.ok(a.io[0], release(1, nvme.WriteExclusive))
 		}
 		r.w.Settle()
-		testutil.MustTrue(t, len(ch.awaited) == writes && len(ch.fences) <= 4*rounds,
-			"%d IOs, %d fences", len(ch.awaited), len(ch.fences))
+		has := ch.State().Busy
+		testutil.MustTrue(t, has.Awaited == writes && has.Fences <= 4*rounds, "%+v", has)
 		r.w.Advance(drainDeadline + time.Second)
 		testutil.MustTrue(t, last.Done && !last.CQE.Status().OK(), "done %v, %v", last.Done,
 			last.CQE.Status())
@@ -63,8 +63,8 @@ func TestManyFences(t *testing.T) {
 	last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
 	dev.Release()
 	r.until("the device is back", func() bool { return last.Done })
-	if st := last.CQE.Status(); !st.OK() || ch.fences != nil || ch.awaited != nil {
-		t.Errorf("%v, %d fences, %d IOs", st, len(ch.fences), len(ch.awaited))
+	if st := last.CQE.Status(); !st.OK() || ch.State().Busy.Fences+ch.State().Busy.Awaited > 0 {
+		t.Errorf("%v, %d fences, %d IOs", st, ch.State().Busy.Fences, ch.State().Busy.Awaited)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -48,6 +49,7 @@ type session struct {
 
 	why error // the queue is disconnected; nil: it is not
 
+	queue dispatch.Queue
 	connected
 	commandStates
 	queueEnd

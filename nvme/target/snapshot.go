@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // Stats lists the namespaces, in the order of subsystem and NSID. It does not block: CheckHealth,
@@ -26,19 +27,19 @@ func (t *Target) Stats() []observed.Namespace {
 
 // stats describes the namespace, without Backend and Path. Errors has every reason.
 func (ns *namespace) stats() observed.Namespace {
-	g, n, cfg := ns.geo.Load(), ns.users.total(), ns.cfg.Load()
+	g, n, cfg := ns.geo.Load(), ns.Total(), ns.cfg.Load()
 	s := observed.Namespace{
 		Subsystem: ns.sub.nqn, NSID: ns.nsid, SizeBytes: g.size(), BlockSizeBytes: 1 << g.shift,
 		WriteProtected: g.readOnly, Ready: !g.unready, VolatileCache: g.info.VolatileCache,
 		ANAGroup: cfg.anaGroup, Limits: cfg.limiter.Describe(), Allocated: -1, Free: -1,
 		Reads: n[backend.OpRead], Writes: n[backend.OpWrite], Flushes: n[backend.OpFlush],
 		WriteZeroes: n[backend.OpWriteZeroes], Discards: n[backend.OpDiscard],
-		ReadBytes: n[statSectors] << 9, WrittenBytes: n[statSectors+1] << 9,
-		BusySeconds: time.Duration(n[statBusy]).Seconds(), Errors: map[string]uint64{},
+		ReadBytes: n[dispatch.Sectors] << 9, WrittenBytes: n[dispatch.Sectors+1] << 9,
+		BusySeconds: time.Duration(n[dispatch.Busy]).Seconds(), Errors: map[string]uint64{},
 	}
 	ns.state.describe(&s)
 	for i, e := range ioErrors {
-		s.Errors[e.reason] = n[statErrors+i]
+		s.Errors[e.reason] = n[dispatch.Errors+i]
 	}
 	if cfg.space != nil {
 		if sp, _, err := cfg.space.Peek(); sp != nil && err == nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // Refusals that a retry of the same command would meet again.
@@ -38,7 +39,7 @@ const notReady = compound.NotReady
 // ioErrors is the only place where errors of devices become statuses, and reasons, by which they
 // are counted. The first error that matches decides. A status that a retry or another path may
 // cure has no DNR.
-var ioErrors = [...]struct {
+var ioErrors = [dispatch.ErrorKinds]struct {
 	err    error
 	reason string
 	status nvme.Status
@@ -71,19 +72,21 @@ func ioStatus(io *backend.IO) (nvme.Status, int) {
 // failureLogInterval is the time between log lines about failed IOs of one namespace and reason.
 const failureLogInterval = int64(60e9)
 
-// failed counts and logs a failed IO and returns its status.
-func (ch *channel) failed(io *backend.IO) nvme.Status {
+// status returns the status of an IO that is back. It counts and logs failed ones.
+func (ch *channel) status(io *backend.IO) nvme.Status {
 	switch io.Err { // not by the device
+	case nil:
+		return nvme.Success
 	case errHidden:
 		return inactiveNamespace
-	case errPreempted:
+	case dispatch.ErrPreempted:
 		return nvme.AbortedPreempt // no DNR: a retry is checked against the present reservation
 	}
 	if errors.Is(io.Err, marks.ErrMarked) { // no error of the medium: it is not counted
 		return nvme.UnrecoveredReadError | nvme.DNR
 	}
 	st, reason := ioStatus(io)
-	ch.stats.published[statErrors+reason].Add(1)
+	ch.CountError(reason)
 	if errors.Is(io.Err, backend.ErrDegraded) {
 		ch.ns.degrade(ch.h.t.log, io.Err)
 	}

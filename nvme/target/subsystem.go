@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -159,9 +160,10 @@ type subsystem struct {
 	hosts       association.Hosts[*controller]
 	nextCNTLID  uint16
 	removed     bool
-	retiring    []*namespace // removed, but devices or reactors still work for them
-	retired     counters     // of earlier ones that all hosts could use
-	warned      uint8        // warnings of the drives at the last CheckHealth, which alone uses it
+	retiring    []*namespace      // removed, but devices or reactors still work for them
+	retired     dispatch.Counters // of earlier ones that all hosts could use
+	// warned are the warnings of the drives at the last CheckHealth, which alone uses it.
+	warned uint8
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
@@ -273,13 +275,13 @@ func (s *subsystem) eachSoon(fn func(*controller)) {
 
 // counted returns the namespaces that a host may use, and the counters of the removed namespaces
 // that it could use.
-func (s *subsystem) counted(hostNQN string) (list []*namespace, removed counters) {
+func (s *subsystem) counted(hostNQN string) (list []*namespace, removed dispatch.Counters) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	removed = s.retired
 	for _, ns := range visible(s.retiring, hostNQN) {
-		total := ns.users.total()
-		removed.add(&total)
+		total := ns.Total()
+		removed.Add(&total)
 	}
 	return visible(s.namespaces.Load().list, hostNQN), removed
 }
@@ -308,8 +310,8 @@ func (s *subsystem) retire(ns *namespace) {
 	defer s.mu.Unlock()
 	s.retiring = slices.DeleteFunc(s.retiring, func(o *namespace) bool { return o == ns })
 	if ns.cfg.Load().hosts == nil {
-		total := ns.users.total()
-		s.retired.add(&total)
+		total := ns.Total()
+		s.retired.Add(&total)
 	}
 }
 

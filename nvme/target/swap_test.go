@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // instance is storage that is opened once more. It counts its channels.
@@ -214,7 +215,7 @@ func TestSwapWaits(t *testing.T) {
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
 	x := r.startExchange(sub.Namespaces[0])
 	var waiting []*fabrictest.Command
-	r.until("commands wait", func() bool { return r.raw[1].channels[0].quiesce == quiesceIO })
+	r.until("commands wait", func() bool { return quiesced(r.raw[1].channels[0]) })
 	for _, q := range h.io { // the second is on another reactor, which has no channel yet
 		waiting = append(waiting, r.send(q, readAt(1)))
 	}
@@ -300,9 +301,9 @@ func TestSwapZeroCopy(t *testing.T) {
 		t.Helper()
 		testutil.Must(t, b.w.Until(cond))
 	}
-	until(func() bool { return ch.quiesce == quiesceZeroCopy })
+	until(func() bool { return ch.State().Quiesce == dispatch.QuiesceZeroCopy })
 	b.w.Settle()
-	testutil.True(t, ch.onQuiesced != nil, "zero-copy reads are not waited for")
+	testutil.True(t, ch.State().Busy.ZeroCopies > 0, "zero-copy reads are not waited for")
 	if write := b.prepareWrites(1, false); write[0].ZeroCopy {
 		t.Error("a zero-copy write begins")
 	} else {
@@ -325,7 +326,7 @@ func TestSwapZeroCopy(t *testing.T) {
 	b.h.EndZeroCopy(slow[1])
 	until(func() bool { return len(swapped) > 0 })
 	testutil.Check(t, <-swapped)
-	until(func() bool { return ch.state == channelOpen })
+	until(func() bool { return ch.State().Open })
 	b.reqs = reqs
 	again := b.prepareReads(1)
 	testutil.True(t, again[0].ZeroCopy, "no zero copy after the exchange")

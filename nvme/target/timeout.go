@@ -69,7 +69,7 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 	}
 	s, now, slow := c.s, h.loop.Now(), false
 	c.lateWrites(now-slowWrite, func(ch *channel, io *backend.IO) {
-		slow = slow || !ch.isLate(io)
+		slow = slow || !ch.IsLate(io)
 	})
 	if slow {
 		h.holdLate(s, now-slowWrite)
@@ -77,7 +77,7 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 	if now-since >= watchdogAfter {
 		s.watchdog(now - since)
 	}
-	expired := s.isOver() && now-s.closedAt >= closeGrace || c.timedOut(now)
+	expired := s.queue.Over && now-s.closedAt >= closeGrace || c.timedOut(now)
 	if expired {
 		h.giveUp(c)
 	}
@@ -148,7 +148,7 @@ func giveUp(m *compound.Compound) {
 	for o := range m.IOs() {
 		// Without a timeout, one that was not submitted waited for another namespace.
 		ch := o.Channel.(*channel)
-		if ns := ch.ns; ns != counted && (ch.has(&o.IO) || ns.cfg.Load().timeout > 0) {
+		if ns := ch.ns; ns != counted && (ch.Has(&o.IO) || ns.cfg.Load().timeout > 0) {
 			counted = ns
 			ns.timedOut()
 		}
@@ -168,33 +168,12 @@ func (c *cmd) began() int64 {
 	return 0
 }
 
-// Orphaned notes that the device has an IO of a command that is given up. No lock waits for it: the
-// namespace is not ready until it is back.
-func (ch *channel) Orphaned(io *backend.IO) {
-	if x := ch.awaited[io]; x != nil && x.by[byLock] != nil {
-		a := x.by[byLock]
-		x.by[byLock] = nil
-		if a.less() {
-			a.done()
-		}
-	}
-	ch.orphans++
-	ch.ns.orphaned(ch.h)
-}
-
-// OrphanBack notes that the device has given such an IO back.
-func (ch *channel) OrphanBack() {
-	ch.orphans--
-	ch.ns.returned(ch.h.t.log)
-	ch.endFences()
-}
-
 // takeBack takes back the IO of a command that was given up.
-func (ch *channel) takeBack(c *cmd) {
-	c.freeSegs(ch.h)
+func (c *cmd) takeBack(h *Handler) {
+	c.freeSegs(h)
 	if c.free != nil {
 		c.free()
 		c.free = nil
 	}
-	ch.OrphanBack()
+	c.ch.OrphanBack()
 }

@@ -428,12 +428,11 @@ func TestTurnsOfPairs(t *testing.T) {
 		p[1].Then = func() { order = append(order, i) }
 		r.must(a.io[0].Send(p...))
 	}
-	for range 100 { // A's locks queue, unless they are carried out
-		r.w.Step()
-		if q := &r.target.find(testSub).namespaces.Load().get(1).locks; len(q.hosts) > 0 {
-			break
-		}
-	}
+	r.until("the first lock is set", func() bool {
+		return slices.ContainsFunc(r.raw, func(h *Handler) bool {
+			return len(h.channels) > 0 && h.channels[0].State().Busy.Locks > 0
+		})
+	})
 	p := pairOf(100, zero, zero)
 	r.must(b.io[0].Send(p...))
 	before := 0
@@ -516,9 +515,8 @@ func TestRefusedInTurns(t *testing.T) {
 			n, _ := d.take()
 			testutil.MustTrue(t, n != 0 && r.raw[0].compounds.Ready(), "the device has %d", n)
 			aborted := reservation.Host{HostID: testHostID, NQN: testHost}
-			r.raw[0].channels[0].setAccess(nil, &fence{
-				aborted: map[reservation.Host]bool{aborted: true}, drained: func() {},
-			})
+			r.raw[0].channels[0].ns.Adopt(nil, map[reservation.Host]bool{aborted: true},
+				&reservation.Change{Done: func(nvme.Status) {}})
 			r.w.Settle()
 			n, _ = d.take()
 			testutil.True(t, n == 0, "%d pieces begin", n)

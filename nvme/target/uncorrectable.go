@@ -32,10 +32,3 @@ func executeWriteUncorrectable(h *Handler, c *cmd) {
 	c.ch.ns.marks.Begin()
 	executeIO(h, c)
 }
-
-// mark makes the channel look for marks from now on.
-func (ch *channel) mark() {
-	size := func() int64 { return ch.ns.geo.Load().size() }
-	ch.dev = ch.ns.marks.Wrap(ch.dev, ch.h.reactor.Wake, size, ch.ns.geo.Load().info.Volatile)
-	ch.marked = true
-}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -107,13 +108,30 @@ func (ns *namespace) quiesceWithin(zeroCopy, io time.Duration) error {
 	if ns.isPaused() {
 		return nil
 	}
-	if !ns.setQuiesce(quiesceZeroCopy, zeroCopy) {
+	if !ns.setQuiesce(dispatch.QuiesceZeroCopy, zeroCopy) {
 		return fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
 	}
-	if !ns.setQuiesce(quiesceIO, io) {
+	if !ns.setQuiesce(dispatch.QuiesceIO, io) {
 		return fmt.Errorf("after %v %w", io, errBusy)
 	}
 	return nil
+}
+
+// setQuiesce keeps commands from the device as far as l, and waits until every reactor has reached
+// that. It returns false if that takes longer than wait.
+func (ns *namespace) setQuiesce(l dispatch.Level, wait time.Duration) bool {
+	done := ns.Quiesce(l)
+	select {
+	case <-done:
+		return true
+	case <-time.After(wait):
+	}
+	select {
+	case <-done: // both, for instance if no reactor has a channel
+		return true
+	default:
+		return false
+	}
 }
 
 // swap exchanges the device while no reactor has a channel to it.
@@ -158,7 +176,10 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 	next.limiter = qos.NewLimiter(next.limits, before.limiter)
 	ns.setAttributes(next, opened)
 	if next.limiter != before.limiter {
-		relink(ns.users.list())
+		for _, c := range ns.Channels() {
+			h := c.User.(*channel).h
+			h.post(h.relink)
+		}
 	}
 	ns.startNotify()
 	if next.anaGroup != before.anaGroup {

@@ -21,7 +21,7 @@ func (a *attributes) check(io *backend.IO) error {
 	if a.hosts == nil {
 		return nil
 	}
-	if s := ownerSession(io); s == nil || a.hosts[s.ctrl.hostNQN] {
+	if s := queueOf(io); s == nil || a.hosts[s.ctrl.hostNQN] {
 		return nil
 	}
 	return errHidden

@@ -9,7 +9,7 @@ import (
 // The commands of many queues are visited in pieces: for queues that end, and in rounds over all
 // queues of the reactor, for timeouts and fences. A round does not visit commands that come
 // meanwhile. IOs that must not begin between two pieces are refused where devices get them; see
-// channel.check.
+// dispatch.Channels.Checks.
 
 // walk is a visit of commands. All walks of a reactor are one chain of pieces: however many there
 // are, it does a piece between two polls. Walks of a kind follow one another, and the kinds take
@@ -30,8 +30,7 @@ const (
 // walkLists are the walks of a reactor.
 type walkLists struct {
 	walks    [walkKinds]list.List[walk]
-	walkTurn int  // the kind that took the last step
-	walking  bool // there are walks, which go on in pieces
+	walkTurn int // the kind that took the last step
 }
 
 // lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
@@ -42,11 +41,11 @@ const lookMost = 8
 // afterwards.
 func (h *Handler) start(kind int, w *walk) {
 	h.walks[kind].Push(w, &w.node)
-	if h.walking {
+	if h.dispatch.Checks {
 		return
 	}
-	h.walking = true
-	h.inPieces(h.walkOn, func() { h.walking = false })
+	h.dispatch.Checks = true
+	h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
 }
 
 // walkOn takes a step of the first walk of the next kind.
@@ -128,7 +127,7 @@ func (h *Handler) endCommand(c *cmd) bool {
 		}
 		return true
 	}
-	if !s.isOver() {
+	if !s.queue.Over {
 		return false
 	}
 	switch {
@@ -138,9 +137,7 @@ func (h *Handler) endCommand(c *cmd) bool {
 		return false
 	case m != nil:
 		m.Abort(nvme.Success)
-	case c.since != 0 && c.ch.Withdraw(&c.io):
-		c.io.Err = backend.ErrAborted
-		c.ch.done(&c.io)
+	case c.since != 0 && c.ch.Abort(&c.io, backend.ErrAborted):
 	case c.since != 0:
 		c.ch.Cancel(&c.io)
 	default:

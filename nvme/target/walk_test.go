@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -14,46 +12,6 @@ import (
 
 // stepMost is how many commands a piece of a walk completes at most.
 const stepMost = 65
-
-// TestHoldSteps: however many IOs a lock or late writes have held, and however many the device has,
-// a channel goes on with batchSize of them at a time.
-func TestHoldSteps(t *testing.T) {
-	for _, n := range []int{10, 10000} {
-		r := newHarness(t, 1, ramSubsystem(t, 1))
-		r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		ch := r.raw[0].channels[0]
-		slow, dev := &slowChannel{room: n}, ch.dev
-		ch.dev = slow
-		var holds [2]hold
-		for i := range n {
-			io := &backend.IO{Op: backend.OpWrite, Off: int64(i) * 512, Len: 512}
-			ch.add(io, &holds[i%2].ios)
-		}
-		ch.unhold(&holds[0])
-		ch.unhold(&holds[1])
-		steps := 0
-		for ; ch.inflight < n; steps++ {
-			before := ch.inflight
-			r.w.Step()
-			testutil.MustTrue(t, ch.inflight <= before+batchSize && ch.inflight != before,
-				"a step gives the device %d", ch.inflight-before)
-		}
-		looked, ended := 0, false
-		l := &await{done: func() { ended = true }}
-		ch.search(l, func(*backend.IO) bool { looked++; return false })
-		if io := ch.unseen.First(); io == nil != (n <= batchSize) || io != nil && ch.Withdraw(io) {
-			t.Error("an IO that the device has is withdrawn, or none is left for the next turn")
-		}
-		for ; !ended; steps++ {
-			testutil.MustTrue(t, looked <= batchSize, "a search looks at %d at a time", looked)
-			looked = 0
-			r.w.Step()
-		}
-		want := n / batchSize
-		testutil.True(t, steps >= want, "%d IOs take %d steps, want at least %d", n, steps, want)
-		*ch.sent, ch.inflight, ch.dev = list.List[backend.IO]{}, 0, dev
-	}
-}
 
 // newSteps has a host with many writes, which the device does not take yet.
 func newSteps(t *testing.T, holds bool) (p *barrierTest, all []*fabrictest.Command) {
@@ -131,43 +89,31 @@ func TestPreemptManyWhilePaused(t *testing.T) {
 	}
 }
 
+// waitingIOs is how many IOs of channel 0 the device does not have.
+func waitingIOs(h *Handler) int {
+	left := h.channels[0].State().Busy
+	return left.Pending + left.Held
+}
+
 // TestEndSteps: the commands of queues that end are completed some at a time, and meanwhile nothing
 // of them reaches the device.
 func TestEndSteps(t *testing.T) {
 	p, _ := newSteps(t, false)
 	p.b.hangUp()
 	h := p.raw[1]
-	left := h.channels[0].waiting
-	testutil.MustTrue(t, left != 0 && h.walking, "all at once")
+	left := waitingIOs(h)
+	testutil.MustTrue(t, left != 0 && h.dispatch.Checks, "all at once")
 	p.dev.Full(false)
 	p.until("the queues end", func() bool {
-		before := h.channels[0].waiting
+		before := waitingIOs(h)
 		p.w.Step()
-		if n := before - h.channels[0].waiting; n > 4*stepMost {
+		if n := before - waitingIOs(h); n > 4*stepMost {
 			t.Fatalf("a poll completes %d", n)
 		}
 		return p.target.Sessions() == 2
 	})
 	testutil.True(t, len(p.reached) == 0, "%d writes reach the device", len(p.reached))
 	p.nothingLeft()
-}
-
-// TestPollPastHeld: held IOs do not keep the IOs behind them from the device.
-func TestPollPastHeld(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	ch := r.raw[0].channels[0]
-	dev := ch.dev
-	ch.dev = &slowChannel{room: 1000}
-	ch.lock = &hold{by: &rangeLock{len: 512}}
-	for range 3 * batchSize {
-		ch.add(&backend.IO{Op: backend.OpWrite, Len: 512}, &ch.pending)
-	}
-	ch.pollOrSettle()
-	for ch.h.Poll(64) > 0 {
-	}
-	testutil.True(t, ch.pending.Empty(), "some are still pending")
-	ch.lock, ch.waiting, ch.dev = nil, 0, dev
 }
 
 // TestOneLookForTimeouts: a look for timeouts that takes long is the only one.
@@ -177,7 +123,7 @@ func TestOneLookForTimeouts(t *testing.T) {
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
 	h := r.raw[0]
-	h.walking = true // it has to wait for something else
+	h.dispatch.Checks = true // it has to wait for something else
 	var all []*fabrictest.Command
 	for range 5 {
 		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
@@ -188,7 +134,7 @@ func TestOneLookForTimeouts(t *testing.T) {
 		n++
 	}
 	testutil.Equal(t, n, 1, "looks wait")
-	h.inPieces(h.walkOn, func() { h.walking = false })
+	h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
 	r.w.Advance(time.Minute)
 	for _, c := range all {
 		testutil.True(t, c.Done, "a command is not given up")
@@ -208,7 +154,9 @@ func TestLongRounds(t *testing.T) {
 		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
 	}
 	h, left := r.raw[0], 20_000
-	r.until("the device refuses them", func() bool { return h.channels[0].polled() })
+	r.until("the device refuses them", func() bool {
+		return h.channels[0].State().Open && waitingIOs(h) > 0
+	})
 	h.stopTimeouts()
 	h.stopTimeouts = func() {} // no timer looks for them
 	h.loop = &slowLoop{Loop: h.loop, more: int64(3 * time.Second)}

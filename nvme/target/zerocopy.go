@@ -1,6 +1,6 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/backend"
+import "github.com/nvmf-target/nvmf-target/internal/mem"
 
 // Zero copy, for a namespace that is memory:
 //
@@ -18,48 +18,32 @@ import "github.com/nvmf-target/nvmf-target/backend"
 
 // startZeroCopyRead attaches the memory of the blocks to a prepared read, if possible.
 func (c *cmd) startZeroCopyRead() {
-	ch := c.ch
-	if ch.reader == nil || ch.quiesce != quiesceNothing {
-		return
-	}
-	if ch.ns.marks.Begun() && ch.ns.marks.Marked(c.io.Off, c.io.Len) {
+	if m := c.ch.ns.marks; m.Begun() && m.Marked(c.io.Off, c.io.Len) {
 		return // it fails in Execute
 	}
-	segs, ok := ch.reader.StartZeroCopyRead(c.req.Segs, c.io.Off, c.io.Len)
-	if !ok {
-		return
-	}
-	if !c.s.q.CanSendFrom(segs) {
-		ch.reader.EndZeroCopyRead(segs, c.io.Off, c.io.Len)
-		clear(segs)
-		return
-	}
-	c.req.Segs, c.req.ZeroCopy = segs, true
-	c.zeroCopy = ch
-	ch.zeroCopies++
+	c.startZeroCopy(c.s.q.CanSendFrom)
 }
 
 // startZeroCopyWrite attaches memory for the blocks to a prepared write, if possible.
 func (c *cmd) startZeroCopyWrite() {
-	ch := c.ch
-	if ch.writer == nil || ch.quiesce != quiesceNothing {
-		return
-	}
 	if c.req.InCapsule {
-		c.req.CompletesInExecute = !ch.busy()
+		c.req.CompletesInExecute = c.ch.CompletesAtOnce()
 		return
 	}
-	segs, ok := ch.writer.StartZeroCopyWrite(c.req.Segs, c.io.Off, c.io.Len)
+	c.startZeroCopy(c.s.q.CanReceiveInto)
+}
+
+// startZeroCopy attaches memory if the queue can use it.
+func (c *cmd) startZeroCopy(usable func([]mem.Segment) bool) {
+	segs, ok := c.ch.StartZeroCopy(&c.io, c.req.Segs)
 	if !ok {
 		return
 	}
-	if !c.s.q.CanReceiveInto(segs) {
-		ch.writer.AbortZeroCopyWrite(segs)
+	if !usable(segs) {
+		c.ch.EndZeroCopy(&c.io, segs)
 		clear(segs)
 		return
 	}
 	c.req.Segs, c.req.ZeroCopy = segs, true
-	c.io.Flags |= backend.ZeroCopy
-	c.zeroCopy = ch
-	ch.zeroCopies++
+	c.zeroCopy = c.ch
 }

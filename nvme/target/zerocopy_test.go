@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // prepareReads prepares a read of block 8i on each of the first n requests.
@@ -40,12 +41,12 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
 	if got := b.h.t.find(testSub).namespaces.Load().get(
-		1).users.total(); got[backend.OpRead] != 2 ||
-		got[statSectors] != 16 {
-		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
+		1).Total(); got[backend.OpRead] != 2 ||
+		got[dispatch.Sectors] != 16 {
+		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[dispatch.Sectors])
 	}
 	gone := testutil.Value(b.h.t.RemoveNamespace(testSub, 1))(t)
-	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
+	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].State().Closing }))
 	testutil.True(t, !b.h.WriterWaits(reqs[0]), "a writer waits, although there is none")
 	b.h.EndZeroCopy(reqs[0])
 	b.h.Close(b.io) // the queue ends with an executed and a prepared read
@@ -66,7 +67,7 @@ func TestNoZeroCopyRead(t *testing.T) {
 			"zero copy %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
 		b.h.Abandon(r)
 	}
-	testutil.Equal(t, b.h.channels[0].zeroCopies, 0, "zero-copy reads have not ended")
+	testutil.Equal(t, b.h.channels[0].State().Busy.ZeroCopies, 0, "zero-copy reads have not ended")
 }
 
 // prepareWrites prepares a write of 64 KiB at each multiple of that on the first n requests.
@@ -89,13 +90,14 @@ func (b *bare) firstBytes(n int) []byte {
 	ch := b.h.channels[0]
 	var first []byte
 	for i := range n {
-		segs, ok := ch.reader.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
+		io := &backend.IO{Op: backend.OpRead, Off: int64(i) << 16, Len: 64 << 10}
+		segs, ok := ch.StartZeroCopy(io, nil)
 		if !ok {
 			b.q.bad++
 			break
 		}
 		first = append(first, segs[0].B[0])
-		ch.reader.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
+		ch.EndZeroCopy(io, segs)
 	}
 	return first
 }
@@ -126,12 +128,13 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 	b.h.EndZeroCopy(reqs[2])
 	testutil.EqualSlices(t, b.firstBytes(5), []byte{1, 0, 0, 0, 0}, "written")
 	if got := b.h.t.find(testSub).namespaces.Load().get(
-		1).users.total(); got[backend.OpWrite] != 1 ||
-		got[statSectors+1] != 128 {
-		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
+		1).Total(); got[backend.OpWrite] != 1 ||
+		got[dispatch.Sectors+1] != 128 {
+		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite],
+			got[dispatch.Sectors+1])
 	}
 	gone := testutil.Value(b.h.t.RemoveNamespace(testSub, 1))(t)
-	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
+	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].State().Closing }))
 	b.h.Execute(reqs[3:4]) // its data came in time
 	b.h.Close(b.io)
 	b.h.EndZeroCopy(reqs[3])
@@ -155,5 +158,5 @@ func TestNoZeroCopyWrite(t *testing.T) {
 			b.h.Abandon(r)
 		}
 	}
-	testutil.Equal(t, b.h.channels[0].zeroCopies, 0, "zero-copy writes have not ended")
+	testutil.Equal(t, b.h.channels[0].State().Busy.ZeroCopies, 0, "zero-copy writes have not ended")
 }

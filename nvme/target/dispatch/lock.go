@@ -1,4 +1,4 @@
-package target
+package dispatch
 
 import (
 	"sync"
@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 )
 
-// rangeLock keeps writes to some blocks of a namespace from its device, on every reactor, while a
-// fused Compare and Write is carried out there:
+// Lock keeps writes to some blocks of a namespace from its device, on every reactor, while a fused
+// Compare and Write is carried out there:
 //
 //	Acquire  waits for the locks before it, and is then set on every reactor that has a channel
 //	setLock  from now on writes to the blocks are held; when the device has none of them any more,
@@ -21,23 +21,27 @@ import (
 // Reads need no lock: the write of the pair is no larger than a racing read sees untorn. Flushes
 // need none either. If a device does not answer, the lock is not held: the pair times out as any
 // other command, and the namespace is not ready until the writes are back.
-type rangeLock struct {
-	h      *Handler // of the pair
-	ns     *namespace
-	owner  *compound.Compound // its writes pass
-	host   subnet.Owner
-	off    int64 // bytes
-	len    int64 // bytes
-	onHeld func()
-	// acquired, held and released belong to the reactor of h. A lock may be released before it is
-	// held.
+//
+// The caller fills in the exported fields. The lock belongs to the reactor of Post.
+type Lock struct {
+	Namespace *Namespace
+	Blocks    backend.Range
+	// Owner is the compound with the writes that pass.
+	Owner *compound.Compound
+	// Host is the host that takes turns with others.
+	Host subnet.Owner
+	// Post runs a function on the reactor of the lock, on which OnHeld is called.
+	Post   func(func())
+	OnHeld func()
+
+	// A lock may be released before it is held.
 	acquired, held, released bool
-	node                     list.Node[rangeLock] // in hostLocks.locks
+	node                     list.Node[Lock] // in hostLocks.locks
 }
 
-// rangeLocks are the range locks of a namespace. Hosts take turns: however many pairs one host has,
+// locks are the range locks of a namespace. Hosts take turns: however many pairs one host has,
 // a pair of another host waits for one of each.
-type rangeLocks struct {
+type locks struct {
 	mu    sync.Mutex
 	busy  bool                        // a lock is held, or about to be
 	hosts map[subnet.Owner]*hostLocks // of the others
@@ -46,26 +50,26 @@ type rangeLocks struct {
 
 // hostLocks are the locks that pairs of a host wait for, oldest first.
 type hostLocks struct {
-	owner subnet.Owner
-	locks list.List[rangeLock]
+	host  subnet.Owner
+	locks list.List[Lock]
 	node  list.Node[hostLocks]
 }
 
-// push adds a lock of a host. It returns true if that need not wait.
-func (q *rangeLocks) push(l *rangeLock, o subnet.Owner) bool {
+// push adds a lock. It returns true if that need not wait.
+func (q *locks) push(l *Lock) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.busy {
 		q.busy = true
 		return true
 	}
-	t := q.hosts[o]
+	t := q.hosts[l.Host]
 	if t == nil {
 		if q.hosts == nil {
 			q.hosts = map[subnet.Owner]*hostLocks{}
 		}
-		t = &hostLocks{owner: o}
-		q.hosts[o] = t
+		t = &hostLocks{host: l.Host}
+		q.hosts[l.Host] = t
 		q.turns.Push(t, &t.node)
 	}
 	t.locks.Push(l, &l.node)
@@ -73,7 +77,7 @@ func (q *rangeLocks) push(l *rangeLock, o subnet.Owner) bool {
 }
 
 // pop returns the lock that comes next, nil if there is none.
-func (q *rangeLocks) pop() *rangeLock {
+func (q *locks) pop() *Lock {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t := q.turns.Pop()
@@ -83,38 +87,38 @@ func (q *rangeLocks) pop() *rangeLock {
 	}
 	l := t.locks.Pop()
 	if t.locks.Empty() {
-		delete(q.hosts, t.owner)
+		delete(q.hosts, t.host)
 	} else {
 		q.turns.Push(t, &t.node)
 	}
 	return l
 }
 
-// Acquire implements compound.Lock. onHeld is called on the reactor of the lock when it is held.
-func (l *rangeLock) Acquire() bool {
+// Acquire implements compound.Lock. OnHeld is called when the lock is held.
+func (l *Lock) Acquire() bool {
 	if !l.acquired {
 		l.acquired = true
-		if l.ns.locks.push(l, l.host) {
-			l.ns.setLock(l)
+		if l.Namespace.locks.push(l) {
+			l.Namespace.setLock(l)
 		}
 	}
 	return l.held
 }
 
 // setLock makes l, nil for none, the lock of the namespace, in place of the one before.
-func (ns *namespace) setLock(l *rangeLock) {
-	ns.barrier(nil, func(f *freshChannel) { f.lock = l },
-		func(ch *channel, drained func()) { ch.setLock(l, drained) },
+func (ns *Namespace) setLock(l *Lock) {
+	ns.barrier(nil, func(f *fresh) { f.lock = l },
+		func(ch *Channel, drained func()) { ch.setLock(l, drained) },
 		func() {
 			if l != nil {
-				l.h.post(l.nowHeld)
+				l.Post(l.nowHeld)
 			}
 		})
 }
 
 // setLock keeps writes to the blocks of l from the device, and no longer writes to the blocks of
 // the lock before.
-func (ch *channel) setLock(l *rangeLock, drained func()) {
+func (ch *Channel) setLock(l *Lock, drained func()) {
 	if ch.lock != nil {
 		ch.unhold(ch.lock)
 		ch.lock = nil
@@ -125,22 +129,22 @@ func (ch *channel) setLock(l *rangeLock, drained func()) {
 	}
 	ch.lock = &hold{by: l}
 	ch.search(&await{done: drained}, func(io *backend.IO) bool {
-		return l.covers(io) && ownerSession(io) != nil // see orphaned
+		return l.covers(io) && ch.r.Queue(io) != nil // see Orphaned
 	})
 }
 
-func (l *rangeLock) nowHeld() {
+func (l *Lock) nowHeld() {
 	l.held = true
 	if l.released {
 		l.unlock()
 		return
 	}
-	l.onHeld()
+	l.OnHeld()
 }
 
 // Release implements compound.Lock: it ends the lock, now or as soon as it is held. Reactor of the
 // lock.
-func (l *rangeLock) Release() {
+func (l *Lock) Release() {
 	l.released = true
 	if l.held {
 		l.unlock()
@@ -148,22 +152,21 @@ func (l *rangeLock) Release() {
 }
 
 // unlock lets the writes go on and sets the next lock.
-func (l *rangeLock) unlock() {
-	l.ns.setLock(nil) // first: after pop others may set theirs
-	if next := l.ns.locks.pop(); next != nil {
-		l.ns.setLock(next)
+func (l *Lock) unlock() {
+	l.Namespace.setLock(nil) // first: after pop others may set theirs
+	if next := l.Namespace.locks.pop(); next != nil {
+		l.Namespace.setLock(next)
 	}
 }
 
 // covers reports whether an IO changes blocks of the lock.
-func (l *rangeLock) covers(io *backend.IO) bool {
-	return changesBlocks(io) &&
-		io.Off < l.off+l.len && l.off < io.Off+io.Len
+func (l *Lock) covers(io *backend.IO) bool {
+	return ChangesBlocks(io) && io.Off < l.Blocks.End && l.Blocks.Off < io.Off+io.Len
 }
 
 // blocks implements blocker.
-func (l *rangeLock) blocks(io *backend.IO) bool {
-	if o, ok := io.Owner.(*compound.IO); ok && o.Compound == l.owner {
+func (l *Lock) blocks(io *backend.IO, _ *Queue) bool {
+	if o, ok := io.Owner.(*compound.IO); ok && o.Compound == l.Owner {
 		return false
 	}
 	return l.covers(io)

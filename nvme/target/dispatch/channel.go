@@ -1,0 +1,391 @@
+package dispatch
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// state is the state of a channel.
+type state uint8
+
+const (
+	// IOs wait in pending: nothing is open until QuiesceIO ends, or
+	stateNone state = iota
+	// Device.OpenChannel runs on an ordinary goroutine
+	stateOpening
+	stateOpen   // IOs are submitted and reaped
+	stateFailed // OpenChannel failed, and so do IOs until retryAt
+	stateClosed // the namespace is retired
+)
+
+// reopenAfter is the time between attempts to open a channel, in nanoseconds.
+const reopenAfter = int64(1e9)
+
+// Channel is one reactor's access to the device of one namespace. The first command for the
+// namespace opens it; it is closed when the namespace is retired. It belongs to its reactor.
+type Channel struct {
+	// User is the state that the caller of Open has of the channel.
+	User any
+	// Access is the access of hosts to the namespace, nil without a reservation. Others read it.
+	Access *reservation.Access
+
+	r   *Channels
+	ns  *Namespace
+	dev backend.Channel
+	// reader and writer are dev if it supports zero-copy reads and writes.
+	reader   backend.ZeroCopyReader
+	writer   backend.ZeroCopyWriter
+	marked   bool // dev looks for marks
+	state    state
+	err      error // why opening failed
+	retryAt  int64
+	onClosed func() // set when the namespace is retired
+
+	ios
+	nodes
+	stats     stats
+	busySince int64
+
+	fencing
+	channelBarrier
+}
+
+// ios are the IOs of a channel.
+type ios struct {
+	pending  list.List[backend.IO] // that the device may get, in order
+	waiting  int                   // IOs that the device does not have: pending, or held
+	inflight int                   // IOs in the device: on sent and unseen
+	sent     *list.List[backend.IO]
+	unseen   *list.List[backend.IO] // by a search
+	// zeroCopies is the number of zero-copy reads and writes that have not ended.
+	zeroCopies int
+}
+
+// nodes place a channel on the lists of Channels of the same names.
+type nodes struct {
+	scheduled, active, counted list.Node[Channel]
+	armed                      uint64 // the Channels.armRound in which it was armed
+}
+
+// Open makes ch, which has its User only, the channel of ns on this reactor and starts to open it.
+// It returns false if the namespace is retired.
+func (r *Channels) Open(ch *Channel, ns *Namespace) bool {
+	ch.r, ch.ns = r, ns
+	f, ok := ns.join(ch)
+	if !ok {
+		return false
+	}
+	ch.quiesce, ch.changed = f.quiesce, f.changed
+	ch.sent, ch.unseen = new(list.List[backend.IO]), new(list.List[backend.IO])
+	ch.Access, ch.aborting = ns.Reservations.Access(), map[reservation.Host]int{} // after join
+	ch.avoids = map[reservation.HostHandle][]*hold{}
+	if f.lock != nil {
+		ch.lock = &hold{by: f.lock}
+	}
+	for w := range f.late { // one for each queue with late writes
+		ch.avoid(w)
+	}
+	if f.quiesce != QuiesceIO {
+		ch.open()
+	}
+	return true
+}
+
+func (ch *Channel) open() {
+	ch.state = stateOpening
+	device := ch.ns.Storage.Device()
+	go func() {
+		dev, err := device.OpenChannel(ch.r.Reactor)
+		ch.r.Post(func() { ch.opened(dev, err) })
+	}()
+}
+
+func (ch *Channel) opened(dev backend.Channel, err error) {
+	ch.dev, ch.state = dev, stateOpen
+	ch.reader, _ = dev.(backend.ZeroCopyReader)
+	ch.writer, _ = dev.(backend.ZeroCopyWriter)
+	last := ch.err
+	if ch.err = err; err != nil {
+		ch.state, ch.retryAt = stateFailed, ch.r.Now()+reopenAfter
+		if last == nil || last.Error() != err.Error() { // hosts retry for as long as it takes
+			nqn, nsid := ch.ns.Storage.Name()
+			ch.r.Log.Warn("opening a channel failed", "subsystem", nqn, "nsid", nsid, "err", err)
+		}
+	}
+	ch.r.schedule(ch)
+}
+
+// Close closes the channel of a retired namespace once its IOs are back, and then calls done.
+func (ch *Channel) Close(done func()) {
+	ch.onClosed = done
+	ch.settle()
+}
+
+// Closed reports whether the channel is closed.
+func (ch *Channel) Closed() bool { return ch.state == stateClosed }
+
+// settle continues a quiesce, or the end of the channel of a retired namespace, if the device has
+// no IOs of the channel.
+func (ch *Channel) settle() {
+	if ch.onQuiesced != nil {
+		ch.checkQuiesced()
+	}
+	if ch.onClosed == nil || ch.state == stateOpening || ch.busy() || ch.zeroCopies > 0 {
+		return
+	}
+	ch.closeDevice()
+	ch.state = stateClosed
+	ch.stats.publish()
+	done := ch.onClosed
+	ch.onClosed = nil
+	done()
+}
+
+func (ch *Channel) closeDevice() {
+	if ch.dev == nil {
+		return
+	}
+	if err := ch.dev.Close(); err != nil {
+		nqn, nsid := ch.ns.Storage.Name()
+		ch.r.Log.Warn("closing a channel failed", "subsystem", nqn, "nsid", nsid, "err", err)
+	}
+	ch.dev, ch.reader, ch.writer, ch.marked = nil, nil, nil, false
+}
+
+// Queue queues an IO for the device. The caller has the reactor call Process afterwards. It returns
+// false if the channel is closed.
+func (ch *Channel) Queue(io *backend.IO) bool {
+	switch {
+	case ch.state == stateClosed:
+		return false
+	case ch.state == stateFailed && ch.r.Now() >= ch.retryAt:
+		ch.open()
+	}
+	io.Err = nil
+	ch.add(io, &ch.pending)
+	ch.r.schedule(ch)
+	return true
+}
+
+// Withdraw takes back an IO that the device has not seen. It returns false if the device has it.
+func (ch *Channel) Withdraw(io *backend.IO) bool {
+	if io.On == nil || ch.Has(io) {
+		return false
+	}
+	ch.takeOut(io)
+	return true
+}
+
+// Cancel asks the device to give an IO back that is no longer wanted.
+func (ch *Channel) Cancel(io *backend.IO) {
+	if d, ok := ch.dev.(backend.Canceler); ok {
+		d.Cancel(io)
+		ch.r.schedule(ch) // it may be back already
+	}
+}
+
+// Has reports whether the device has an IO.
+func (ch *Channel) Has(io *backend.IO) bool { return io.On == ch.sent || io.On == ch.unseen }
+
+// add makes an IO the last one on a list.
+func (ch *Channel) add(io *backend.IO, to *list.List[backend.IO]) {
+	to.Push(io, &io.Place)
+	io.On = to
+	if to != ch.sent {
+		ch.waiting++
+	}
+}
+
+// takeOut takes an IO that the device does not have out of its list.
+func (ch *Channel) takeOut(io *backend.IO) {
+	io.On.Remove(&io.Place)
+	io.On = nil
+	ch.waiting--
+}
+
+// push submits pending IOs to the device, and completes IOs that must not reach it any more. It
+// looks at batchSize of them. It returns the number of IOs that the device accepted, or that
+// completed or are held.
+func (ch *Channel) push() int {
+	if ch.quiesce == QuiesceIO || ch.state <= stateOpening || ch.pending.Empty() {
+		return 0
+	}
+	if !ch.marked && ch.state == stateOpen {
+		if dev := ch.ns.Storage.Mark(ch.dev, ch.r.Reactor.Wake); dev != nil {
+			ch.dev, ch.marked = dev, true
+		}
+	}
+	batch, looked := ch.batch()
+	if len(batch) == 0 {
+		return looked
+	}
+	n := ch.dev.Submit(batch)
+	for _, io := range batch[:n] {
+		ch.sent.Push(io, &io.Place)
+		io.On = ch.sent
+	}
+	for i := len(batch) - 1; i >= n; i-- { // the device is full
+		ch.pending.PushFirst(batch[i], &batch[i].Place)
+		batch[i].On = &ch.pending
+		ch.waiting++
+	}
+	clear(batch)
+	if ch.inflight == 0 && n > 0 {
+		ch.busySince = ch.r.Now()
+	}
+	ch.inflight += n
+	return looked + n
+}
+
+// batch takes at most batchSize IOs out of pending, and returns the IOs that the device may get. It
+// completes or holds the others, and returns their number.
+func (ch *Channel) batch() (batch []*backend.IO, looked int) {
+	batch = ch.r.batch[:0]
+	checked := ch.changed || ch.Access != nil || ch.r.Checks
+	for range batchSize {
+		io := ch.pending.Pop()
+		if io == nil {
+			break
+		}
+		io.On = nil
+		ch.waiting--
+		switch {
+		case ch.state == stateFailed:
+			io.Err = fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
+		case checked:
+			io.Err = ch.check(io)
+		}
+		switch {
+		case io.Err != nil:
+			ch.done(io) // which may add others
+			looked++
+		case (ch.lock != nil || len(ch.avoids) > 0) && ch.block(io):
+			looked++
+		default:
+			batch = append(batch, io)
+		}
+	}
+	return batch, looked
+}
+
+// check checks a pending IO against the present namespace: the command may have been prepared
+// before a change.
+func (ch *Channel) check(io *backend.IO) error {
+	switch q := ch.r.Queue(io); {
+	case !permits(ch.Access, io, q), q != nil && ch.aborts(q):
+		return ErrPreempted
+	case q != nil && q.Over:
+		return backend.ErrAborted
+	}
+	return ch.ns.Storage.Check(io)
+}
+
+// reap takes back at most batchSize completed IOs from the device, and returns their number.
+func (ch *Channel) reap() int {
+	if ch.inflight == 0 {
+		return 0
+	}
+	n := ch.dev.Poll(ch.r.reaped[:])
+	if n == 0 {
+		return 0
+	}
+	ios := ch.r.reaped[:n]
+	ch.inflight -= n
+	for _, io := range ios {
+		io.On.Remove(&io.Place)
+		io.On = nil
+	}
+	var ended []*await
+	if ch.awaited != nil {
+		ended = ch.returned(ios)
+	}
+	for i, io := range ios {
+		ios[i] = nil
+		ch.done(io)
+	}
+	if ch.inflight == 0 {
+		ch.stats.own[Busy] += uint64(ch.r.Now() - ch.busySince)
+	}
+	ch.stats.publish()
+	for _, a := range ended {
+		a.done()
+	}
+	return n
+}
+
+// done passes a completed IO to its command.
+func (ch *Channel) done(io *backend.IO) {
+	if io.Err == nil {
+		ch.count(io.Op, io.Len)
+	}
+	ch.r.Done(io)
+}
+
+// Abort completes an IO that the device has not seen with an error. It returns false if the device
+// has it.
+func (ch *Channel) Abort(io *backend.IO, err error) bool {
+	if !ch.Withdraw(io) {
+		return false
+	}
+	io.Err = err
+	ch.done(io)
+	return true
+}
+
+// busy reports whether IOs wait for the device or are in it.
+func (ch *Channel) busy() bool { return ch.inflight > 0 || ch.waiting > 0 }
+
+// polled reports whether the device has IOs or could take some.
+func (ch *Channel) polled() bool {
+	return ch.inflight > 0 || !ch.pending.Empty() &&
+		ch.state > stateOpening && ch.quiesce != QuiesceIO
+}
+
+// pollOrSettle lets Poll visit a channel while that is of use.
+func (ch *Channel) pollOrSettle() {
+	if ch.onQuiesced != nil {
+		ch.checkQuiesced()
+	}
+	switch {
+	case ch.active.Listed():
+	case ch.polled():
+		ch.r.active.Push(ch, &ch.active)
+	default:
+		ch.settle()
+	}
+}
+
+// State describes a channel for tests. Busy is zero if IOs, barriers and zero copy have left
+// nothing on it.
+type State struct {
+	Quiesce       Level
+	Open, Closing bool
+	Busy          struct {
+		Inflight, Pending, Held, Awaited, Late, Fences, Locks, Others, ZeroCopies int
+	}
+}
+
+// State returns the state of the channel.
+func (ch *Channel) State() State {
+	s := State{Quiesce: ch.quiesce, Open: ch.state == stateOpen, Closing: ch.onClosed != nil}
+	b := &s.Busy
+	b.Inflight, b.Awaited, b.ZeroCopies = ch.inflight, len(ch.awaited), ch.zeroCopies
+	for range ch.pending.All() {
+		b.Pending++
+	}
+	b.Held = ch.waiting - b.Pending
+	for _, holds := range ch.avoids {
+		b.Late += len(holds)
+	}
+	if ch.lock != nil {
+		b.Locks++
+	}
+	b.Fences, b.Others = len(ch.fences), len(ch.aborting)+ch.orphans
+	if ch.round != nil || !ch.unseen.Empty() {
+		b.Others++
+	}
+	return s
+}

@@ -1,0 +1,255 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// reactor runs posted functions when a test steps it.
+type reactor struct {
+	*Channels
+	posted []func()
+	rounds []*Round
+}
+
+func newReactor() *reactor {
+	r := new(reactor)
+	r.Channels = NewChannels(Config{
+		Now:     func() int64 { return 0 },
+		Post:    func(fn func()) { r.posted = append(r.posted, fn) },
+		Queue:   func(*backend.IO) *Queue { return nil },
+		Done:    func(*backend.IO) {},
+		Exclude: func(_ *Channel, round *Round) { r.rounds = append(r.rounds, round) },
+	})
+	return r
+}
+
+// step runs the functions that are posted now, and polls.
+func (r *reactor) step() {
+	now := r.posted
+	r.posted = nil
+	for _, fn := range now {
+		fn()
+	}
+	r.Process()
+	r.Poll(batchSize)
+}
+
+// channel makes an open channel to a device.
+func (r *reactor) channel(dev backend.Channel) *Channel {
+	return &Channel{
+		r: r.Channels, ns: &Namespace{Storage: storage{}}, dev: dev, state: stateOpen,
+		ios:     ios{sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO])},
+		fencing: fencing{aborting: map[reservation.Host]int{}},
+	}
+}
+
+// storage is a namespace without marks that does not change.
+type storage struct{ Storage }
+
+func (storage) Mark(backend.Channel, func()) backend.Channel { return nil }
+
+// slowChannel is a device that takes room IOs, and gives them back when they are due.
+type slowChannel struct {
+	backend.Channel
+	room int
+	most int // that Submit was offered, or Poll had room for, at once
+	has  list.List[backend.IO]
+	due  list.List[backend.IO]
+}
+
+func (c *slowChannel) Submit(ios []*backend.IO) int {
+	c.most = max(c.most, len(ios))
+	n := min(len(ios), c.room)
+	c.room -= n
+	for _, io := range ios[:n] {
+		c.has.Push(io, &io.Node)
+	}
+	return n
+}
+
+func (c *slowChannel) Poll(done []*backend.IO) int {
+	c.most = max(c.most, len(done))
+	n := c.due.Fill(done)
+	c.room += n
+	return n
+}
+
+// TestChannelSteps: however many IOs wait for a device, or are back from it, a step handles
+// batchSize of them, in order, and one is withdrawn without a look at the others.
+func TestChannelSteps(t *testing.T) {
+	const waiting, room = 1000, 200
+	slow := &slowChannel{room: room}
+	ch := newReactor().channel(slow)
+	var ios []*backend.IO
+	for i := range waiting {
+		io := &backend.IO{Op: backend.OpRead, Off: int64(i) * 512, Len: 512}
+		ios = append(ios, io)
+		testutil.MustTrue(t, ch.Queue(io), "the channel is closed")
+	}
+	for n := ch.push(); n > 0; n = ch.push() {
+		testutil.MustTrue(t, n <= batchSize, "a step submits %d", n)
+	}
+	testutil.MustEqual(t, ch.inflight, room, "the device")
+	visited := 0
+	for range ch.sent.All() {
+		visited++
+	}
+	testutil.True(t, visited == room, "%d IOs are looked at, the device has %d", visited, room)
+	testutil.True(t, !ch.Withdraw(ios[0]) && ch.Withdraw(ios[room]) && !ch.Withdraw(ios[room]),
+		"an IO of the device was withdrawn, or one that waits was not")
+	next := 0
+	for next < waiting {
+		for io := slow.has.Pop(); io != nil; io = slow.has.Pop() {
+			if next == room {
+				next++
+			}
+			testutil.MustTrue(t, io == ios[next], "IO %d is not the next", next)
+			next++
+			slow.due.Push(io, &io.Node)
+		}
+		for n := ch.reap(); n > 0; n = ch.reap() {
+			testutil.MustTrue(t, n <= batchSize, "a step takes %d back", n)
+		}
+		for ch.push() > 0 {
+		}
+	}
+	for ch.reap() > 0 {
+	}
+	testutil.True(t, slow.most <= batchSize, "at most %d at once", slow.most)
+	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+}
+
+// TestHoldSteps: however many IOs a lock or late writes have held, and however many the device has,
+// a channel goes on with batchSize of them at a time.
+func TestHoldSteps(t *testing.T) {
+	for _, n := range []int{10, 10000} {
+		r := newReactor()
+		ch := r.channel(&slowChannel{room: n})
+		var holds [2]hold
+		for i := range n {
+			io := &backend.IO{Op: backend.OpWrite, Off: int64(i) * 512, Len: 512}
+			ch.add(io, &holds[i%2].ios)
+		}
+		ch.unhold(&holds[0])
+		ch.unhold(&holds[1])
+		steps := 0
+		for ; ch.inflight < n; steps++ {
+			before := ch.inflight
+			r.step()
+			testutil.MustTrue(t, ch.inflight <= before+batchSize && ch.inflight != before,
+				"a step gives the device %d", ch.inflight-before)
+		}
+		looked, ended := 0, false
+		l := &await{done: func() { ended = true }}
+		ch.search(l, func(*backend.IO) bool { looked++; return false })
+		if io := ch.unseen.First(); io == nil != (n <= batchSize) || io != nil && ch.Withdraw(io) {
+			t.Error("an IO that the device has is withdrawn, or none is left for the next turn")
+		}
+		for ; !ended; steps++ {
+			testutil.MustTrue(t, looked <= batchSize, "a search looks at %d at a time", looked)
+			looked = 0
+			r.step()
+		}
+		want := n / batchSize
+		testutil.True(t, steps >= want, "%d IOs take %d steps, want at least %d", n, steps, want)
+	}
+}
+
+// TestPollPastHeld: held IOs do not keep the IOs behind them from the device.
+func TestPollPastHeld(t *testing.T) {
+	r := newReactor()
+	ch := r.channel(&slowChannel{room: 1000})
+	ch.lock = &hold{by: &Lock{Blocks: backend.Range{End: 512}}}
+	for range 3 * batchSize {
+		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+	}
+	r.Process()
+	for r.Poll(64) > 0 {
+	}
+	testutil.True(t, ch.pending.Empty(), "some are still pending")
+}
+
+// armedDevice is a channel of a device that has an IO. Poll disarms it.
+type armedDevice struct {
+	backend.Channel
+	armed int
+}
+
+func (d *armedDevice) Arm() bool {
+	d.armed++
+	return true
+}
+
+func (d *armedDevice) Poll([]*backend.IO) int {
+	d.armed = 0
+	return 0
+}
+
+// TestArmSteps: however many channels have IOs at their devices, a turn arms pollMost of them.
+func TestArmSteps(t *testing.T) {
+	const n = 10 * pollMost
+	r := newReactor()
+	devices := make([]armedDevice, n)
+	for i := range n {
+		ch := r.channel(&devices[i])
+		ch.inflight = 1
+		r.active.Push(ch, &ch.active)
+	}
+	calls := 0
+	for before := 0; !r.Arm(); calls++ {
+		now := 0
+		for i := range devices {
+			now += devices[i].armed
+		}
+		testutil.MustTrue(t, now-before <= pollMost && calls <= n,
+			"%d channels in a turn, %d turns", now-before, calls)
+		before = now
+		r.Poll(64)
+	}
+	for i := range devices {
+		testutil.Equal(t, devices[i].armed, 1, "times that a channel was armed")
+	}
+}
+
+// TestSharedFences: fences that come while a round waits share it, up to a bound, and then another.
+func TestSharedFences(t *testing.T) {
+	const fences = 2*sharedFences + 1
+	r := newReactor()
+	ch := r.channel(&slowChannel{})
+	drained := 0
+	a := (&reservation.State{Type: 1}).Access()
+	fence := func() {
+		ch.setAccess(a, &fence{change: new(reservation.Change), drained: func() { drained++ }})
+	}
+	for range fences {
+		fence()
+	}
+	testutil.MustEqual(t, len(r.rounds), 3, "rounds")
+	r.rounds[2].Begin()
+	fence()
+	testutil.MustEqual(t, len(r.rounds), 4, "rounds, of which the last but one has begun")
+	for i, round := range r.rounds {
+		testutil.True(t, len(round.fences) <= sharedFences, "%d in round %d", len(round.fences), i)
+		round.Begin()
+		round.End()
+	}
+	testutil.Equal(t, drained, fences+1, "fences have drained")
+	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+}
+
+// TestUnion: ranges that overlap or touch are joined.
+func TestUnion(t *testing.T) {
+	ranges := func(at ...int64) (list []backend.Range) {
+		for ; len(at) > 0; at = at[2:] {
+			list = append(list, backend.Range{Off: at[0], End: at[1]})
+		}
+		return list
+	}
+	got := union(ranges(30, 40, 0, 10, 5, 8, 9, 12, 40, 50, 60, 70))
+	testutil.EqualSlices(t, got, ranges(0, 12, 30, 50, 60, 70), "")
+}
