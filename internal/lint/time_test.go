@@ -33,9 +33,8 @@ var timed = map[string]map[string]string{
 	"nvme/target/margin_test.go":    {"TestKeepAliveMargin": virtual},
 	"nvme/target/trace_test.go":     {"TestTrace": virtual},
 
-	"tests/e2e/authentication_flood_test.go": {"connectSoon": soakOnly},
-	"tests/e2e/authentication_load_test.go":  {"beside": soakOnly, "reads": soakOnly},
-	"tests/e2e/idle_test.go":                 {"bareSockets": soakOnly, "wantIdle": soakOnly},
+	"tests/e2e/authentication_load_test.go": {"beside": soakOnly, "reads": soakOnly},
+	"tests/e2e/idle_test.go":                {"bareSockets": soakOnly, "wantIdle": soakOnly},
 	"tests/e2e/latency_test.go": {
 		"TestLatencyOfSlowDevice": "the upper bound is measured around what it bounds",
 	},
@@ -47,6 +46,8 @@ var timed = map[string]map[string]string{
 	},
 	"tests/isolation/work_test.go":   {"besideWork": soakOnly, "tooSlow": soakOnly},
 	"tests/isolation/victim_test.go": {"run": "paces commands; make soak uses the latencies"},
+
+	"tests/isolation/stranger_rows_test.go": {"visitFrom": soakOnly},
 }
 
 // Frequent reasons of timed.

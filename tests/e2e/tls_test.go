@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -158,47 +157,6 @@ func TestTLSPolicies(t *testing.T) {
 				"labels=compat"), "the log does not say which labels the host uses")
 		})
 	}
-}
-
-// TestTLSFlood: peers from many addresses begin handshakes, with a ClientHello of a known host and
-// nothing behind it, or with less. Meanwhile a host that has connected before connects, and
-// afterwards a host from an unknown address, with make soak within two seconds.
-func TestTLSFlood(t *testing.T) {
-	needTLS(t)
-	n, limit := 400, 256
-	if testutil.Soaking() {
-		n, limit = 10_000, tcp.DefaultMaxConnections
-	}
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
-		c.MaxConnections = limit
-	}})
-	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
-	connect := func(who, source string) {
-		t.Helper()
-		v.tcp.Source = netip.MustParseAddr(source)
-		h.connectSoon(who, h.transport(v), v.hostOptions())
-	}
-	connect("the host", "127.0.0.2")
-	hello := recordHello(t, h)
-	var open sync.WaitGroup
-	for i := range n {
-		open.Go(func() {
-			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i))}}
-			c, err := d.Dial("tcp", h.Addr(nvme.TransportTCP).String())
-			if err != nil {
-				return
-			}
-			_, _ = c.Write(hello[:len(hello)-i%2*9])
-			t.Cleanup(func() { _ = c.Close() })
-		})
-		if i == n/2 {
-			connect("the host, during the flood", "127.0.0.2")
-		}
-	}
-	open.Wait()
-	connect("the host, after the flood", "127.0.0.2")
-	connect("another, after the flood", "127.0.0.3")
 }
 
 // recordHello returns the ClientHello of a host.

@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -89,6 +92,7 @@ func shorten(c *config.Config) {
 type env struct {
 	t      *testing.T
 	link   nvme.TransportType // of the hosts in this test
+	tls    bool               // TCP has TLS
 	server *app.Server
 	fabric *verbstest.Fabric
 	addrs  map[nvme.TransportType]netip.AddrPort
@@ -122,6 +126,7 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 			if change != nil {
 				change(c)
 			}
+			e.tls = c.TCP.TLS != nil
 		},
 		Devices: map[uint32]backend.Device{
 			nsRAM: ram(), nsPool: backendtest.NewFaulty(ram()), nsHung: e.hung, nsThin: e.thin,
@@ -192,7 +197,49 @@ func (e *env) transportOver(link nvme.TransportType, from netip.Addr, machine st
 			Provider: e.fabric.Provider(machine), Addr: e.addrs[nvme.TransportRDMA],
 		}
 	}
-	return host.TCP{Addr: e.addrs[nvme.TransportTCP], Source: from}
+	t := host.TCP{Addr: e.addrs[nvme.TransportTCP], Source: from}
+	if e.tls {
+		t.PSK = hostPSK
+	}
+	return t
+}
+
+// tlsKey is the key of all hosts with TLS.
+var tlsKey = sync.OnceValues(func() (*auth.TLSKey, error) {
+	k, err := auth.NewTLSKey(auth.SHA256)
+	if err == nil {
+		testutil.Secret(nil, k.Reveal())
+	}
+	return k, err
+})
+
+// hostPSK returns the PSK of a host for a subsystem.
+func hostPSK(nqn, sub string) (*auth.TLSPSK, error) {
+	k, err := tlsKey()
+	if err != nil {
+		return nil, err
+	}
+	psks, err := k.PSKs(nqn, sub)
+	if err != nil {
+		return nil, err
+	}
+	return &psks[0], nil
+}
+
+// requireTLS makes all connections over TCP use TLS.
+func requireTLS(c *config.Config) {
+	c.TCP.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSRequired }
+	c.TCP.PSKs = func(identity []byte) []auth.TLSPSK {
+		id, err := auth.ParseTLSIdentity(identity)
+		if err != nil {
+			return nil
+		}
+		psk, err := hostPSK(id.HostNQN, id.SubNQN)
+		if err != nil || psk.Identity != string(identity) {
+			return nil
+		}
+		return []auth.TLSPSK{*psk}
+	}
 }
 
 // address is a local address for hosts over TCP: 127.0.1.1 and following.

@@ -113,7 +113,7 @@ func unanswered(ctx context.Context, a *attack) error {
 }
 
 // trickleTimeout is the DataTimeout for trickle.
-const trickleTimeout = 300 * time.Millisecond
+const trickleTimeout = 100 * time.Millisecond
 
 // trickle leaves 50 R2Ts of 1 MiB unanswered, and answers one of 4 KiB before each deadline. That
 // must not renew the deadline of the others forever.

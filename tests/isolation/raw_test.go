@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -56,6 +57,29 @@ func (r *raw) halfGreet() error {
 	var req pdu.ICReq
 	req.Set(&pdu.Params{}, 1)
 	_, err := r.Write(req[:len(req)/2])
+	return err
+}
+
+// hello sends a ClientHello of a known host.
+func (r *raw) hello() error { return r.sendHello(0) }
+
+// halfHello does not send the end of it.
+func (r *raw) halfHello() error { return r.sendHello(9) }
+
+func (r *raw) sendHello(less int) error {
+	psk, err := hostPSK(victimNQN2, subNQN)
+	if err != nil {
+		return err
+	}
+	client, err := tls.NewClient(psk)
+	if err != nil {
+		return err
+	}
+	defer client.Free()
+	hello, _, err := client.Step(nil)
+	if err == nil {
+		_, err = r.Write(hello[:len(hello)-less])
+	}
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -184,10 +185,10 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 	})
 }
 
-// floodRows have strangers of each kind that open as many connections as they get, from addresses
-// of their own and from the address of a known host.
+// floodRows have strangers of each kind that open as many connections as they get, from each place.
 var floodRows = func() (list []row) {
 	idle := func(*raw) error { return nil }
+	nothing := func(context.Context, *host.Queue) error { return nil }
 	for _, kind := range []struct {
 		name, attacks string
 		links         []nvme.TransportType
@@ -196,48 +197,91 @@ var floodRows = func() (list []row) {
 		{"idle connections", "connections", onTCP, connections(idle)},
 		{"half an ICReq", "connections", onTCP, connections((*raw).halfGreet)},
 		{"connections after ICReq", "connections", onTCP, connections((*raw).greet)},
+		{halfHello, "connections", onTCP, connections((*raw).halfHello)},
+		{hello, "connections", onTCP, connections((*raw).hello)},
 		{
 			"idle discovery controllers", "connections and controllers", onTCP,
 			connections((*raw).discovery),
 		},
-		{"queue pairs without Connect", "queue pairs", onRDMA, queues(nil)},
+		{"queue pairs without Connect", "queue pairs", onRDMA, queues(nothing)},
 		{"refused queues that stay", "connections", onBoth, queues(connectTo(subNQN))},
 		{
 			"discovery controllers over queue pairs", "queue pairs and controllers", onRDMA,
 			queues(connectTo(nvme.DiscoveryNQN)),
 		},
+		{"half authentications", "connections", onBoth, halfAuthentications},
 	} {
-		for name, from := range map[string]place{
-			"": elsewhere, " from the address of a known host": besideKnown,
+		for _, from := range []place{
+			{"addresses of their own", func(a *attack, i int) (netip.Addr, string) {
+				return a.from(1 + i%8), "culprit"
+			}},
+			{manyAddresses, func(_ *attack, i int) (netip.Addr, string) {
+				return netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), ""
+			}},
+			{"the address of a known host", func(a *attack, _ int) (netip.Addr, string) {
+				return a.knownAddress(), "host"
+			}},
 		} {
-			list = append(list, row{
-				name: kind.name + name, culprit: "stranger", attacks: kind.attacks,
-				links: kind.links, busy: true, alone: true, change: fewConnections,
-				run: func(ctx context.Context, a *attack) error { return kind.run(ctx, a, from) },
-			})
+			r := row{
+				name: kind.name + " from " + from.name, culprit: "stranger",
+				attacks: kind.attacks, links: kind.links, busy: true, alone: true,
+				tls:  kind.name == halfHello || kind.name == hello,
+				heap: int64(from.size(0)) * 192 << 10,
+				run:  func(ctx context.Context, a *attack) error { return kind.run(ctx, a, from) },
+			}
+			r.change = func(c *config.Config) {
+				if !from.fills() {
+					fewConnections(c)
+				}
+				if r.tls {
+					requireTLS(c)
+				}
+			}
+			if from.name == manyAddresses {
+				r.links = slices.DeleteFunc(slices.Clone(r.links), func(l nvme.TransportType) bool {
+					return l == nvme.TransportRDMA
+				})
+			}
+			list = append(list, r)
 		}
 	}
 	return list
 }()
 
-// fewConnections lowers the limits so that a few hundred connections are a flood.
+// fewConnections lowers the limits so that two hundred connections are a flood.
 func fewConnections(c *config.Config) {
-	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 256, 128
+	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 128, 64
 	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
 }
 
-// place returns the address and the machine of stranger i.
-type place func(a *attack, i int) (netip.Addr, string)
+// place has the addresses and the machines of strangers.
+type place struct {
+	name string
+	of   func(a *attack, i int) (netip.Addr, string) // of stranger i
+}
 
-func elsewhere(a *attack, i int) (netip.Addr, string) { return a.from(1 + i%8), "culprit" }
+const (
+	manyAddresses = "many addresses"
+	halfHello     = "half a ClientHello"
+	hello         = "a ClientHello"
+)
 
-func besideKnown(a *attack, _ int) (netip.Addr, string) { return a.knownAddress(), "host" }
+// fills reports whether strangers reach the usual limits of the target, with soak.
+func (p place) fills() bool { return p.name == manyAddresses && testutil.Soaking() }
+
+// size returns the number of connections of a flood.
+func (p place) size(usual int) int {
+	if p.fills() {
+		return 8000
+	}
+	return usual
+}
 
 // connections opens TCP connections up to the limit, prepares each with fn, and replaces each one
 // that ends. Meanwhile a known host must be able to connect.
 func connections(fn func(*raw) error) func(context.Context, *attack, place) error {
 	return func(ctx context.Context, a *attack, from place) error {
-		const each, most = 512, 1024
+		most := from.size(512)
 		var conns []*raw
 		defer func() {
 			for _, r := range conns {
@@ -245,8 +289,8 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 			}
 		}()
 		return a.besideVisits(ctx, func() {
-			for i := 0; i < each && len(conns) < most; i++ {
-				addr, _ := from(a, i)
+			for i := 0; i < most/2 && len(conns) < most; i++ {
+				addr, _ := from.of(a, i)
 				r, err := a.dial(ctx, addr)
 				if err != nil {
 					return
@@ -262,9 +306,9 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 	}
 }
 
-// queues establishes queues up to the limit, and replaces each one that ends. It sends connect on
-// them, if it is not nil.
-func queues(connect *host.Op) func(context.Context, *attack, place) error {
+// queues does the same with queues of either transport.
+func queues(fn func(context.Context, *host.Queue) error,
+) func(context.Context, *attack, place) error {
 	return func(ctx context.Context, a *attack, from place) error {
 		var queues []*host.Queue
 		defer func() {
@@ -280,17 +324,14 @@ func queues(connect *host.Op) func(context.Context, *attack, place) error {
 				}
 				return err != nil
 			})
-			for len(queues) < 128 {
-				q, err := host.DialQueue(ctx, a.transport(from(a, len(queues))), 0, 32, 0)
+			for len(queues) < from.size(96) {
+				q, err := host.DialQueue(ctx, a.transport(from.of(a, len(queues))), 0, 32, 0)
 				if err != nil {
 					return
 				}
-				if connect != nil {
-					op := *connect
-					if _, err := q.Do(ctx, &op); err != nil { // full
-						_ = q.Close()
-						return
-					}
+				if err := fn(ctx, q); err != nil { // full
+					_ = q.Close()
+					return
 				}
 				queues = append(queues, q)
 				a.takes(1)
@@ -299,8 +340,33 @@ func queues(connect *host.Op) func(context.Context, *attack, place) error {
 	}
 }
 
+// halfAuthentications begin to authenticate as the known host, with the most expensive of the
+// default groups, and go no further.
+func halfAuthentications(ctx context.Context, a *attack, from place) (err error) {
+	if a.key, err = auth.NewKey(32, auth.SHA256); err != nil {
+		return err
+	}
+	testutil.Secret(a.t, a.key.Reveal())
+	a.server.Target().SetHostPolicy(victimNQN2, &auth.Policy{Keys: []*auth.Key{a.key}})
+	o := hostOptions(victimNQN2)
+	return queues(func(ctx context.Context, q *host.Queue) error {
+		cqe, err := q.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+		if err != nil || !cqe.Status().OK() {
+			return errors.Join(err, cqe.Status())
+		}
+		peer := auth.Host{HostNQN: victimNQN2, Groups: []auth.Group{auth.FFDHE3072}}
+		op := host.Op{Data: peer.Negotiate(1)}
+		op.SQE.Auth().Set(nvme.FabricsAuthSend, uint32(len(op.Data)))
+		if _, err = q.Submit(&op); err == nil {
+			_, err = q.Poll(make([]host.Completion, 1))
+		}
+		return err
+	})(ctx, a, from)
+}
+
 // besideVisits repeatedly opens more connections beside a known host, which must be able to
-// connect, and to use its queues when more strangers have come.
+// connect, and to use its queues when more strangers have come. A host from an unknown address must
+// be able to connect, too.
 func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	if err := a.visit(); err != nil { // makes the host known
 		return err
@@ -308,7 +374,10 @@ func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	more()
 	var errs error
 	err := a.repeat(ctx, 50*time.Millisecond, func() error {
-		errs = errors.Join(errs, a.visitBeside(more))
+		errs = errors.Join(errs, a.visitFrom(a.knownAddress(), "host", 8, more))
+		if a.link == nvme.TransportTCP {
+			errs = errors.Join(errs, a.visitFrom(a.from(99), "", 1, func() {}))
+		}
 		a.inPlace()
 		return nil
 	})
@@ -324,25 +393,31 @@ func (a *attack) knownAddress() (addr netip.Addr) {
 }
 
 // visit connects as a known host, reads and disconnects.
-func (a *attack) visit() error { return a.visitBeside(func() {}) }
+func (a *attack) visit() error { return a.visitFrom(a.knownAddress(), "host", 1, func() {}) }
 
-// visitBeside connects a known host with eight queues, calls more, reads on each queue, and
+// visitFrom connects an allowed host with I/O queues, calls more, reads on each queue, and
 // disconnects.
-func (a *attack) visitBeside(more func()) error {
+func (a *attack) visitFrom(from netip.Addr, machine string, queues int, more func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
-	c, err := host.Connect(ctx, a.transport(a.knownAddress(), "host"), hostOptions(victimNQN2))
+	o := hostOptions(victimNQN2)
+	o.Key = a.key
+	began := time.Now()
+	c, err := host.Connect(ctx, a.transport(from, machine), o)
 	if err != nil {
-		return fmt.Errorf("a known host cannot connect: %w", err)
+		return fmt.Errorf("an allowed host cannot connect from %v: %w", from, err)
 	}
 	p := party{Controller: c}
 	defer p.close()
-	for qid := uint16(1); qid <= 8; qid++ {
-		q, err := c.OpenQueue(ctx, qid, 32)
+	for i := range queues {
+		q, err := c.OpenQueue(ctx, uint16(i+1), 32)
 		if err != nil {
-			return fmt.Errorf("a known host cannot connect queue %d: %w", qid, err)
+			return fmt.Errorf("queue %d of an allowed host from %v: %w", i+1, from, err)
 		}
 		p.queues = append(p.queues, q)
+	}
+	if d := time.Since(began); testutil.Soaking() && d > 2*time.Second {
+		return fmt.Errorf("an allowed host has connected from %v after %v", from, d)
 	}
 	more()
 	buf, err := c.Map(blockSize)
@@ -351,17 +426,20 @@ func (a *attack) visitBeside(more func()) error {
 	}
 	for i, q := range p.queues {
 		if err := hosttest.Read(ctx, q, nsPool, 0, 1, buf); err != nil {
-			return fmt.Errorf("queue %d of a known host: %w", i+1, err)
+			return fmt.Errorf("queue %d of an allowed host: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-// connectTo returns the Connect command of a stranger.
-func connectTo(nqn string) *host.Op {
+// connectTo sends the Connect command of a stranger.
+func connectTo(nqn string) func(context.Context, *host.Queue) error {
 	o := hostOptions(strangerNQN)
 	o.SubNQN = nqn
-	return host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+	return func(ctx context.Context, q *host.Queue) error {
+		_, err := q.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+		return err
+	}
 }
 
 // randomBytes speaks another protocol.
