@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -157,7 +158,7 @@ func (d *Decoder) content(name string, most int) ([]byte, error) {
 			return e.Content, nil
 		}
 	}
-	return readRegular(name, most)
+	return sys.ReadRegular(name, most)
 }
 
 // private returns an error if users other than root and the current user can write to a directory.

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/internal/secret"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 const (
@@ -46,7 +47,7 @@ func (d *Decoder) fromFile(n *yaml.Node, path string, isSecret bool) *yaml.Node 
 	default:
 		var text []byte
 		var err error
-		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
+		if text, err = sys.ReadRegular(d.beside(n, name), maxValueFile); err != nil {
 			what, hint = err.Error(), HintUnreadable
 		} else if isSecret && public(d.beside(n, name)) {
 			what, hint = "everybody can read "+Quoted(name), "chmod 600 it, and make another key."

@@ -1,10 +1,7 @@
 package lang
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -147,23 +144,6 @@ func (d *Decoder) matches(pattern, path string) []string {
 		return strings.HasPrefix(filepath.Base(name), ".") &&
 			!strings.HasPrefix(filepath.Base(pattern), ".")
 	})
-}
-
-// readRegular reads up to most+1 bytes of a regular file.
-func readRegular(name string, most int) ([]byte, error) {
-	info, err := os.Stat(name) // before open, which may block or harm a special file
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
 // file adds a file to the root.

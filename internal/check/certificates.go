@@ -77,7 +77,7 @@ func Certificates(c *config.Config) (ps config.Problems) {
 		}
 	}
 	for i, w := range c.WebTargets {
-		if _, err := (httpd.Certificates{CA: w.CA}).PublicClient(); err != nil {
+		if _, err := (httpd.Certificates{CA: w.CA}).Client(); err != nil {
 			ps = append(ps, c.Warning(fmt.Sprintf("web.targets[%d].ca", i), err.Error(),
 				"It must be a PEM file that the target may read; until then the page does not "+
 					"show that target."))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/flight"
 )
 
 // Roles returns the roles of a configuration, nil for none. Names unknown to this machine cause
@@ -20,7 +21,7 @@ func Roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 		Subjects: map[string]control.Role{}, Users: map[uint32]control.Role{},
 		Groups: map[uint32]control.Role{},
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), lookupTime, errLookup)
 	defer cancel()
 	for i, given := range c.Control.Roles {
 		role := control.ParseRole(given.Role)
@@ -54,21 +55,8 @@ var errLookup = fmt.Errorf("users and groups are not looked up within %v", looku
 // within returns the result of find, unless ctx ends first. In that case find continues by itself.
 func within(ctx context.Context, find func() (int, error)) (int, error) {
 	if ctx.Err() != nil {
-		return 0, errLookup
+		return 0, context.Cause(ctx)
 	}
-	type result struct {
-		id  int
-		err error
-	}
-	found := make(chan result, 1)
-	go func() {
-		id, err := find()
-		found <- result{id, err}
-	}()
-	select {
-	case r := <-found:
-		return r.id, r.err
-	case <-ctx.Done():
-		return 0, errLookup
-	}
+	look := flight.Question[int]{Ask: find}
+	return look.Answer(ctx)
 }

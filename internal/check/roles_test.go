@@ -12,7 +12,7 @@ import (
 // not asked again in the same time.
 func TestLookupTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), lookupTime)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), lookupTime, errLookup)
 		defer cancel()
 		asked, answer := 0, make(chan int)
 		find := func() (int, error) {

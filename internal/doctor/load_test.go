@@ -259,11 +259,6 @@ func TestPorts(t *testing.T) {
 		"rdma statistic show")
 	now.Ports = before.Ports
 	expect(t, Load(before, now))
-	for _, name := range congestion { // not reported before it rises
-		name = name[strings.Index(name, "/")+1:]
-		testutil.True(t, strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"),
-			name), "%s may rise, and nothing is said of it", name)
-	}
 }
 
 // TestWithin: the time is rounded.

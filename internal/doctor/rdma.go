@@ -14,20 +14,6 @@ import (
 
 const infiniband = "sys/class/infiniband" // Documentation/ABI/stable/sysfs-class-infiniband
 
-// congestion are counters of a port, below its directory, that rise when packets are lost, marked
-// or sent again: counters of all drivers, of mlx5, and of rxe.
-var congestion = []string{
-	"counters/port_xmit_discards", "counters/port_xmit_wait",
-	"hw_counters/np_ecn_marked_roce_packets", "hw_counters/np_cnp_sent",
-	"hw_counters/rp_cnp_handled", "hw_counters/out_of_sequence", "hw_counters/packet_seq_err",
-	"hw_counters/local_ack_timeout_err", "hw_counters/rnr_nak_retry_err",
-	"hw_counters/out_of_buffer",
-	"hw_counters/out_of_seq_request", "hw_counters/rcvd_seq_err", "hw_counters/rcvd_rnr_err",
-	"hw_counters/completer_retry_err", "hw_counters/retry_exceeded_err",
-	"hw_counters/retry_rnr_exceeded_err", "hw_counters/req_transport_retries_exceeded",
-	"hw_counters/req_rnr_retries_exceeded",
-}
-
 func (m Machine) memlock(t Target) []Finding {
 	limit, limited := m.Memlock()
 	switch {
@@ -102,7 +88,9 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 func (m Machine) rdmaPorts(Target) (list []Finding) {
 	for _, dev := range m.list(infiniband) {
 		for _, port := range m.list(infiniband, dev, "ports") {
-			p := rdmaPort{m, []string{infiniband, dev, "ports", port}, dev + " port " + port}
+			p := rdmaPort{
+				m, dev, port, []string{infiniband, dev, "ports", port}, dev + " port " + port,
+			}
 			list = append(list, p.state())
 			// iWARP (node type RNIC) has no types of GIDs and no MTU of its own
 			if p.read("link_layer") == "Ethernet" && strings.HasSuffix(m.read(infiniband, dev,
@@ -116,9 +104,10 @@ func (m Machine) rdmaPorts(Target) (list []Finding) {
 }
 
 type rdmaPort struct {
-	m    Machine
-	dir  []string
-	name string
+	m         Machine
+	dev, port string
+	dir       []string
+	name      string
 }
 
 func (p rdmaPort) read(name string) string { return p.m.read(append(p.dir, name)...) }
@@ -200,11 +189,14 @@ func (p rdmaPort) mtu() (list []Finding) {
 func (p rdmaPort) congestion() []Finding {
 	var known bool
 	var counted []string
-	for _, name := range congestion {
-		n, err := sys.Number(p.m.path(append(p.dir, name)...))
-		known = known || err == nil
-		if err == nil && n != 0 {
-			counted = append(counted, fmt.Sprintf("%s=%d", name[strings.Index(name, "/")+1:], n))
+	for _, c := range readPortCounters(p.m.path(infiniband)) {
+		if c.Device != p.dev || c.Port != p.port || c.Counter != "port_xmit_wait" &&
+			!slices.Contains(lostPackets, c.Counter) &&
+			!slices.Contains(markedPackets, c.Counter) {
+			continue
+		}
+		if known = true; c.Value != 0 {
+			counted = append(counted, fmt.Sprintf("%s=%d", c.Counter, c.Value))
 		}
 	}
 	switch {

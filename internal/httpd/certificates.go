@@ -4,9 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
 	"io/fs"
-	"os"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // maxPEM is the size limit of a file.
@@ -57,15 +57,6 @@ func (c Certificates) pair() (own tls.Certificate, err error) {
 	return own, nil
 }
 
-// load reads the files.
-func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error) {
-	if own, err = c.pair(); err != nil {
-		return own, nil, err
-	}
-	ca, err = c.roots()
-	return own, ca, err
-}
-
 func (c Certificates) roots() (*x509.CertPool, error) {
 	text, err := readPEM(c.CA)
 	if err != nil {
@@ -79,19 +70,7 @@ func (c Certificates) roots() (*x509.CertPool, error) {
 }
 
 func readPEM(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
-	if err != nil {
-		return nil, &FileError{name, err}
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, &FileError{name, err}
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxPEM))
+	b, err := sys.ReadRegular(name, maxPEM)
 	if err != nil {
 		return nil, &FileError{name, err}
 	}
@@ -101,15 +80,16 @@ func readPEM(name string) ([]byte, error) {
 // Server reads the files for a server that requires certificates of clients. The error is a
 // *FileError.
 func (c Certificates) Server() (*tls.Config, error) {
-	own, ca, err := c.load()
+	t, err := c.PublicServer()
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientCAs: ca,
-		ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"},
-		SessionTicketsDisabled: true, // so that each connection is checked against the current CA
-	}, nil
+	if t.ClientCAs, err = c.roots(); err != nil {
+		return nil, err
+	}
+	t.ClientAuth = tls.RequireAndVerifyClientCert
+	t.SessionTicketsDisabled = true // so that each connection is checked against the current CA
+	return t, nil
 }
 
 // PublicServer reads the files for a server that requires no certificates of clients and needs no
@@ -125,25 +105,21 @@ func (c Certificates) PublicServer() (*tls.Config, error) {
 	}, nil
 }
 
-// PublicClient reads the files for a client without a certificate. Without a CA it uses the CAs of
-// the machine. The error is a *FileError.
-func (c Certificates) PublicClient() (*tls.Config, error) {
+// Client reads the files for a client. Without a certificate it shows none, and without a CA it
+// uses the CAs of the machine. The error is a *FileError.
+func (c Certificates) Client() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS13}
+	if c.Certificate != "" {
+		own, err := c.pair()
+		if err != nil {
+			return nil, err
+		}
+		t.Certificates = []tls.Certificate{own}
+	}
 	if c.CA == "" {
 		return t, nil
 	}
 	var err error
 	t.RootCAs, err = c.roots()
 	return t, err
-}
-
-// Client reads the files for a client with a certificate. The error is a *FileError.
-func (c Certificates) Client() (*tls.Config, error) {
-	own, ca, err := c.load()
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: ca,
-	}, nil
 }

@@ -138,8 +138,9 @@ var allowed = map[string][]string{
 	},
 	"internal/check": {
 		"config", "config/lang", "fabric", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"fabric/tcp", "fabric/tcp/openssl", "internal/control", "internal/doctor", "internal/httpd",
-		"internal/listeners", "internal/netif", "internal/state", "internal/sys",
+		"fabric/tcp", "fabric/tcp/openssl", "internal/control", "internal/doctor",
+		"internal/flight", "internal/httpd", "internal/listeners", "internal/netif",
+		"internal/state", "internal/sys",
 		"internal/volumes", "nvme", "nvme/target",
 	},
 	"internal/engine": {
@@ -153,7 +154,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
-	"internal/httpd":     {"fabric/admission"},
+	"internal/httpd":     {"fabric/admission", "internal/sys"},
 	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},

@@ -1,6 +1,9 @@
 package sys
 
 import (
+	"errors"
+	"io"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -39,4 +42,21 @@ func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD,
 		uintptr(unsafe.Pointer(&r)))
 	return e
+}
+
+// ReadRegular reads up to most+1 bytes of a regular file.
+func ReadRegular(name string, most int) ([]byte, error) {
+	info, err := os.Stat(name) // before open, which may block or harm a special file
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }

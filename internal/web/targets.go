@@ -237,7 +237,7 @@ func (o *other) history(ctx context.Context, of string) ([]byte, error) {
 // ask asks the page of the target. It follows no redirect and uses no proxy, because the token is
 // only for the target. The caller closes the body.
 func (o *other) ask(ctx context.Context, path string) (io.ReadCloser, error) {
-	trusted, err := httpd.Certificates{CA: o.CA}.PublicClient()
+	trusted, err := httpd.Certificates{CA: o.CA}.Client()
 	if err != nil {
 		return nil, fmt.Errorf("%w: correct its ca in web.targets", err)
 	}
