@@ -117,11 +117,9 @@ func (c *Config) Printed() Option { return c.printed }
 
 // Schema returns the JSON Schema of a file with these backends; see lang.Mapping.JSON.
 func Schema(backends []Backend) ([]byte, error) {
-	return lang.Mapping(new(Config).keys(backends)).JSON("Configuration of nvmf-target",
+	return lang.Mapping(Keys(backends)).JSON("Configuration of nvmf-target",
 		lang.Schema{"storage": (&storageValue{backends: backends}).Schema()})
 }
 
-// Sections lists the mappings of the file in its order, without the mappings of backends.
-func Sections(backends []Backend) []lang.Section {
-	return lang.Sections(new(Config).keys(backends))
-}
+// Keys are the keys of a file with these backends.
+func Keys(backends []Backend) []lang.Key { return new(Config).keys(backends) }

@@ -78,7 +78,7 @@ func (v *storageValue) Type() string { return "mapping" }
 // String implements lang.Value.
 func (v *storageValue) String() string { return "" }
 
-// Keys implements lang.Documented.
+// Keys are the keys of every backend.
 func (v *storageValue) Keys() []lang.Key {
 	return append(v.common, backendKey(new(string), v.backends))
 }

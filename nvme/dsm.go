@@ -31,9 +31,6 @@ const (
 // DSMRange is a range of the data of a Dataset Management command.
 type DSMRange [DSMRangeSize]byte
 
-// Attributes is the context attributes: hints.
-func (r *DSMRange) Attributes() uint32 { return binary.LittleEndian.Uint32(r[0:]) }
-
 // Blocks is the number of logical blocks; unlike NLB it is not 0-based.
 func (r *DSMRange) Blocks() uint32 { return binary.LittleEndian.Uint32(r[4:]) }
 

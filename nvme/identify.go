@@ -103,19 +103,3 @@ func AppendIdentifierList(b []byte, ids []uint16) []byte {
 	}
 	return append(b, list...)
 }
-
-// ParseNamespaceList returns the identifiers of a namespace list up to the first unused entry.
-func ParseNamespaceList(b []byte) ([]uint32, error) {
-	if len(b) < IdentifyDataSize {
-		return nil, ErrTruncated
-	}
-	var ids []uint32
-	for ; len(ids) < NamespacesPerList; b = b[4:] {
-		id := binary.LittleEndian.Uint32(b)
-		if id == 0 {
-			break
-		}
-		ids = append(ids, id)
-	}
-	return ids, nil
-}

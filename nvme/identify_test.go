@@ -2,7 +2,7 @@ package nvme
 
 import (
 	"bytes"
-	"slices"
+	"encoding/binary"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -20,10 +20,12 @@ func TestNamespaceList(t *testing.T) {
 	} {
 		b := AppendNamespaceList([]byte{9}, tc.in)
 		testutil.MustEqual(t, len(b), 4097, "bytes")
-		got, err := ParseNamespaceList(b[1:])
-		testutil.True(t, err == nil && slices.Equal(got, tc.want), "%d ids: %v", len(got), err)
+		want := make([]byte, IdentifyDataSize)
+		for i, id := range tc.want {
+			binary.LittleEndian.PutUint32(want[4*i:], id)
+		}
+		testutil.True(t, bytes.Equal(b[1:], want), "%d ids: % x", len(tc.want), b)
 	}
-	testutil.Is(t, testutil.Err(ParseNamespaceList(make([]byte, 4095))), ErrTruncated, "short")
 }
 
 func TestNamespaceIDs(t *testing.T) {

@@ -102,29 +102,3 @@ func AppendANALog(b []byte, changes uint64, groups []ANAGroup) []byte {
 	}
 	return b
 }
-
-// ParseANALog parses a log. It ignores any bytes after it.
-func ParseANALog(b []byte) (*ANAHeader, []ANAGroup, error) {
-	h, err := Parse[ANAHeader](b)
-	if err != nil {
-		return h, nil, err
-	}
-	b = b[ANAHeaderSize:]
-	var groups []ANAGroup
-	for range h.NAGD {
-		d, err := Parse[ANADescriptor](b)
-		if err != nil {
-			return h, groups, err
-		}
-		if b = b[ANADescriptorSize:]; uint64(len(b)) < 4*uint64(d.NNV) {
-			return h, groups, ErrTruncated
-		}
-		g := ANAGroup{ANADescriptor: *d}
-		for range d.NNV {
-			g.NSIDs = append(g.NSIDs, binary.LittleEndian.Uint32(b))
-			b = b[4:]
-		}
-		groups = append(groups, g)
-	}
-	return h, groups, nil
-}

@@ -21,17 +21,6 @@ type DiscoveryHeader struct {
 	_      [1006]byte
 }
 
-// ParseDiscoveryHeader parses the header from the start of b. At least 18 bytes must be there: a
-// host may have asked for the fields only.
-func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
-	if len(b) < 18 {
-		return nil, ErrTruncated
-	}
-	var full [DiscoveryHeaderSize]byte
-	copy(full[:], b)
-	return Parse[DiscoveryHeader](full[:])
-}
-
 // DiscoveryEntry is an entry of the Discovery log.
 type DiscoveryEntry struct {
 	TRTYPE  TransportType

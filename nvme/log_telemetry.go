@@ -1,7 +1,5 @@
 package nvme
 
-import "encoding/binary"
-
 // TelemetryBlock is the unit of telemetry logs in bytes, and the size of their header.
 const TelemetryBlock = 512
 
@@ -38,9 +36,4 @@ func AppendTelemetry(b []byte, h TelemetryHeader, data []byte) []byte {
 		b = append(b, '\n')
 	}
 	return b
-}
-
-// TelemetrySize returns the size of a telemetry log in bytes, according to its header.
-func TelemetrySize(header []byte) int {
-	return (int(binary.LittleEndian.Uint16(header[12:])) + 1) * TelemetryBlock
 }

@@ -179,6 +179,3 @@ type CRTO uint32
 
 // MakeCRTO makes a CRTO of the ready-with-media and ready-independent-of-media timeouts.
 func MakeCRTO(crwmt, crimt uint16) CRTO { return CRTO(crwmt) | CRTO(crimt)<<16 }
-
-// CRWMT is the ready-with-media timeout.
-func (c CRTO) CRWMT() uint16 { return uint16(c) }

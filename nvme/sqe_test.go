@@ -233,8 +233,7 @@ func TestDSMRange(t *testing.T) {
 	r.Set(0x0102030405060708, 0x11223344)
 	testutil.True(t, r == DSMRange(hexBytes(t, DSMRangeSize, "4:44332211 8:0807060504030201")),
 		"got % x", r)
-	testutil.True(t, r.SLBA() == 0x0102030405060708 && r.Blocks() == 0x11223344 &&
-		r.Attributes() == 0, "fields")
+	testutil.True(t, r.SLBA() == 0x0102030405060708 && r.Blocks() == 0x11223344, "fields")
 }
 
 func TestCopyFields(t *testing.T) {

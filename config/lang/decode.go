@@ -231,13 +231,13 @@ func Sequence[T any](p *[]T, least, most int, elem func(*T) Value) Value {
 }
 
 // Type implements Value.
-func (l *list[T]) Type() string { return "list of: " + l.entry().Type() }
+func (l *list[T]) Type() string { return "list of: " + l.Entry().Type() }
 
 // String implements Value.
 func (l *list[T]) String() string { return "" }
 
-// entry returns the Value of an entry, for the documentation.
-func (l *list[T]) entry() Value { return l.elem(new(T)) }
+// Entry returns the Value of an entry, for the documentation.
+func (l *list[T]) Entry() Value { return l.elem(new(T)) }
 
 // entries returns the Values of the entries that were decoded.
 func (l *list[T]) entries() []Value { return l.values }

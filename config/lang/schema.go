@@ -109,7 +109,7 @@ func (s *scalar) Schema() Schema { return maps.Clone(s.rules) }
 
 // Schema implements Value.
 func (l *list[T]) Schema() Schema {
-	entry := l.entry()
+	entry := l.Entry()
 	s := Schema{
 		"type": "array", "minItems": l.least, "maxItems": l.most,
 		"items": entry.Schema(),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -18,7 +19,7 @@ func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
 	ctx := testutil.Context(l.t)
 	b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
-	_, groups, err := nvme.ParseANALog(b)
+	_, groups, err := targettest.ParseANALog(b)
 	testutil.MustTrue(l.t, err == nil && len(groups) == 1, "%+v %v", groups, err)
 	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -270,7 +269,7 @@ func TestApplyAtOnce(t *testing.T) {
 
 // TestFileKeys: each key outside lists that needs no restart can be changed.
 func TestFileKeys(t *testing.T) {
-	for _, s := range config.Sections(volumes.Backends) {
+	for _, s := range allSections() {
 		if strings.Contains(s.Path, "[]") || s.Restart {
 			continue
 		}

@@ -82,7 +82,7 @@ needs a restart.
 func TestDocumentation(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(documentationHead)
-	for _, s := range config.Sections(volumes.Backends) {
+	for _, s := range allSections() {
 		title := "The file"
 		if s.Path != "" {
 			title = "`" + s.Path + "`"
@@ -133,9 +133,9 @@ func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {
 
 // TestEveryKeyIsExplained: every key has its meaning, and every optional key says when to set it.
 func TestEveryKeyIsExplained(t *testing.T) {
-	all := config.Sections(volumes.Backends)
+	all := allSections()
 	for _, b := range volumes.Backends {
-		all = append(all, lang.Section{Path: "backend " + b.Name, Keys: b.New().Keys()})
+		all = append(all, section{Path: "backend " + b.Name, Keys: b.New().Keys()})
 	}
 	for _, s := range all {
 		for _, k := range s.Keys {
@@ -145,4 +145,49 @@ func TestEveryKeyIsExplained(t *testing.T) {
 			}
 		}
 	}
+}
+
+// section is one mapping of the configuration.
+type section struct {
+	// Path is empty for the file, "tcp" or "subsystems[].namespaces[]".
+	Path, Doc string
+	// Keys are the keys that are not sections themselves.
+	Keys []lang.Key
+	// Restart: changes of its keys need a restart.
+	Restart bool
+}
+
+// allSections lists the mappings of a configuration.
+func allSections() []section {
+	return sections("", lang.Key{Value: lang.Mapping(config.Keys(volumes.Backends))})
+}
+
+// sections lists the mappings of a key in the order of the file, without the mappings of backends.
+func sections(path string, of lang.Key) []section {
+	out := []section{{Path: path, Doc: of.Doc, Restart: of.Restart}}
+	keys, _ := keysOf(of.Value)
+	for _, k := range keys {
+		at, inner := strings.TrimPrefix(path+"."+k.Name, "."), k
+		if l, ok := k.Value.(interface{ Entry() lang.Value }); ok {
+			at, inner.Value = at+"[]", l.Entry()
+		}
+		if _, ok := keysOf(inner.Value); ok {
+			out = append(out, sections(at, inner)...)
+		} else {
+			out[0].Keys = append(out[0].Keys, k)
+		}
+	}
+	return out
+}
+
+// keysOf returns the keys of a mapping, or of the storage of a namespace.
+func keysOf(v lang.Value) (keys []lang.Key, ok bool) {
+	if m, ok := v.(lang.Mapping); ok {
+		return m, true
+	}
+	s, ok := v.(interface{ Keys() []lang.Key })
+	if ok {
+		keys = s.Keys()
+	}
+	return keys, ok
 }

@@ -205,8 +205,10 @@ var allowed = map[string][]string{
 	"internal/testing/backendtest": {
 		"backend", "internal/list", "internal/mem", "internal/testing/testutil",
 	},
-	"internal/testing/fabrictest":   {"fabric", "nvme", "internal/list", "internal/mem"},
-	"internal/testing/hosttest":     {"nvme", "nvme/auth", "nvme/host"},
+	"internal/testing/fabrictest": {"fabric", "nvme", "internal/list", "internal/mem"},
+	"internal/testing/hosttest": {
+		"internal/testing/targettest", "nvme", "nvme/auth", "nvme/host",
+	},
 	"internal/testing/netiftest":    {"internal/netif"},
 	"internal/testing/passthrutest": {"nvme", "internal/sys"},
 	"internal/testing/targettest":   {"nvme"},

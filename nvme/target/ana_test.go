@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
@@ -26,7 +27,7 @@ func anaCommand(lpo uint64, n int, rgo bool) *fabrictest.Command {
 func (h *host) anaLog(rgo bool) (changes uint64, groups []nvme.ANAGroup) {
 	h.r.t.Helper()
 	c := anaCommand(0, int(ana.LogSize(MaxNSID)), rgo)
-	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, c).Data)
+	l, groups, err := targettest.ParseANALog(h.r.ok(h.admin, c).Data)
 	h.r.must(err)
 	return l.CHGC, groups
 }

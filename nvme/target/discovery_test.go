@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
@@ -20,7 +21,7 @@ func port(id uint16, tr nvme.TransportType, addr string) discovery.Port {
 
 func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	h.r.t.Helper()
-	hdr, err := nvme.ParseDiscoveryHeader(h.r.ok(h.admin,
+	hdr, err := targettest.ParseDiscoveryHeader(h.r.ok(h.admin,
 		logCommand(nvme.LogDiscovery, 20, 0)).Data)
 	h.r.must(err)
 	var list []*nvme.DiscoveryEntry

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
@@ -281,7 +282,7 @@ func showIdentify(s *sequence, a *arguments, c *fabrictest.Command) string {
 	case nvme.CNSController:
 		return show[nvme.IdentifyController](s, a, c.Data)
 	case nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive, nvme.CNSAllocatedNamespaces:
-		l, err := nvme.ParseNamespaceList(c.Data)
+		l, err := targettest.ParseNamespaceList(c.Data)
 		s.r.must(err)
 		return fmt.Sprint(" ", l)
 	case nvme.CNSDescriptors:
@@ -341,7 +342,7 @@ func showLog(s *sequence, a *arguments, c *fabrictest.Command) string {
 		s.r.must(err)
 		return fmt.Sprintf(" AFI=%d FRS1=%q", l.AFI, nvme.Text(l.FRS[0][:]))
 	case nvme.LogChangedNamespaces:
-		l, err := nvme.ParseNamespaceList(c.Data)
+		l, err := targettest.ParseNamespaceList(c.Data)
 		s.r.must(err)
 		return fmt.Sprint(" ", l)
 	case nvme.LogSelfTest:
@@ -410,7 +411,7 @@ func showErrors(s *sequence, a *arguments, b []byte) string {
 }
 
 func showANA(s *sequence, b []byte) string {
-	l, groups, err := nvme.ParseANALog(b)
+	l, groups, err := targettest.ParseANALog(b)
 	s.r.must(err)
 	out := fmt.Sprintf(" changes=%d", l.CHGC)
 	for _, g := range groups {
@@ -421,7 +422,7 @@ func showANA(s *sequence, b []byte) string {
 }
 
 func showDiscovery(s *sequence, h *host, a *arguments, b []byte) string {
-	header, err := nvme.ParseDiscoveryHeader(b)
+	header, err := targettest.ParseDiscoveryHeader(b)
 	s.r.must(err)
 	out := fmt.Sprintf(" generation=%d entries=%d", header.GENCTR, header.NUMREC)
 	if header.RECFMT != 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -34,7 +35,8 @@ func (h *host) telemetry() (*nvme.TelemetryHeader, *admin.Capture) {
 	header, err := nvme.Parse[nvme.TelemetryHeader](raw)
 	h.r.must(err)
 	var data []byte
-	for off := nvme.TelemetryBlock; off < nvme.TelemetrySize(raw); off += nvme.TelemetryBlock {
+	size := targettest.TelemetrySize(raw)
+	for off := nvme.TelemetryBlock; off < size; off += nvme.TelemetryBlock {
 		data = append(data, h.r.ok(h.admin,
 			telemetryCommand(lid, false, nvme.TelemetryBlock, uint64(off))).Data...)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -185,7 +186,8 @@ func TestNamespaceEvents(t *testing.T) {
 		b := testutil.Value(
 			hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
 				false))(h.T)
-		if ids, err := nvme.ParseNamespaceList(b); err != nil || !slices.Equal(ids, []uint32{7}) {
+		ids, err := targettest.ParseNamespaceList(b)
+		if err != nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("changed: %v, %v", ids, err)
 		}
 		if ids, err := hosttest.ActiveNamespaces(ctx, c); err != nil ||

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -48,7 +49,7 @@ func TestDiagnostics(t *testing.T) {
 		}
 		b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, 0,
 			nvme.TelemetryBlock, nvme.TelemetryCreate, true))(h.T)
-		size := nvme.TelemetrySize(b) - nvme.TelemetryBlock
+		size := targettest.TelemetrySize(b) - nvme.TelemetryBlock
 		b = testutil.Value(
 			hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0,
 				false))(h.T)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -241,7 +242,7 @@ func ActiveNamespaces(ctx context.Context, c *host.Controller) ([]uint32, error)
 		if err != nil {
 			return nil, err
 		}
-		ids, err := nvme.ParseNamespaceList(b)
+		ids, err := targettest.ParseNamespaceList(b)
 		if err != nil {
 			return nil, err
 		}
@@ -308,7 +309,7 @@ func Discover(ctx context.Context, c *host.Controller) (*nvme.DiscoveryHeader,
 		if err != nil {
 			return nil, nil, err
 		}
-		before, err := nvme.ParseDiscoveryHeader(b)
+		before, err := targettest.ParseDiscoveryHeader(b)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -319,7 +320,7 @@ func Discover(ctx context.Context, c *host.Controller) (*nvme.DiscoveryHeader,
 		if b, err = GetLog(ctx, c, nvme.LogDiscovery, 0, 0, 20, 0, false); err != nil {
 			return nil, nil, err
 		}
-		if after, err := nvme.ParseDiscoveryHeader(b); err != nil || *after == *before {
+		if after, err := targettest.ParseDiscoveryHeader(b); err != nil || *after == *before {
 			return after, entries, err
 		}
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -19,6 +20,6 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 		len(l.nsids))
 	l.Add(1)
 	testutil.True(t, l.overflow, "no overflow")
-	ids, _ := nvme.ParseNamespaceList(l.Page())
+	ids, _ := targettest.ParseNamespaceList(l.Page())
 	testutil.True(t, len(ids) == 1 && ids[0] == nvme.ChangedNamespacesOverflow, "list %v", ids)
 }
