@@ -15,45 +15,68 @@ type channelBarrier struct {
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
 
-	lock    *hold                              // of the range lock; nil if there is none
-	avoids  map[reservation.HostHandle][]*hold // of late writes, of all reactors
-	awaited map[*backend.IO]*awaited           // nil if nothing is
+	// holds are by the host of the IOs that they keep away, or allHosts.
+	holds   map[reservation.HostHandle][]*hold
+	awaited map[*backend.IO]*awaited // nil if nothing is
 }
 
-// blocker reports whether an IO of a queue, which may be nil, must not reach the device. It belongs
-// to all reactors.
+// allHosts is the host of a blocker that keeps IOs of any host away.
+var allHosts reservation.HostHandle
+
+// blocker keeps IOs from the device. It belongs to all reactors, and does not change.
 type blocker interface {
+	// host returns the host of the IOs that it keeps away, or allHosts.
+	host() reservation.HostHandle
+	// blocks reports whether an IO of a queue, which may be nil, must not reach the device.
 	blocks(io *backend.IO, q *Queue) bool
 }
 
-// hold has the IOs of a channel that a range lock or late writes keep from the device. They are not
-// pending meanwhile: hosts decide how many there are, so they are looked at only when it ends.
+// hold has the IOs of a channel that a blocker keeps from the device. They are not pending
+// meanwhile: hosts decide how many there are, so they are looked at only when it ends.
 type hold struct {
 	by  blocker
 	ios list.List[backend.IO]
 }
 
-// block reports whether an IO must not reach the device yet, and holds it then. It compares it with
-// the lock and with the late writes of its host, which has one for each of its queues.
-func (ch *Channel) block(io *backend.IO) bool {
-	q := ch.r.Queue(io)
-	if ch.lock != nil && ch.lock.by.blocks(io, q) {
-		ch.add(io, &ch.lock.ios)
-		return true
-	}
-	if q == nil || len(ch.avoids) == 0 {
-		return false
-	}
-	list := ch.avoids[q.Host]
-	i := slices.IndexFunc(list, func(o *hold) bool { return o.by.blocks(io, q) })
-	if i >= 0 {
-		ch.add(io, &list[i].ios)
-	}
-	return i >= 0
+// hold has a blocker keep IOs from the device, on all reactors. Each calls wait then. See barrier
+// for here, drained and done.
+func (ns *Namespace) hold(here *Channels, b blocker, wait func(ch *Channel, drained func()),
+	done func(),
+) {
+	ns.barrier(here, func(f *fresh) {
+		if f.holds == nil {
+			f.holds = map[blocker]bool{}
+		}
+		f.holds[b] = true
+	}, func(ch *Channel, drained func()) {
+		ch.hold(b)
+		wait(ch, drained)
+	}, done)
 }
 
-// unhold ends a hold. Its IOs become pending again, in pieces.
-func (ch *Channel) unhold(o *hold) {
+// release ends hold.
+func (ns *Namespace) release(here *Channels, b blocker) {
+	ns.barrier(here, func(f *fresh) { delete(f.holds, b) }, func(ch *Channel, drained func()) {
+		ch.release(b)
+		drained()
+	}, func() {})
+}
+
+func (ch *Channel) hold(b blocker) {
+	ch.holds[b.host()] = append(ch.holds[b.host()], &hold{by: b})
+}
+
+// release ends a hold. It looks at the holds for the same host, which has one for each of its
+// queues. The IOs become pending again, in pieces.
+func (ch *Channel) release(b blocker) {
+	list := ch.holds[b.host()]
+	i := slices.IndexFunc(list, func(o *hold) bool { return o.by == b })
+	o := list[i]
+	if list = slices.Delete(list, i, i+1); len(list) == 0 {
+		delete(ch.holds, b.host())
+	} else {
+		ch.holds[b.host()] = list
+	}
 	ch.r.inPieces(func() int {
 		io := o.ios.First()
 		if io == nil {
@@ -64,6 +87,22 @@ func (ch *Channel) unhold(o *hold) {
 		ch.pollOrSettle()
 		return 1
 	}, func() {})
+}
+
+// block reports whether an IO must not reach the device yet, and holds it then.
+func (ch *Channel) block(io *backend.IO) bool {
+	q := ch.r.Queue(io)
+	blocks := func(o *hold) bool { return o.by.blocks(io, q) }
+	list := ch.holds[allHosts]
+	i := slices.IndexFunc(list, blocks)
+	if i < 0 && q != nil {
+		list = ch.holds[q.Host]
+		i = slices.IndexFunc(list, blocks)
+	}
+	if i >= 0 {
+		ch.add(io, &list[i].ios)
+	}
+	return i >= 0
 }
 
 // await waits until the device has given IOs back.

@@ -81,12 +81,9 @@ func (r *Channels) Open(ch *Channel, ns *Namespace) bool {
 	ch.quiesce, ch.changed = f.quiesce, f.changed
 	ch.sent, ch.unseen = new(list.List[backend.IO]), new(list.List[backend.IO])
 	ch.Access, ch.aborting = ns.Reservations.Access(), map[reservation.Host]int{} // after join
-	ch.avoids = map[reservation.HostHandle][]*hold{}
-	if f.lock != nil {
-		ch.lock = &hold{by: f.lock}
-	}
-	for w := range f.late { // one for each queue with late writes
-		ch.avoid(w)
+	ch.holds = map[reservation.HostHandle][]*hold{}
+	for b := range f.holds { // bound: queues of the namespace's hosts, and a lock
+		ch.hold(b)
 	}
 	if f.quiesce != QuiesceIO {
 		ch.open()
@@ -262,7 +259,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 		case io.Err != nil:
 			ch.done(io) // which may add others
 			looked++
-		case (ch.lock != nil || len(ch.avoids) > 0) && ch.block(io):
+		case len(ch.holds) > 0 && ch.block(io):
 			looked++
 		default:
 			batch = append(batch, io)
@@ -377,12 +374,11 @@ func (ch *Channel) State() State {
 		b.Pending++
 	}
 	b.Held = ch.waiting - b.Pending
-	for _, holds := range ch.avoids {
+	b.Locks = len(ch.holds[allHosts])
+	for _, holds := range ch.holds {
 		b.Late += len(holds)
 	}
-	if ch.lock != nil {
-		b.Locks++
-	}
+	b.Late -= b.Locks
 	b.Fences, b.Others = len(ch.fences), len(ch.aborting)+ch.orphans
 	if ch.round != nil || !ch.unseen.Empty() {
 		b.Others++

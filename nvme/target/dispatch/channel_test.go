@@ -43,8 +43,9 @@ func (r *reactor) step() {
 func (r *reactor) channel(dev backend.Channel) *Channel {
 	return &Channel{
 		r: r.Channels, ns: &Namespace{Storage: storage{}}, dev: dev, state: stateOpen,
-		ios:     ios{sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO])},
-		fencing: fencing{aborting: map[reservation.Host]int{}},
+		ios:            ios{sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO])},
+		channelBarrier: channelBarrier{holds: map[reservation.HostHandle][]*hold{}},
+		fencing:        fencing{aborting: map[reservation.Host]int{}},
 	}
 }
 
@@ -130,13 +131,16 @@ func TestHoldSteps(t *testing.T) {
 	for _, n := range []int{10, 10000} {
 		r := newReactor()
 		ch := r.channel(&slowChannel{room: n})
-		var holds [2]hold
+		locks := []*Lock{{}, {}}
 		for i := range n {
 			io := &backend.IO{Op: backend.OpWrite, Off: int64(i) * 512, Len: 512}
-			ch.add(io, &holds[i%2].ios)
+			if i < 2 {
+				ch.hold(locks[i])
+			}
+			ch.add(io, &ch.holds[allHosts][i%2].ios)
 		}
-		ch.unhold(&holds[0])
-		ch.unhold(&holds[1])
+		ch.release(locks[0])
+		ch.release(locks[1])
 		steps := 0
 		for ; ch.inflight < n; steps++ {
 			before := ch.inflight
@@ -164,7 +168,7 @@ func TestHoldSteps(t *testing.T) {
 func TestPollPastHeld(t *testing.T) {
 	r := newReactor()
 	ch := r.channel(&slowChannel{room: 1000})
-	ch.lock = &hold{by: &Lock{Blocks: backend.Range{End: 512}}}
+	ch.hold(&Lock{Blocks: backend.Range{End: 512}})
 	for range 3 * batchSize {
 		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
 	}

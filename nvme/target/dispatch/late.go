@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // A host that has lost a path sends its commands again on another one. A write that its device
@@ -13,7 +14,7 @@ import (
 // one another, on all reactors:
 //
 //	HoldLate  writes of a queue become late writes
-//	block     keeps writes of other queues of the host to the same blocks from the device
+//	hold      keeps writes of other queues of the host to the same blocks from the device
 //	returned  the device has given the last one back, also if the command was given up
 //
 // Only a write that a device has is late, so these waits have an end that depends on nothing else.
@@ -32,7 +33,7 @@ func (ch *Channel) HoldLate(q *Queue, ios []*backend.IO) {
 		return
 	}
 	w := &lateWrites{q: q}
-	a := &await{done: func() { ch.tellLate(w, false) }}
+	a := &await{done: func() { ch.ns.release(ch.r, w) }}
 	var gone []*await
 	for _, io := range ios {
 		x := ch.awaits(io)
@@ -43,7 +44,7 @@ func (ch *Channel) HoldLate(q *Queue, ios []*backend.IO) {
 		w.ranges = append(w.ranges, backend.Range{Off: io.Off, End: io.Off + io.Len})
 	}
 	w.ranges = union(w.ranges)
-	ch.tellLate(w, true)
+	ch.ns.hold(ch.r, w, func(_ *Channel, drained func()) { drained() }, func() {})
 	for _, old := range gone { // afterwards: writes that they keep away may have to wait for w
 		old.done()
 	}
@@ -55,48 +56,11 @@ func (ch *Channel) IsLate(io *backend.IO) bool {
 	return x != nil && x.by[byLate] != nil
 }
 
-// tellLate tells all reactors that there are late writes, or no longer.
-func (ch *Channel) tellLate(w *lateWrites, there bool) {
-	ch.ns.barrier(ch.r, func(f *fresh) {
-		if f.late == nil {
-			f.late = map[*lateWrites]bool{}
-		}
-		if f.late[w] = true; !there {
-			delete(f.late, w)
-		}
-	}, func(ch *Channel, drained func()) {
-		if there {
-			ch.avoid(w)
-		} else {
-			ch.unavoid(w)
-		}
-		drained()
-	}, func() {})
-}
+func (w *lateWrites) host() reservation.HostHandle { return w.q.Host }
 
-// avoid keeps other writes of the host from the device.
-func (ch *Channel) avoid(w *lateWrites) {
-	ch.avoids[w.q.Host] = append(ch.avoids[w.q.Host], &hold{by: w})
-}
-
-// unavoid ends that. It looks at the late writes of the host, of which each of its queues has one.
-func (ch *Channel) unavoid(w *lateWrites) {
-	list := ch.avoids[w.q.Host]
-	i := slices.IndexFunc(list, func(o *hold) bool { return o.by == w })
-	if i < 0 {
-		return
-	}
-	ch.unhold(list[i])
-	if list = slices.Delete(list, i, i+1); len(list) == 0 {
-		delete(ch.avoids, w.q.Host)
-	} else {
-		ch.avoids[w.q.Host] = list
-	}
-}
-
-// blocks implements blocker: it reports whether an IO has to wait for the late writes.
+// blocks reports whether an IO has to wait for the late writes.
 func (w *lateWrites) blocks(io *backend.IO, q *Queue) bool {
-	if q == nil || q == w.q || q.Host != w.q.Host || !ChangesBlocks(io) {
+	if q == w.q || !ChangesBlocks(io) {
 		return false
 	}
 	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].End > io.Off })

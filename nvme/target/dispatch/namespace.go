@@ -41,8 +41,7 @@ type Namespace struct {
 type fresh struct {
 	quiesce Level
 	changed bool
-	lock    *Lock
-	late    map[*lateWrites]bool
+	holds   map[blocker]bool
 }
 
 // join adds a channel. It returns false if the namespace is retired.
@@ -54,7 +53,7 @@ func (ns *Namespace) join(ch *Channel) (fresh, bool) {
 	}
 	ns.channels = append(ns.channels, ch)
 	f := ns.fresh
-	f.late = maps.Clone(f.late)
+	f.holds = maps.Clone(f.holds)
 	return f, true
 }
 

@@ -47,9 +47,10 @@ type Namespace struct {
 	mu sync.Mutex
 	// users have the reservations: the namespace, and removed ones as long as reactors work for
 	// them.
-	users   []User
-	turns   list.List[hostChanges] // the next one first
-	hosts   map[subnet.Owner]*hostChanges
+	users []User
+	// changes have not begun. Hosts take turns: none waits for all that another one asks for, with
+	// however many Host Identifiers.
+	changes list.Turns[subnet.Owner, Change]
 	working bool
 }
 
@@ -63,14 +64,6 @@ type User interface {
 	Notify(to map[Host]nvme.ReservationNotification)
 }
 
-// hostChanges are the changes of one host that have not begun. Hosts take turns: none waits for all
-// that another one asks for, with however many Host Identifiers.
-type hostChanges struct {
-	host subnet.Owner
-	list list.List[Change]
-	node list.Node[hostChanges]
-}
-
 // Change is one change.
 type Change struct {
 	Host  subnet.Owner // that takes turns
@@ -80,14 +73,14 @@ type Change struct {
 	Done func(nvme.Status)
 
 	r     *Namespace
-	node  list.Node[Change] // in hostChanges
+	node  list.Node[Change] // in Namespace.changes
 	ended atomic.Bool       // nobody waits for it any more
 	left  atomic.Int64      // reactors that still have to exclude hosts, and commit
 }
 
 // New returns the reservations of a namespace as a store has them; nil: none persist.
 func New(store Store, nqn string, nsid uint32) *Namespace {
-	r := &Namespace{store: store, nqn: nqn, nsid: nsid, hosts: map[subnet.Owner]*hostChanges{}}
+	r := &Namespace{store: store, nqn: nqn, nsid: nsid}
 	now := &State{}
 	if store != nil {
 		now = cmp.Or(store.Load(nqn, nsid), now)
@@ -137,13 +130,7 @@ func (r *Namespace) Submit(c *Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.r = r
-	q := r.hosts[c.Host]
-	if q == nil {
-		q = &hostChanges{host: c.Host}
-		r.hosts[c.Host] = q
-		r.turns.Push(q, &q.node)
-	}
-	q.list.Push(c, &c.node)
+	r.changes.Push(c.Host, c, &c.node)
 	if !r.working {
 		r.working = true
 		go r.work()
@@ -157,36 +144,19 @@ func (c *Change) End() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.node.Listed() {
-		r.remove(c)
+		r.changes.Remove(c.Host, &c.node)
 	}
 }
 
 // Ended reports whether End was called.
 func (c *Change) Ended() bool { return c.ended.Load() }
 
-// remove takes a change out of the queue. The caller holds r.mu.
-func (r *Namespace) remove(c *Change) {
-	q := r.hosts[c.Host]
-	q.list.Remove(&c.node)
-	if q.list.Empty() {
-		r.turns.Remove(&q.node)
-		delete(r.hosts, q.host)
-	}
-}
-
 // next takes the next change out of the queue, nil if there is none.
 func (r *Namespace) next() *Change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q := r.turns.First()
-	if q == nil {
-		r.working = false
-		return nil
-	}
-	c := q.list.First()
-	r.turns.Remove(&q.node) // the next turn is that of another host
-	r.turns.Push(q, &q.node)
-	r.remove(c)
+	c := r.changes.Pop()
+	r.working = c != nil
 	return c
 }
 
