@@ -73,7 +73,7 @@ func (s *session) abort(cid uint16) bool {
 	c, h := s.cmds[i], s.h
 	r := c.req
 	switch {
-	case c.changing != nil:
+	case c.awaiting != nil:
 		return false // it may be made already
 	case c.waits():
 		h.abortWaiting(c, nvme.AbortRequested)

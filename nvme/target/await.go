@@ -1,34 +1,21 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/nvme/target/admin"
+import (
+	"cmp"
 
-// awaiting is a command that waits for the answers of queries. Its owner is the reactor of the
-// command; the end of its queue, or admin.AnswerWait, ends the wait.
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// awaiting is a command that waits for answers: of queries, or of changes of reservations. It
+// belongs to its reactor. The end of its queue, or the delay of a list, ends the wait.
 type awaiting struct {
-	admin.Waiter
-	queries []admin.Asker
-	left    int // answers that have not come
-	then    func()
+	left int    // answers that have not come
+	end  func() // called once, when all have come or the wait has ended
 }
 
-// await asks queries and calls then when all have answered, or admin.AnswerWait is over. A command
-// that waits takes no goroutine.
-func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
-	a := &awaiting{queries: queries, then: then}
-	a.Answered = func() { h.post(func() { h.answered(c, a) }) }
-	for _, q := range queries {
-		if q.Request(&a.Waiter) {
-			a.left++
-		}
-	}
-	if a.left == 0 {
-		then()
-		return
-	}
-	c.awaiting = a
-	h.awaiting.push(c)
-}
-
+// answered is called when one answer has come.
 func (h *Handler) answered(c *cmd, a *awaiting) {
 	if c.awaiting != a {
 		return // the wait has ended
@@ -42,9 +29,97 @@ func (h *Handler) answered(c *cmd, a *awaiting) {
 func (h *Handler) endAwait(c *cmd) {
 	a := c.awaiting
 	c.awaiting = nil
-	h.awaiting.remove(c)
-	for _, q := range a.queries {
-		q.Leave(&a.Waiter)
+	c.delays.remove(c)
+	a.end()
+}
+
+// await asks queries and calls then when all have answered, or admin.AnswerWait is over. A command
+// that waits takes no goroutine.
+func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
+	a := new(awaiting)
+	w := &admin.Waiter{Answered: func() { h.post(func() { h.answered(c, a) }) }}
+	for _, q := range queries {
+		if q.Request(w) {
+			a.left++
+		}
 	}
-	a.then()
+	if a.left == 0 {
+		then()
+		return
+	}
+	a.end = func() {
+		for _, q := range queries {
+			q.Leave(w)
+		}
+		then()
+	}
+	c.awaiting = a
+	h.awaiting.push(c)
+}
+
+// change makes the same change of the reservations of namespaces, and completes the command when
+// all are made, or after drainDeadline: then the change may be made or not, or it is made and a
+// device still has commands of hosts that were preempted. Another goroutine submits the changes of
+// many namespaces.
+func (h *Handler) change(c *cmd, list []*namespace,
+	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
+) {
+	ctrl, host, log := c.s.ctrl, c.s.host.payer.key, c.s.ctrl.peerLog()
+	a, st, many := &awaiting{left: len(list)}, nvme.Success, len(list) > 1
+	var changes []*reservation.Change
+	submitted := make(chan struct{})
+	submit := func() {
+		for _, ns := range list {
+			ch := &reservation.Change{
+				Host: host, Log: log,
+				Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
+					if !ctrl.mayChange(ns) {
+						return reservation.Outcome{}, inactiveNamespace
+					}
+					return apply(r)
+				},
+				Done: func(is nvme.Status) {
+					h.post(func() {
+						st = cmp.Or(st, is) // the first error
+						h.answered(c, a)
+					})
+				},
+			}
+			changes = append(changes, ch)
+			ns.reservations.Submit(ch)
+		}
+		close(submitted)
+	}
+	leave := func() {
+		<-submitted
+		for _, ch := range changes {
+			ch.End()
+		}
+	}
+	a.end = func() {
+		if many {
+			ctrl.changing = false
+		}
+		if a.left == 0 {
+			h.finish(c, 0, st)
+			return
+		}
+		if many {
+			go leave()
+		} else {
+			leave()
+		}
+		h.finish(c, 0, nvme.InternalError)
+	}
+	c.awaiting = a
+	h.changing.push(c)
+	switch {
+	case many:
+		ctrl.changing = true
+		go submit()
+	case a.left > 0:
+		submit()
+	default:
+		h.endAwait(c)
+	}
 }

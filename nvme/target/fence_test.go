@@ -36,6 +36,8 @@ func TestStoreFails(t *testing.T) {
 	for range 100 {
 		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // nobody is locked out yet
 	}
+	result := r.ok(a.admin, abortCommand(1, c.SQE.CID())).CQE.DW0()
+	testutil.True(t, result == 1, "a change was aborted that may be made already")
 	testutil.True(t, !c.Done && !d.Done, "a command has completed that is not durable")
 	free()
 	r.until("both complete", func() bool { return c.Done && d.Done })

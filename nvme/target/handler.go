@@ -79,7 +79,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	h.awaiting = delayList{h: h, delay: int64(admin.AnswerWait), end: h.endAwait}
 	h.halves = delayList{h: h, delay: pairWait, end: h.endHalf}
-	h.changing = delayList{h: h, delay: int64(drainDeadline), end: h.endChange}
+	h.changing = delayList{h: h, delay: int64(drainDeadline), end: h.endAwait}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()

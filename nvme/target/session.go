@@ -130,7 +130,6 @@ type cmd struct {
 	free     func()
 	capsule  mem.Allocation     // a copy of in-capsule data, see copyCapsule
 	compound *compound.Compound // carries the command out, if that takes several IOs
-	changing *awaitedChange     // as awaiting, for a change of reservations
 	awaiting *awaiting          // the wait of the command; nil if it does not wait
 	delayed  list.Node[cmd]     // on the list of delays
 	delays   *delayList         // nil: the command is not delayed
