@@ -73,6 +73,7 @@ type namespace struct {
 
 	cfg           atomic.Pointer[attributes] // written with state.mu held
 	updating      sync.Mutex                 // held while it changes
+	paused        atomic.Bool                // see PauseNamespace; written with updating held
 	geo           atomic.Pointer[geometry]
 	state         namespaceState
 	*promises                   // of the NQN and NSID

@@ -18,17 +18,14 @@ func (t *Target) PauseNamespace(nqn string, nsid uint32) error {
 		if err := ns.quiesce(); err != nil {
 			return err
 		}
-		ns.setPaused(true)
+		ns.paused.Store(true)
 		return nil
 	})
 }
 
 // ResumeNamespace ends the pause of a namespace, if it is paused.
 func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
-	return t.changeNamespace(nqn, nsid, func(ns *namespace) error {
-		ns.setPaused(false)
-		return nil
-	})
+	return t.changeNamespace(nqn, nsid, (*namespace).resume)
 }
 
 // PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer
@@ -46,7 +43,7 @@ func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	release = func() {
 		inParallel(len(list), func(i int) {
 			if paused[i] {
-				list[i].resume()
+				_ = list[i].change((*namespace).resume) // or it was removed
 			}
 		})
 	}
@@ -82,7 +79,7 @@ func (ns *namespace) pauseUntil(end time.Time) (paused bool, err error) {
 		return false, ns.fail(errors.New("it is being changed"))
 	}
 	defer ns.updating.Unlock()
-	if ns.Retired() || ns.isPaused() {
+	if ns.Retired() || ns.paused.Load() {
 		return false, nil
 	}
 	left := max(time.Until(end), 0)
@@ -90,16 +87,14 @@ func (ns *namespace) pauseUntil(end time.Time) (paused bool, err error) {
 		ns.proceed()
 		return false, ns.fail(err)
 	}
-	ns.setPaused(true)
+	ns.paused.Store(true)
 	return true, nil
 }
 
-// resume ends the pause that pauseUntil has begun.
-func (ns *namespace) resume() {
-	ns.updating.Lock()
-	defer ns.updating.Unlock()
-	ns.setPaused(false)
-	ns.proceed()
+// resume ends a pause.
+func (ns *namespace) resume() error {
+	ns.paused.Store(false)
+	return nil
 }
 
 // changeNamespace calls fn for a namespace, one at a time. Commands that wait since go on
@@ -109,12 +104,17 @@ func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) er
 	if err != nil {
 		return err
 	}
+	return ns.change(fn)
+}
+
+// change is changeNamespace for a namespace that is known.
+func (ns *namespace) change(fn func(*namespace) error) error {
 	ns.updating.Lock()
 	defer ns.updating.Unlock()
 	if ns.Retired() {
 		return ns.fail(errors.New("it was removed"))
 	}
-	err = fn(ns)
+	err := fn(ns)
 	ns.proceed()
 	if err != nil {
 		return ns.fail(err)
@@ -124,19 +124,7 @@ func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) er
 
 // proceed undoes quiesce, unless the namespace is paused.
 func (ns *namespace) proceed() {
-	if !ns.isPaused() {
+	if !ns.paused.Load() {
 		ns.setQuiesce(dispatch.QuiesceNothing, ns.sub.t.drainDeadline)
 	}
-}
-
-func (ns *namespace) setPaused(paused bool) {
-	ns.state.mu.Lock()
-	defer ns.state.mu.Unlock()
-	ns.state.paused = paused
-}
-
-func (ns *namespace) isPaused() bool {
-	ns.state.mu.Lock()
-	defer ns.state.mu.Unlock()
-	return ns.state.paused
 }

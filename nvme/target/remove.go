@@ -88,8 +88,7 @@ func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 		for _, ns := range list {
 			ns.updating.Lock() // an exchange of the device ends first, and no other begins
 			stopNotify([]*namespace{ns})
-			if ns.isPaused() {
-				ns.setPaused(false)
+			if ns.paused.CompareAndSwap(true, false) {
 				ns.proceed()
 			}
 			ns.updating.Unlock()

@@ -37,7 +37,7 @@ func (ns *namespace) stats() observed.Namespace {
 		ReadBytes: n[dispatch.Sectors] << 9, WrittenBytes: n[dispatch.Sectors+1] << 9,
 		BusySeconds: time.Duration(n[dispatch.Busy]).Seconds(), Errors: map[string]uint64{},
 	}
-	ns.state.describe(&s)
+	ns.describe(&s)
 	for i, e := range ioErrors {
 		s.Errors[e.reason] = n[dispatch.Errors+i]
 	}
@@ -57,12 +57,13 @@ func (ns *namespace) stats() observed.Namespace {
 	return s
 }
 
-func (s *namespaceState) describe(to *observed.Namespace) {
+func (ns *namespace) describe(to *observed.Namespace) {
+	s := &ns.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to.Degraded, to.Timeouts, to.Orphans, to.Returns = s.degraded, s.timeouts, s.orphans, s.returns
 	switch {
-	case s.paused:
+	case ns.paused.Load():
 		to.State = "paused"
 	case !to.Ready:
 		to.State = "not ready"

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// namespaceState is the condition of a namespace: faults, pause and write protection. The I/O path
-// sees it in the geometry.
+// namespaceState is the condition of a namespace: faults and write protection. The I/O path sees it
+// in the geometry.
 type namespaceState struct {
 	mu       sync.Mutex
 	degraded bool      // accepted writes may be lost
@@ -20,7 +20,6 @@ type namespaceState struct {
 	logged   bool      // that there are some
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
-	paused   bool      // see PauseNamespace
 
 	protection nvme.WriteProtection // by hosts
 }

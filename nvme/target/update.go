@@ -105,7 +105,7 @@ func (ns *namespace) quiesce() error {
 
 // quiesceWithin waits for so long at most, for zero-copy reads and writes and then for the device.
 func (ns *namespace) quiesceWithin(zeroCopy, io time.Duration) error {
-	if ns.isPaused() {
+	if ns.paused.Load() {
 		return nil
 	}
 	if !ns.setQuiesce(dispatch.QuiesceZeroCopy, zeroCopy) {
