@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,63 +23,6 @@ func (l *live) ana(c *host.Controller) string {
 	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
 }
 
-// TestANA: states change with the configuration and by hand. No change of the configuration changes
-// states set by hand, and nothing is disconnected.
-func TestANA(t *testing.T) {
-	listeners := func(states string) string {
-		return strings.Replace(listenAny, "}", ", ana_states: "+states+"}", 1) + ", " + listenAny
-	}
-	subsystems := sub(anyHosts, inRAM)
-	l := newLive(t, listeners("{1: non-optimized}"), subsystems)
-	var hosts []*host.Controller
-	for i := range 2 {
-		c := testutil.Value(l.connect(testNQN, hostA, i))(t)
-		hosts = append(hosts, c)
-	}
-	want := func(what string, states ...string) {
-		t.Helper()
-		for i, c := range hosts {
-			testutil.Equal(t, l.ana(c), states[i], "%s: port %d", what, i+1)
-			testutil.Equal(t, c.Err(), nil, "%s", what)
-		}
-	}
-	set := func(state, listener string) []control.ANA {
-		t.Helper()
-		list := testutil.Value(
-			l.s.listeners.SetANA(control.ANASet{Group: 1, State: state, Listener: listener}))(t)
-		return list
-	}
-	want("at the start", "1 non-optimized", "1 optimized")
-	l.apply(listeners("{1: inaccessible, 2: non-optimized}"), subsystems)
-	want("a reload", "1 inaccessible", "1 optimized")
-
-	set("optimized", "")
-	want("all by hand", "1 optimized", "1 optimized")
-	list := set("non-optimized", "tcp 127.0.0.1:0 #2")
-	testutil.True(t, len(list) == 4 && list[1].State == "non-optimized" &&
-		list[1].Configured == "optimized" && list[0].Configured == "inaccessible" &&
-		len(list[0].Namespaces) == 1 && list[2].Group == 2 && list[2].State == "non-optimized" &&
-		len(list[2].Namespaces) == 0, "%+v", list)
-	want("one by hand", "1 optimized", "1 non-optimized")
-	l.apply(listeners("{}"), subsystems)
-	want("another reload", "1 optimized", "1 non-optimized")
-	set("configured", "")
-	want("as configured", "1 optimized", "1 optimized")
-	grouped := strings.Replace(subsystems, "backend: ram", "ana_group: 3, backend: ram", 1)
-	l.apply(listeners("{3: non-optimized}"), grouped)
-	want("another group", "3 non-optimized", "3 optimized")
-
-	for _, bad := range []control.ANASet{
-		{Group: 0, State: "optimized"},
-		{Group: 129, State: "optimized"},
-		{Group: 1, State: "good"},
-		{Group: 1, State: "optimized", Listener: "10.0.0.1:1"},
-	} {
-		_, err := l.s.listeners.SetANA(bad)
-		testutil.True(t, err != nil && err.(*control.Problem).Hint != "", "%+v: %v", bad, err)
-	}
-}
-
 // TestANAWhileApplying: a change of the configuration that takes long delays no failover.
 func TestANAWhileApplying(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
@@ -91,24 +33,6 @@ func TestANAWhileApplying(t *testing.T) {
 		done <- err
 	}()
 	testutil.Check(t, testutil.Receive(t, "a state is set during the change", done))
-}
-
-// TestANAOfRemovedListener: a state set by hand can be taken back while its listener is missing.
-func TestANAOfRemovedListener(t *testing.T) {
-	both, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
-	l := newLive(t, both, subsystems)
-	set := func(state, listener string) {
-		t.Helper()
-		testutil.Value(l.s.listeners.SetANA(control.ANASet{
-			Group: 1, State: state, Listener: listener,
-		}))(t)
-	}
-	set("inaccessible", "tcp 127.0.0.1:0 #2")
-	l.apply(listenAny, subsystems)
-	set("configured", "")
-	l.apply(both, subsystems)
-	list := l.s.listeners.ANA()
-	testutil.True(t, len(list) == 2 && list[1].State == "optimized", "%+v", list)
 }
 
 // TestANATransition: a transition ends after the time that hosts know.

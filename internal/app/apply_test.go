@@ -102,21 +102,6 @@ func onFile(nsid int, name string) string {
 	return fmt.Sprintf("{nsid: %d, backend: file, path: %%DIR%%/%s, size: 64KiB}", nsid, name)
 }
 
-// TestRemovedHost: a host that is no longer allowed is disconnected and cannot return; others stay.
-func TestRemovedHost(t *testing.T) {
-	ram := "{nsid: 1, backend: ram, size: 1MiB}"
-	l := newLive(t, listenAny, sub("hosts: ["+hostA+", "+hostB+"]", ram))
-	a := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-	b := testutil.Value(l.connect(testNQN, hostB, 0))(t)
-	l.apply(listenAny, sub("hosts: ["+hostB+"]", ram))
-	l.wantEnded("removed host", a)
-	var refused *host.ConnectError
-	_, err := l.connect(testNQN, hostA, 0)
-	testutil.True(t, errors.As(err, &refused) &&
-		refused.Status&^nvme.DNR == nvme.ConnectInvalidHost, "the removed host connects: %v", err)
-	testutil.Equal(t, b.Err(), nil, "the other host")
-}
-
 // TestMovedStorage: storage moves between namespaces, in a circle too.
 func TestMovedStorage(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
@@ -220,30 +205,6 @@ func TestRemovedListener(t *testing.T) {
 		t.Errorf("port ID %v, %v before", again, first)
 	}
 	testutil.Equal(t, stays.Err(), nil, "the host at the other listener")
-}
-
-// TestPendingChanges: a namespace that waits for its storage can be changed and removed.
-func TestPendingChanges(t *testing.T) {
-	const ram = "{nsid: 1, backend: ram, size: 1MiB}"
-	absent := func(more string) string {
-		return "{nsid: 2, backend: file, path: %DIR%/absent" + more + "}"
-	}
-	l := newLive(t, listenAny, sub("allow_any_host: true", ram, absent("")))
-	pending := func(want int) {
-		t.Helper()
-		testutil.Equal(t, len(l.s.engine.Volumes.Pending()), want, "namespaces are pending")
-	}
-	pending(1)
-	l.apply(listenAny, sub("allow_any_host: true", ram, absent("2, read_only: true")))
-	pending(1)
-	l.apply(listenAny, sub("allow_any_host: true", ram, absent(", size: 64KiB")))
-	pending(0)
-	l.apply(listenAny, sub("allow_any_host: true", ram))
-	pending(0)
-	l.apply(listenAny, sub("allow_any_host: true", ram, absent("3")))
-	pending(1)
-	l.apply(listenAny, sub("allow_any_host: true", ram))
-	pending(0)
 }
 
 // TestApplyAtOnce: concurrent changes, and a stop, wait for each other.

@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,11 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
-	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -146,174 +142,6 @@ func TestFromNothing(t *testing.T) {
 			testutil.True(t, !shows(t, text, k), "%s: key %d", name, i)
 		}
 	}
-}
-
-// TestObjectLives: objects of all kinds are created, shown, changed, kept across a restart and
-// deleted, and each of these requests can be repeated.
-func TestObjectLives(t *testing.T) {
-	o := newEmpty(t)
-	file := filepath.Join(o.volumes, "a")
-	o.must(os.WriteFile(file, make([]byte, 1<<20), 0o600))
-	const none = `{"changes":[]}`
-	key, err := auth.NewKey(32, auth.SHA256)
-	o.must(err)
-	testutil.Secret(t, key.Reveal())
-	kinds := []struct{ path, body, other, shows string }{
-		{
-			"/v1/listeners/name", `{"transport":"tcp","address":"127.0.0.1","port":0}`,
-			`{"transport":"tcp","address":"127.0.0.1","port":0,"on_unavailable":"fail"}`,
-			`"on_unavailable":"fail"`,
-		},
-		{
-			"/v1/listeners/tcp%20%5B::1%5D:34420", `{}`, `{"ana_states":{"2":"inaccessible"}}`,
-			`"name":"tcp [::1]:34420"`,
-		},
-		{
-			"/v1/referrals/tcp%20%5Bfd00::9%5D:8009", `{}`, `{"hosts":["nqn.2026-11.io.example:h"]}`,
-			`"hosts":["nqn.2026-11.io.example:h"]`,
-		},
-		{
-			"/v1/referrals/rdma%20192.0.2.9:4420%20nqn.2026-11.io.example:%20a%2Fb", `{}`,
-			`{"hosts":["h"]}`, `"nqn":"nqn.2026-11.io.example: a/b"`,
-		},
-		{"/v1/hosts/a%2Fb", `{}`, `{"networks":["192.0.2.0/24"]}`, `"networks":["192.0.2.0/24"]`},
-		{"/v1/subsystems/a%20%2F", `{}`, `{"serial":"${x}"}`, `"serial":"${x}"`},
-		{
-			"/v1/subsystems/a%20%2F/namespaces/3", `{"backend":"file","path":"` + file + `"}`,
-			`{"backend":"file","path":"` + file + `","read_only":true}`, `"read_only":true`,
-		},
-		{"/v1/subsystems/a%20%2F/hosts/a%2Fb", ``, `{}`, `"subsystems":["a /"]`},
-	}
-	for _, k := range kinds {
-		o.asks("GET "+k.path, "", 404, "GET /v1/objects lists")
-		o.asks("PUT "+k.path+"?dry_run=true", k.body, 200, `"text":`)
-		o.asks("GET "+k.path, "", 404, "GET /v1/objects lists")
-		o.asks("PUT "+k.path, k.body, 200, `"text":`)
-		o.asks("PUT "+k.path, k.body, 200, none)
-		o.asks("GET "+k.path, "", 200, `"managed":true`)
-		o.asks("PUT "+k.path, k.other, 200, `"changes":`)
-		o.asks("PUT "+k.path, k.other, 200, none)
-		o.asks("GET "+k.path, "", 200, k.shows)
-		o.same()
-	}
-	o.stop()
-	o.start()
-	_, _, text := o.request("GET /v1/objects", "")
-	var objects []observed.Configured
-	o.must(json.Unmarshal([]byte(text), &objects))
-	testutil.True(t, len(objects) == len(kinds), "%d objects: %s", len(objects), text)
-	for _, k := range kinds {
-		testutil.True(t, strings.Contains(text, `"path":"`+k.path+`"`), "no %s in %s", k.path, text)
-		o.asks("GET "+k.path, "", 200, k.shows)
-		o.asks("PUT "+k.path, k.other, 200, none)
-	}
-	for i := len(kinds) - 1; i >= 0; i-- {
-		path := kinds[i].path
-		o.asks("DELETE "+path+"?dry_run=true", "", 200, `"text":`)
-		o.asks("GET "+path, "", 200, kinds[i].shows)
-		o.asks("DELETE "+path, "", 200, `"text":`)
-		o.asks("DELETE "+path, "", 200, none)
-		o.asks("GET "+path, "", 404, "there is no "+path)
-		o.same()
-	}
-	rest, err := os.ReadDir(o.managed)
-	testutil.True(t, err == nil && len(rest) == 0, "%v are left, %v", rest, err)
-}
-
-// TestDryRun: the answer has the changes that would be made, with the affected hosts.
-func TestDryRun(t *testing.T) {
-	o := newOrchestrated(t)
-	o.asks("PUT /v1/subsystems/s", `{"allow_any_host": true}`, 200, "")
-	c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
-		host.Options{HostNQN: guestNQN, HostID: [16]byte{1}, SubNQN: "s"})
-	o.must(err)
-	defer c.Close()
-	affected := `"affected":[{"host":"` + guestNQN + `","effect":"disconnects","controllers":1,`
-	o.asks("PUT /v1/subsystems/s?dry_run=true", `{}`, 200, affected)
-	o.asks("DELETE /v1/subsystems/s?dry_run=true", ``, 200, affected)
-	o.asks("PUT /v1/subsystems/s?dry_run=true", `{"serial": 7}`, 422, "serial")
-	o.asks("GET /v1/hosts/"+guestNQN, ``, 404, "")
-	o.asks("GET /v1/subsystems/s/controllers/1", ``, 200, `"nqn":"`+guestNQN)
-	o.same()
-	testutil.Check(t, testutil.Err(hosttest.GetFeature(t.Context(), c, nvme.FeatureNumberOfQueues)))
-}
-
-// TestObjectRefusals: a refused request has a reason, and changes nothing.
-func TestObjectRefusals(t *testing.T) {
-	o := newOrchestrated(t)
-	o.write(`hosts: [{nqn: ` + guestNQN + `}]
-discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}
-`)
-	_, err := o.client.Reload(t.Context())
-	o.must(err)
-	const local = `{"transport": "tcp", "address": "127.0.0.1", "port": 0}`
-	tcp := `{"transport": "tcp", "address": "192.0.2.1"}`
-	o.asks("PUT /v1/listeners/a", local, 200, "")
-	o.asks("PUT /v1/subsystems/s", `{"listeners": ["a"]}`, 200, "")
-	files := o.files()
-	for _, test := range []struct {
-		op, body string
-		status   int
-		want     string
-	}{
-		{"PUT /v1/hosts/" + guestNQN, `{}`, 409, "nvmf.yaml:7:"},
-		{"DELETE /v1/hosts/" + guestNQN, ``, 409, "nvmf.yaml:7:"},
-		{"PUT /v1/hosts/" + guestNQN + "/keys/tls_key", `{"key": "x"}`, 409, "nvmf.yaml:7:"},
-		{"GET /v1/hosts/" + guestNQN, ``, 200, `"managed":false`},
-		{"PUT /v1/referrals/tcp%20192.0.2.1:8009", `{}`, 409, "nvmf.yaml:8:"},
-		{"GET /v1/referrals/tcp%20192.0.2.1:8009", ``, 200, `"managed":false`},
-		{"PUT /v1/referrals/tcp%20192.0.2.1", `{}`, 422, "is not the name of a referral"},
-		{"PUT /v1/referrals/tcp%20host:8009", `{}`, 422, "is not the name of a referral"},
-		{"PUT /v1/referrals/udp%20192.0.2.1:8009", `{}`, 422, "transport: "},
-		{"PUT /v1/referrals/tcp%200.0.0.0:8009", `{}`, 422, "no address that hosts"},
-		{"GET /v1/referrals/x", ``, 404, "there is no /v1/referrals/x"},
-		{"PUT /v1/listeners/b", `{}`, 422, "transport: is missing"},
-		{"PUT /v1/listeners/b", `{"name": "c"}`, 422, "c here, but b in the path"},
-		{"PUT /v1/listeners/1", tcp, 422, "is not the name of a listener"},
-		{"PUT /v1/listeners/tcp%20192.0.2.1:0", `{}`, 422, "is not the name of a listener"},
-		{"PUT /v1/listeners/tcp%20192.0.2.1:99999", `{}`, 422, "is not the name of a listener"},
-		{"PUT /v1/listeners/tcp%20%5Bfe80::1%5D:1", `{}`, 422, "needs its interface"},
-		{"PUT /v1/listeners/x%20192.0.2.1:4420", `{}`, 422, "transport: "},
-		{"PUT /v1/listeners/tcp%20192.0.2.1:4420", tcp, 200, "+ listener"},
-		{"PUT /v1/listeners/tcp%20192.0.2.1:04420", `{}`, 200, `"changes":[]`},
-		{"PUT /v1/listeners/b", tcp, 422, "is used already"},
-		{"GET /v1/listeners/192.0.2.1:4420", ``, 200, `"name":"tcp 192.0.2.1:4420"`},
-		{"DELETE /v1/listeners/tcp%20192.0.2.1:4420", ``, 200, "- listener"},
-		{"DELETE /v1/listeners/a", ``, 409, "there is no listener a"},
-		{"DELETE /v1/listeners/tcp%20127.0.0.1:0", ``, 422, "is not the name of a listener"},
-		{"PUT /v1/hosts/x", `{"dhchap_ctrl_key": "a"}`, 422, "dhchap_ctrl_key: "},
-		{"PUT /v1/hosts/x", `{"dhchap_key_file": "/etc/shadow"}`, 422, "cannot name a file"},
-		{"PUT /v1/hosts/x/keys/nqn", `{"key": "a"}`, 422, "Use one of: dhchap_key, "},
-		{"DELETE /v1/hosts/x/keys/tls_key", ``, 200, `"changes":[]`},
-		{"PUT /v1/hosts/" + strings.Repeat("h", 224), ``, 422, "1 to 223 bytes"},
-		{"GET /v1/hosts/" + strings.Repeat("h", 224), ``, 404, ""},
-		{"GET /v1/hosts/", ``, 404, ""},
-		{"PUT /v1/hosts/%FF", ``, 400, "UTF-8"},
-		{"PUT /v1/hosts/a?dry_run=1", ``, 400, "neither true nor false"},
-		{"GET /v1/subsystems/t", ``, 404, "there is no /v1/subsystems/t"},
-		{"GET /v1/subsystems/t/namespaces", ``, 404, ""},
-		{"GET /v1/subsystems/s/namespaces", ``, 200, `[]`},
-		{"GET /v1/subsystems/s/namespaces/1", ``, 404, ""},
-		{"GET /v1/subsystems/s/namespaces/0", ``, 400, "not a number from 1"},
-		{"GET /v1/subsystems/s/hosts/h", ``, 404, ""},
-		{"GET /v1/subsystems/s/controllers/1", ``, 404, "there is no controller 1"},
-		{"GET /v1/ports/999", ``, 404, "there is no port 999"},
-		{"GET /v1/ana/9", ``, 404, "there is no ANA group 9"},
-		{"PUT /v1/ana/999", `{"state": "optimized"}`, 400, "no ANA group 999"},
-		{"PUT /v1/ana/2", `{"state": "x"}`, 400, `no ANA state \"x\"`},
-		{"PUT /v1/ana/2/listeners/x", `{"state": "optimized"}`, 404, "no listener"},
-		{"PUT /v1/ana/2/listeners/a", `{"state": "inaccessible"}`, 200, `"state":"inaccessible"`},
-		{"GET /v1/ana/2/listeners/a", ``, 200, `"state":"inaccessible"`},
-		{"DELETE /v1/ana/2", ``, 200, `[]`},
-	} {
-		o.asks(test.op, test.body, test.status, test.want)
-	}
-	if now := o.files(); strings.Join(now, "") != strings.Join(files, "") {
-		t.Errorf("the directory has %q, had %q", now, files)
-	}
-	o.same()
-	_, header, _ := o.request("POST /v1/listeners/a", "")
-	testutil.Equal(t, header.Get("Allow"), "DELETE, GET, HEAD, PUT", "405 allows")
 }
 
 // TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.

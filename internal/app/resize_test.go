@@ -15,6 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
+const inRAM2 = "{nsid: 2, backend: ram, size: 1MiB}"
+
 // TestResize: hosts get an event and see the new size and the old content. Nothing is cut off
 // unless requested.
 func TestResize(t *testing.T) {
