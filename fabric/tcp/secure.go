@@ -102,7 +102,8 @@ func (q *queue) step(b []byte) {
 	j := &handshakeJob{handshake: q.handshake, in: slices.Clone(b)}
 	// Bytes after the ClientHello come from a peer that has shown a PSK.
 	counted, begun := q.conn.counted, q.handshake.Begun()
-	j.From, j.Known = q.conn.info.Remote.Addr(), begun || counted.FromAllowed()
+	j.From(q.conn.info.Remote.Addr())
+	j.Known = begun || counted.FromAllowed()
 	loop := q.g.loop
 	j.Run = func() {
 		counted.Hold(true)

@@ -1,5 +1,5 @@
-// Package turns does work caused by peers that takes milliseconds, on a few goroutines, so that no
-// network keeps others waiting.
+// Package turns does work caused by peers that takes long, on a few goroutines, so that no host and
+// no network keeps others waiting.
 package turns
 
 import (
@@ -14,23 +14,26 @@ import (
 )
 
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
-// connection has one job at a time here, until it ends, so admission bounds the number of jobs.
-// Networks (package subnet) take turns, and known networks come first: a flood from elsewhere
-// hardly delays them. Of the others the oldest comes first, unless it has waited for longer than
-// mostFair. Then there are more than can be processed, and the newest comes first: admission evicts
-// the oldest, so otherwise a host would never have its turn. Threads that serve I/O have priority
-// over jobs, unless a job has waited for too long. Any goroutine may use it; its zero value has no
-// jobs.
+// command, or a connection without one, has one job at a time here, until it ends, so admission
+// bounds the number of jobs. Owners (package subnet) take turns, and known ones come first: a flood
+// from elsewhere hardly delays them. Of the others the oldest comes first, unless it has waited for
+// longer than mostFair. Then there are more than can be processed, and the newest comes first:
+// admission evicts the oldest, so otherwise a host would never have its turn. Any goroutine may use
+// it; its zero value has no jobs.
 type Pool struct {
+	// Prompt jobs have the priority of threads that serve I/O. Otherwise these come first, unless a
+	// job has waited for too long.
+	Prompt bool
+
 	mu      sync.Mutex
 	workers int
-	waiting map[netip.Addr]*network
-	turns   [2]list.List[network] // of known networks, and of others
-	taken   int                   // jobs
-	since   time.Time             // jobs have waited without interruption since then
+	waiting map[subnet.Owner]*owner
+	turns   [2]list.List[owner] // of known owners, and of others
+	taken   int                 // jobs
+	since   time.Time           // jobs have waited without interruption since then
 }
 
-// othersTurn is the number of jobs of known networks that are followed by one of others. Otherwise
+// othersTurn is the number of jobs of known owners that are followed by one of others. Otherwise
 // a host that never stops sending jobs would keep them out.
 const othersTurn = 8
 
@@ -38,25 +41,27 @@ const othersTurn = 8
 // to I/O. Peers have ten seconds for some jobs in a row.
 const patience = 2 * time.Second
 
-// mostFair is the longest wait with which the oldest job of an unknown network is still the next
-// one.
+// mostFair is the longest wait with which the oldest job of an unknown owner is still the next one.
 const mostFair = patience / 2
 
 // Job is work for a peer.
 type Job struct {
-	From  netip.Addr
-	Known bool   // a host has proven its identity from this network, or the peer has
+	Owner subnet.Owner
+	Known bool   // the owner, or a host from its network, has proven its identity
 	Run   func() // does it
 	Done  func() // is called afterwards
 	since time.Time
 	node  list.Node[Job]
 }
 
-// network has the jobs from one network, in order.
-type network struct {
+// From makes the network of an address the owner.
+func (j *Job) From(addr netip.Addr) { j.Owner = subnet.Owner{Network: subnet.Of(addr)} }
+
+// owner has the jobs of one owner, in order.
+type owner struct {
 	jobs list.List[Job]
-	turn *list.List[network] // list that node is in
-	node list.Node[network]
+	turn *list.List[owner] // list that node is in
+	node list.Node[owner]
 }
 
 // MaxWorkers returns the maximum number of concurrent jobs. It leaves most processors to the
@@ -67,28 +72,27 @@ func MaxWorkers() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 func (p *Pool) Submit(j *Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	from := subnet.Of(j.From)
-	a := p.waiting[from]
+	a := p.waiting[j.Owner]
 	j.since = time.Now()
 	if len(p.waiting) == 0 {
 		p.since = j.since
 	}
 	if a == nil {
 		if p.waiting == nil {
-			p.waiting = map[netip.Addr]*network{}
+			p.waiting = map[subnet.Owner]*owner{}
 		}
-		a = &network{turn: p.turnOf(j)}
-		p.waiting[from] = a
+		a = &owner{turn: p.turnOf(j)}
+		p.waiting[j.Owner] = a
 		a.turn.Push(a, &a.node)
 	}
 	a.jobs.Push(j, &j.node)
 	if p.workers < MaxWorkers() {
 		p.workers++
-		go func() { p.work(p.next(), true) }()
+		go func() { p.work(p.next(), !p.Prompt) }()
 	}
 }
 
-func (p *Pool) turnOf(j *Job) *list.List[network] {
+func (p *Pool) turnOf(j *Job) *list.List[owner] {
 	if j.Known {
 		return &p.turns[0]
 	}
@@ -102,11 +106,10 @@ func (p *Pool) Cancel(j *Job) bool {
 	if !j.node.Listed() {
 		return false
 	}
-	from := subnet.Of(j.From)
-	a := p.waiting[from]
+	a := p.waiting[j.Owner]
 	if a.jobs.Remove(&j.node); a.jobs.Empty() {
 		a.turn.Remove(&a.node)
-		delete(p.waiting, from)
+		delete(p.waiting, j.Owner)
 	}
 	return true
 }
@@ -118,7 +121,7 @@ func (p *Pool) work(j *Job, low bool) {
 		_ = sys.LowerPriority() // if it fails, the jobs are still done
 	}
 	for ; j != nil; j = p.next() {
-		if late := p.isLate(j); late == low {
+		if usual := p.Prompt || p.isLate(j); usual == low {
 			go p.work(j, !low)
 			return
 		}
@@ -157,7 +160,7 @@ func (p *Pool) next() *Job {
 	}
 	j := a.jobs.Pop()
 	if a.jobs.Empty() {
-		delete(p.waiting, subnet.Of(j.From))
+		delete(p.waiting, j.Owner)
 	} else {
 		a.turn = p.turnOf(a.jobs.First())
 		a.turn.Push(a, &a.node)
@@ -165,8 +168,8 @@ func (p *Pool) next() *Job {
 	return j
 }
 
-// take removes and returns the next network of a list, nil if there is none.
-func (p *Pool) take(from *list.List[network]) *network {
+// take removes and returns the next owner of a list, nil if there is none.
+func (p *Pool) take(from *list.List[owner]) *owner {
 	a := from.First()
 	if a != nil && from == &p.turns[1] && time.Since(a.jobs.First().since) > mostFair {
 		a = from.Last()

@@ -28,11 +28,12 @@ func (q *queue) add(who byte, known bool) *Job {
 	q.mu.Unlock()
 	q.pending.Add(1)
 	j := &Job{
-		From: netip.AddrFrom4([4]byte{192, 0, 2, who}), Known: known, Done: q.pending.Done,
+		Known: known, Done: q.pending.Done,
 		Run: func() {
 			q.order, q.nice = append(q.order, who), append(q.nice, nice())
 		},
 	}
+	j.From(netip.AddrFrom4([4]byte{192, 0, 2, who}))
 	q.Submit(j)
 	return j
 }
@@ -40,7 +41,7 @@ func (q *queue) add(who byte, known bool) *Job {
 // run does all jobs with one worker, and returns when it has ended.
 func (q *queue) run() []byte {
 	q.order, q.nice = nil, nil
-	go q.work(q.next(), true)
+	go q.work(q.next(), !q.Prompt)
 	q.pending.Wait()
 	for ended := false; !ended; runtime.Gosched() {
 		q.mu.Lock()
@@ -90,10 +91,11 @@ func TestNetworks(t *testing.T) {
 		} {
 			if i < 2 || who == 1 {
 				q.pending.Add(1)
-				q.Submit(&Job{
-					From: from, Done: q.pending.Done,
-					Run: func() { q.order = append(q.order, who) },
-				})
+				j := &Job{
+					Done: q.pending.Done, Run: func() { q.order = append(q.order, who) },
+				}
+				j.From(from)
+				q.Submit(j)
 			}
 		}
 	}
@@ -141,4 +143,8 @@ func TestPriority(t *testing.T) {
 	q.run()
 	testutil.True(t, slices.Equal(q.nice, []int{usual, usual, max(usual, 10)}),
 		"nice values %v of a pool that is behind", q.nice)
+	q.Prompt = true
+	q.add(1, false)
+	q.run()
+	testutil.EqualSlices(t, q.nice, []int{usual}, "nice values of prompt jobs")
 }

@@ -35,9 +35,13 @@ func (h *Handler) reply(c *cmd, result uint64, r admin.Reply, off uint64) {
 		to.Clear(to.Rest())
 		return nvme.Success
 	}
-	if len(r.Queries) == 0 {
+	then := func() { h.reply(c, result, r.Build(), off) }
+	switch {
+	case r.Work != nil:
+		h.elsewhere(c, r.Work, then)
+	case len(r.Queries) > 0:
+		h.await(c, r.Queries, then)
+	default:
 		h.finish(c, result, finish(r))
-		return
 	}
-	h.await(c, r.Queries, func() { h.reply(c, result, r.Build(), off) })
 }

@@ -200,7 +200,10 @@ func TestEventDuringSlowLog(t *testing.T) {
 	testutil.MustTrue(t, aer.Done, "no event")
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
-	<-d.asked
+	r.during(func() error {
+		<-d.asked
+		return nil
+	})
 	raise()
 	close(d.release)
 	r.until("the log is read", func() bool { return log.Done })

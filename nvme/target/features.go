@@ -320,7 +320,7 @@ func (f *feature) apply(h *Handler, cm *cmd) {
 }
 
 // named calls look, and then, on the reactor, then with the namespaces that the NSID of a command
-// names: one, all, or none. All may be thousands: an ordinary goroutine looks at them. The command
+// names: one, all, or none. All may be thousands: another goroutine looks at them. The command
 // completes with the status of look unless that is Success.
 func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Status,
 	then func(list []*namespace),
@@ -338,24 +338,19 @@ func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Sta
 		then(list)
 		return
 	}
-	type every struct {
-		list []*namespace
-		st   nvme.Status
-	}
-	q := &admin.Query[every]{Ask: func() (*every, error) {
-		list := c.namespaces()
-		return &every{list, look(list, true)}, nil
-	}}
-	h.await(cm, []admin.Asker{q}, func() {
-		switch a, _, _ := q.Peek(); {
-		case a == nil: // the machine is too busy
-			h.finish(cm, 0, nvme.InternalError)
+	var list []*namespace
+	var st nvme.Status
+	h.elsewhere(cm, func() {
+		list = c.namespaces()
+		st = look(list, true)
+	}, func() {
+		switch {
 		case cm.s.queue.Over || !c.ready.Load():
 			h.finish(cm, 0, nvme.AbortRequested)
-		case !a.st.OK():
-			h.finish(cm, 0, a.st)
+		case !st.OK():
+			h.finish(cm, 0, st)
 		default:
-			then(a.list)
+			then(list)
 		}
 	})
 }

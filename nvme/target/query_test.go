@@ -108,8 +108,10 @@ func TestDrivesAreAskedTogether(t *testing.T) {
 		}
 		r := newHarness(t, 1, onDrives(t, drives...))
 		h := r.connectHost(0)
-		start := time.Now()
 		log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
+		synctest.Wait()
+		r.w.Settle()
+		start := time.Now()
 		r.target.CheckHealth()
 		for _, d := range drives {
 			<-d.(hangingDrive).asked

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
@@ -61,7 +62,9 @@ type Target struct {
 	hostTables
 	closed atomic.Bool
 	auth   *authn.Hosts
-	final  association.Final
+	// workers do work that takes time for each namespace, controller or subsystem.
+	workers turns.Pool
+	final   association.Final
 	observation
 	portStates sync.Map // *portState by ID; removed is written with mu held
 	// lastSession is the ID of the newest session.
@@ -117,6 +120,7 @@ func New(o Options) *Target {
 			latencies: make(observe.Reader, 1), capturing: make(chan struct{}, 1),
 		},
 		deadlines: deadlines{closeDeadline, drainDeadline},
+		workers:   turns.Pool{Prompt: true},
 		kept:      kept{map[namespaceName]bool{}, map[namespaceName]*promises{}},
 	}
 	if t.log == nil {

@@ -6,10 +6,15 @@ import "github.com/nvmf-target/nvmf-target/nvme"
 type Reply struct {
 	Data   []byte
 	Status nvme.Status
-	// Queries are asked first. When all have answers, or AnswerWait is over, the reactor calls
-	// Build, which returns the reply or one with further queries. Build does not use the command.
+	// Work is called first, by another goroutine, in the turn of the host. If it has not returned
+	// after AnswerWait, the command fails.
+	Work func()
+	// Queries, in place of Work, are asked. Those without an answer after AnswerWait keep their
+	// last one.
 	Queries []Asker
-	Build   func() Reply
+	// Build is called by the reactor afterwards. It returns the reply, or one with further work or
+	// queries. It does not use the command.
+	Build func() Reply
 }
 
 // Refused is the reply to a command that names an object that does not exist.
@@ -20,18 +25,9 @@ func Page(make func() []byte) Reply {
 	return Elsewhere(make, func(data []byte) Reply { return Reply{Data: data} })
 }
 
-// Elsewhere calls make on an ordinary goroutine, because its time grows with the number of
-// controllers or namespaces, and then, with the result, on the reactor.
+// Elsewhere calls make as Work, because its time grows with the number of controllers, namespaces
+// or subsystems, and then, with the result, on the reactor.
 func Elsewhere[T any](make func() T, then func(T) Reply) Reply {
-	q := &Query[T]{Ask: func() (*T, error) {
-		made := make()
-		return &made, nil
-	}}
-	return Reply{Queries: []Asker{q}, Build: func() Reply {
-		made, _, _ := q.Peek()
-		if made == nil { // the machine is too busy
-			return Reply{Status: nvme.InternalError}
-		}
-		return then(*made)
-	}}
+	var made T
+	return Reply{Work: func() { made = make() }, Build: func() Reply { return then(made) }}
 }

@@ -51,7 +51,8 @@ func (x *Exchange) Send(m []byte, p *auth.Policy, hold func(bool), post func(fun
 ) {
 	x.Running = true
 	j := &job{failed: x.State() == auth.Failed}
-	j.From, j.Known = x.from, x.hosts.IsKnown(x.from)
+	j.From(x.from)
+	j.Known = x.hosts.IsKnown(x.from)
 	j.Run = func() {
 		hold(true)
 		x.Sent(m, p)

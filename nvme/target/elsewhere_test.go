@@ -1,0 +1,68 @@
+package target
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// occupy keeps the workers of a target busy until release is called.
+func (r *harness) occupy() (release func()) {
+	stop, begun := make(chan struct{}), make(chan struct{})
+	for i := range turns.MaxWorkers() {
+		r.target.workers.Submit(&turns.Job{
+			Owner: subnet.Owner{NQN: fmt.Sprint(i)}, Done: func() {},
+			Run: func() {
+				begun <- struct{}{}
+				<-stop
+			},
+		})
+		<-begun
+	}
+	return func() { close(stop) }
+}
+
+// TestElsewhereInTurns: a host that asks for all namespaces, controllers or subsystems again and
+// again does not keep others waiting, whatever it asks for. Commands of queues that have ended, and
+// commands that were sent too late, are not carried out.
+func TestElsewhereInTurns(t *testing.T) {
+	list := func() *fabrictest.Command { return identifyCommand(nvme.CNSActiveNamespaces, 0) }
+	for name, make := range map[string]func() *fabrictest.Command{
+		"list": list,
+		"health": func() *fabrictest.Command {
+			return logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0)
+		},
+		"feature": func() *fabrictest.Command {
+			return withNSID(setFeature(nvme.FeatureErrorRecovery, 1), nvme.NSIDAll)
+		},
+		"ANA log": func() *fabrictest.Command { return logCommand(nvme.LogANA, 4096, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newHarness(t, 1, ramSubsystem(t, 1))
+			other := info(nvme.TransportTCP)
+			other.Remote = testLocal
+			a, b, ended := r.connectHost(0), r.connectHostInfo(0, other), r.connectHost(0)
+			release := r.occupy()
+			for range 20 {
+				r.send(a.admin, make())
+				r.send(ended.admin, make())
+			}
+			ended.hangUp()
+			r.w.Settle()
+			testutil.Equal(t, ended.admin.Outstanding(), 0, "commands of a queue that has ended")
+			ran, last := 20, list()
+			last.Then = func() { ran -= a.admin.Outstanding() }
+			r.send(b.admin, last)
+			release()
+			r.until("all are served", func() bool {
+				return last.Done && a.admin.Outstanding() == 0
+			})
+			testutil.True(t, ran <= 2*turns.MaxWorkers(), "%d commands were served before", ran)
+		})
+	}
+}
