@@ -77,17 +77,19 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	b := &bare{w: w, h: h, q: &stubQueue{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
 	b.io, _ = h.Open(b.q)
-	b.control(admin, adminArgs(testSub).command())
-	b.control(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	control := func(s fabric.Session, c *fabrictest.Command) {
+		testutil.Must(tb, b.control(s, c))
+	}
+	control(admin, adminArgs(testSub).command())
+	control(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	a := adminArgs(testSub)
 	a.qid, a.cntlid, a.sqsize = 1, 1, uint16(depth-1)
-	b.control(b.io, a.command())
+	control(b.io, a.command())
 	for range depth {
 		b.reqs = append(b.reqs,
 			&fabric.Request{Session: b.io, Queue: b.q, Segs: make([]mem.Segment, 0, 1)})
 	}
-	b.control(b.io, command(nvme.NVMFlush, 1, nil))
-	testutil.Must(tb, w.Until(func() bool { return b.q.done == 4 }))
+	control(b.io, command(nvme.NVMFlush, 1, nil))
 	testutil.MustTrue(tb, b.q.bad <= 0, "cannot connect")
 	tb.Cleanup(func() {
 		h.Close(admin)
@@ -107,13 +109,16 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 
 func (b *bare) clock() int64 { return b.h.loop.Clock() }
 
-func (b *bare) control(s fabric.Session, c *fabrictest.Command) {
+// control carries out a command and waits for its end.
+func (b *bare) control(s fabric.Session, c *fabrictest.Command) error {
+	before := b.q.done
 	r := &fabric.Request{SQE: c.SQE, Session: s, Queue: b.q, HostLength: uint32(len(c.Data))}
 	b.h.Prepare([]*fabric.Request{r})
 	if r.Length > 0 {
 		r.Segs = []mem.Segment{{B: c.Data}}
 	}
 	b.h.Execute([]*fabric.Request{r})
+	return b.w.Until(func() bool { return b.q.done > before })
 }
 
 // run sends every request once in batches of the given size.
@@ -176,7 +181,7 @@ func TestNoAllocations(t *testing.T) {
 		testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }), 0,
 			"%s: a refused command: allocations", name)
 		b.h.t.options.Uncorrectable = newMarkStore()
-		b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil))
+		testutil.Must(t, b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil)))
 		b.h.Poll(64)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }), 0,

@@ -173,6 +173,7 @@ func (c *controller) adminClosed() {
 	c.alive.stop()
 	c.again.stop()
 	c.selfTest.close()
+	c.stopRemaking()
 	switch {
 	case c.admin.why != nil:
 		c.fail(c.admin.why)

@@ -86,20 +86,67 @@ func (c *controller) discoverer() *discovery.Host {
 
 // discoveryChanged raises the event, unless the host has read a log that has not changed.
 func (c *controller) discoveryChanged() {
-	if c.events.Reports(admin.EventDiscovery) && !c.events.Waits(admin.EventDiscovery) &&
-		c.discoveryLogs.Changed(c.t.discoveryTable.Load(), c.discoverer()) {
+	switch logs := c.discoveryLogs; {
+	case !c.events.Reports(admin.EventDiscovery) || c.events.Waits(admin.EventDiscovery):
+	case logs == discovery.Logs{}:
 		c.raise(admin.EventDiscovery)
+	default:
+		c.remakeLogs(logs)
+	}
+}
+
+// remakeLogs makes the logs again that the host has read, and raises the event if one has changed.
+// It takes the place of an earlier call that has not come to its end.
+func (c *controller) remakeLogs(logs discovery.Logs) {
+	var made []*discovery.Log
+	table, host := c.t.discoveryTable.Load(), c.discoverer()
+	w := c.admin.hostWork(func() { made = logs.Remake(table, host) })
+	c.stopRemaking()
+	c.remaking = w
+	w.Request(&admin.Waiter{Answered: func() {
+		c.h.post(func() {
+			if c.remaking != w {
+				return
+			}
+			c.remaking = nil
+			for _, l := range made {
+				if c.discoveryLogs.Take(l) {
+					c.raise(admin.EventDiscovery)
+				}
+			}
+		})
+	}})
+}
+
+// stopRemaking ends remakeLogs.
+func (c *controller) stopRemaking() {
+	if c.remaking != nil {
+		c.remaking.Leave(nil)
+		c.remaking = nil
 	}
 }
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
-	log := sqe.GetLog()
-	l := c.discoveryLogs.Get(c.t.discoveryTable.Load(), c.discoverer(),
-		log.LSP()&nvme.DiscoveryLocal != 0)
-	data := l.Read(log.LPO(), log.Bytes())
-	if data == nil {
-		return admin.Refused
+	log, table, host := sqe.GetLog(), c.t.discoveryTable.Load(), c.discoverer()
+	local, off, n := log.LSP()&nvme.DiscoveryLocal != 0, log.LPO(), log.Bytes()
+	page := func(l *discovery.Log) admin.Reply {
+		data := l.Read(off, n)
+		if data == nil {
+			return admin.Refused
+		}
+		return admin.Reply{Data: data}
 	}
-	return admin.Reply{Data: data}
+	if l := c.discoveryLogs.Get(table, local); l != nil {
+		return page(l)
+	}
+	if !log.RAE() {
+		c.stopRemaking() // the event would be for what the host now reads
+	}
+	return admin.Elsewhere(func() *discovery.Log {
+		return discovery.NewLog(table, host, local)
+	}, func(l *discovery.Log) admin.Reply {
+		c.discoveryLogs.Take(l)
+		return page(cmp.Or(c.discoveryLogs.Get(table, local), l))
+	})
 }

@@ -147,11 +147,14 @@ func TestEveryElsewhere(t *testing.T) {
 	r := newHarness(t, 1)
 	r.target.options.Reservations = &memoryStore{}
 	r.must(r.target.AddSubsystem(sub))
-	h := r.connectHost(1)
+	h := r.connectHost(0)
 	all := func(fid nvme.FID, v uint32) *fabrictest.Command {
 		return withNSID(setFeature(fid, v), nvme.NSIDAll)
 	}
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	for i, c := range []*fabrictest.Command{
+		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)),
+		logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0),
 		identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSActiveNamespaces, 0),
 		identifyCommand(nvme.CNSAllocatedNamespaces, 0),
 		all(nvme.FeatureErrorRecovery, 1), all(nvme.FeatureReservationMask, 2),

@@ -123,6 +123,18 @@ func (r *harness) until(what string, cond func() bool) {
 	}
 }
 
+// settle waits until reactors have nothing to do, and no discovery log is being made again.
+func (r *harness) settle() {
+	r.t.Helper()
+	r.w.Settle()
+	r.until("logs are made", func() bool {
+		remaking := false
+		r.target.discovery.each(func(c *controller) { remaking = remaking || c.remaking != nil })
+		return !remaking
+	})
+	r.w.Settle()
+}
+
 // ramSubsystem is a subsystem with RAM namespaces 1 to n of 1 MiB with blocks of 512 bytes.
 func ramSubsystem(t *testing.T, n int) SubsystemConfig {
 	t.Helper()

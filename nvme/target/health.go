@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -38,29 +39,38 @@ func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
 		return nvme.Append(nil, l)
 	}
 	if ns := c.namespace(sqe.NSID()); ns != nil {
-		return c.health([]*namespace{ns}, dispatch.Counters{}, page)
+		return c.health(countedOf(ns), page)
 	}
-	list, removed := c.sub.counted(c.hostNQN)
-	return c.health(list, removed, page)
+	return admin.Elsewhere(func() *counted { return c.sub.counted(c.hostNQN) },
+		func(n *counted) admin.Reply { return c.health(n, page) })
 }
 
-// health makes a page of the health of namespaces; removed has the counters of others that were
-// removed.
-func (c *controller) health(list []*namespace, removed dispatch.Counters,
-	page func(*nvme.SMARTLog) []byte,
-) admin.Reply {
+// counted is a source of a health log.
+type counted struct {
+	list    []*namespace
+	removed dispatch.Counters // of other namespaces, which were removed
+	queries []admin.Asker     // for the health of the drives
+}
+
+func countedOf(list ...*namespace) *counted {
+	return &counted{list: list, queries: driveQueries(list)}
+}
+
+// health makes a page of the health of namespaces. It asks their drives, which are at most those of
+// the machine.
+func (c *controller) health(n *counted, page func(*nvme.SMARTLog) []byte) admin.Reply {
 	build := func() admin.Reply {
 		failures := c.errors.Total()
 		return admin.Elsewhere(func() *nvme.SMARTLog {
-			health := make([]admin.Health, len(list))
-			for i, ns := range list {
+			health := make([]admin.Health, len(n.list))
+			for i, ns := range n.list {
 				health[i] = ns.health()
 			}
-			return admin.SMART(health, totals(&removed), failures, c.t.started)
+			return admin.SMART(health, totals(&n.removed), failures, c.t.started)
 		}, func(l *nvme.SMARTLog) admin.Reply { return admin.Reply{Data: page(l)} })
 	}
-	if queries := driveQueries(list); len(queries) > 0 {
-		return admin.Reply{Queries: queries, Build: build}
+	if len(n.queries) > 0 {
+		return admin.Reply{Queries: n.queries, Build: build}
 	}
 	return build()
 }
@@ -94,13 +104,15 @@ func (t *Target) CheckHealth() {
 	}
 	admin.AwaitAll(queries)
 	for _, s := range table {
-		w, _ := warnings(s.namespaces.Load().list)
+		drives := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list),
+			func(ns *namespace) bool { return ns.cfg.Load().drive == nil })
+		w, _ := warnings(drives)
 		if added := w &^ s.warned; added != 0 {
 			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
 		}
 		s.warned = w
 		s.each(func(c *controller) {
-			w, temperature := warnings(s.namespacesOf(c.hostNQN))
+			w, temperature := warnings(visible(drives, c.hostNQN))
 			c.h.post(func() { c.checkHealth(w, temperature) })
 		})
 	}
@@ -180,7 +192,7 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	if ns == nil {
 		return admin.Refused
 	}
-	return c.health([]*namespace{ns}, dispatch.Counters{}, func(s *nvme.SMARTLog) []byte {
+	return c.health(countedOf(ns), func(s *nvme.SMARTLog) []byte {
 		return admin.EnduranceGroup(s, uint64(ns.geo.Load().size()))
 	})
 }

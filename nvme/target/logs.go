@@ -20,6 +20,7 @@ type logs struct {
 	ana            ana.Log
 	anaStale       bool // namespaces have changed since the log was made
 	discoveryLogs  discovery.Logs
+	remaking       *hostWork // see remakeLogs; nil: does not go on
 }
 
 // reset is a Controller Reset.

@@ -2,10 +2,10 @@ package target
 
 import (
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
@@ -25,7 +25,7 @@ func propertyGet(h *Handler, cm *cmd) {
 
 // propertySet carries out a Property Set of CC (Base section 6.6).
 func propertySet(h *Handler, cm *cmd) {
-	h.finish(cm, 0, cm.s.ctrl.configure(nvme.CC(cm.req.SQE.Property().Value())))
+	h.reply(cm, 0, cm.s.ctrl.configure(nvme.CC(cm.req.SQE.Property().Value())), 0)
 }
 
 // disabledLimit is how long an association may last while its controller is not enabled, in
@@ -96,37 +96,51 @@ func (c *controller) ioQueuesEnded() {
 }
 
 // configure carries out a write of CC.
-func (c *controller) configure(v nvme.CC) nvme.Status {
+func (c *controller) configure(v nvme.CC) admin.Reply {
 	change, st := c.Write(v)
-	if change&admin.Enabled != 0 {
-		c.enable()
-	}
 	if change&admin.Reset != 0 {
 		c.reset()
 	}
 	if change&admin.Shutdown != 0 {
 		c.dropQueues("the host shut the controller down")
 	}
-	return st
+	if change&admin.Enabled != 0 {
+		return admin.Elsewhere(c.commonInfo, c.enable)
+	}
+	return admin.Reply{Status: st}
 }
 
-// enable makes the controller ready. It decides the properties of the namespaces that Identify
-// Controller reports: they do not change while the controller is enabled.
-func (c *controller) enable() {
+// commonInfo has the properties that any namespace of the host has, and Discard also if there is
+// none. Any goroutine.
+func (c *controller) commonInfo() (all backend.Info) {
 	list := c.namespaces()
-	is := func(has func(*geometry) bool) bool {
-		return slices.ContainsFunc(list, func(ns *namespace) bool { return has(ns.geo.Load()) })
+	all.Discard = len(list) == 0
+	for _, ns := range list {
+		info := &ns.geo.Load().info
+		all.VolatileCache = all.VolatileCache || info.VolatileCache
+		all.Rotational = all.Rotational || info.Rotational
+		all.Discard = all.Discard || info.Discard
 	}
-	c.cached = is(func(g *geometry) bool { return g.info.VolatileCache })
+	return all
+}
+
+// enable makes the controller ready, unless it was reset or shut down meanwhile. Identify
+// Controller reports the properties of the namespaces: they do not change while the controller is
+// enabled.
+func (c *controller) enable(all backend.Info) (done admin.Reply) {
+	if !c.MakeReady() {
+		return done
+	}
+	c.cached, c.rotational = all.VolatileCache, all.Rotational
 	c.writeThrough.Store(!c.cached)
-	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
-	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
+	c.discard.Store(all.Discard)
 	c.limit.stop()
 	c.mu.Lock()
 	if c.failed == nil {
 		c.ready.Store(true)
 	}
 	c.mu.Unlock()
+	return done
 }
 
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep

@@ -279,7 +279,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	changed := event()
 	r.target.SetHostPolicy(testHost, nil)
 	r.target.EnforceKeys()
-	r.w.Settle()
+	r.settle()
 	testutil.True(t, changed.Done, "no event")
 	want("1")
 	r.target.SetHostPolicy(testHost, testPolicy(t))
@@ -298,7 +298,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 		Addr: port(0, nvme.TransportTCP, "192.0.2.7:8009").Addr, NQN: nvme.DiscoveryNQN,
 	}}
 	r.must(r.target.SetDiscovery(cfg))
-	r.w.Settle()
+	r.settle()
 	testutil.True(t, changed.Done, "no event")
 	_, list := h.discoveryLog()
 	testutil.True(t, len(list) == 4 && list[3].SUBTYPE == nvme.SubsystemReferral, "%d entries",

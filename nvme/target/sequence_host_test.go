@@ -258,7 +258,7 @@ func (s *sequence) queues(a *arguments) string {
 // event returns the event that the host has got since the last time, and asks for the next one.
 func (s *sequence) event(a *arguments) string {
 	name, h := a.word(0), s.host(a, 0)
-	s.r.w.Settle()
+	s.r.settle()
 	c, out := s.events[name], "none"
 	if c != nil && !c.Done {
 		return out

@@ -163,7 +163,7 @@ func (s *sequence) subsystem(a *arguments) string {
 		if err == nil {
 			s.r.must(untilGone(s.r.w, gone))
 		}
-		s.r.w.Settle()
+		s.r.settle()
 		return result(err)
 	}
 	for nsid := range uint32(a.number("namespaces", 0)) {
@@ -173,7 +173,7 @@ func (s *sequence) subsystem(a *arguments) string {
 	if err == nil {
 		s.subs[cfg.NQN] = &cfg
 	}
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
@@ -281,7 +281,7 @@ func (s *sequence) namespace(a *arguments) string {
 		})
 		err = <-done
 	}
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
@@ -294,7 +294,7 @@ func (s *sequence) removeNamespace(a *arguments) string {
 		sub.Namespaces = slices.DeleteFunc(sub.Namespaces,
 			func(c NamespaceConfig) bool { return c.NSID == nsid })
 	}
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
@@ -357,7 +357,7 @@ func (s *sequence) device(a *arguments) string {
 		}
 		d.notify()
 	}
-	s.r.w.Settle()
+	s.r.settle()
 	return "ok"
 }
 
@@ -383,17 +383,17 @@ func (s *sequence) port(a *arguments) string {
 	p.Listener = a.text("listener", "")
 	if a.flag("change") {
 		s.r.target.SetPortListener(id, p.Listener, fabric.TLSOff)
-		s.r.w.Settle()
+		s.r.settle()
 		return "ok"
 	}
 	err := s.r.target.AddPort(p)
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
 func (s *sequence) removePort(a *arguments) string {
 	err := s.r.target.RemovePort(uint16(a.number("id", 1)))
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
@@ -412,7 +412,7 @@ func (s *sequence) referrals(a *arguments) string {
 		cfg.Referrals = append(cfg.Referrals, ref)
 	}
 	err := s.r.target.SetDiscovery(cfg)
-	s.r.w.Settle()
+	s.r.settle()
 	return result(err)
 }
 
@@ -423,7 +423,7 @@ func (s *sequence) networks(a *arguments) string {
 		list = append(list, netip.MustParsePrefix(n))
 	}
 	s.r.target.SetHostNetworks(hostNamed(a.word(0)), list)
-	s.r.w.Settle()
+	s.r.settle()
 	return "ok"
 }
 
@@ -445,7 +445,7 @@ func (s *sequence) states(a *arguments) string {
 	}
 	err := s.r.target.SetANAStates(uint16(a.number("port", 1)), list)
 	if !a.flag("at-once") { // with the next command
-		s.r.w.Settle()
+		s.r.settle()
 	}
 	return result(err)
 }
@@ -463,7 +463,7 @@ func (s *sequence) checkHealth(*arguments) string {
 		}
 	}
 	s.r.target.CheckHealth()
-	s.r.w.Settle()
+	s.r.settle()
 	return "ok"
 }
 
@@ -471,7 +471,7 @@ func (s *sequence) checkHealth(*arguments) string {
 func (s *sequence) limits(a *arguments) string {
 	l := qos.Limits{Bandwidth: int64(a.number("bandwidth", 0))}
 	s.r.target.SetHostLimits(hostNamed(a.word(0)), l)
-	s.r.w.Settle()
+	s.r.settle()
 	return "ok"
 }
 

@@ -274,22 +274,22 @@ func (s *subsystem) eachSoon(fn func(*controller)) {
 }
 
 // counted returns the namespaces that a host may use, and the counters of the removed namespaces
-// that it could use.
-func (s *subsystem) counted(hostNQN string) (list []*namespace, removed dispatch.Counters) {
+// that it could use. Any goroutine.
+func (s *subsystem) counted(hostNQN string) *counted {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	removed = s.retired
-	for _, ns := range visible(s.retiring, hostNQN) {
+	all, retiring, removed := s.namespaces.Load(), slices.Clone(s.retiring), s.retired
+	s.mu.Unlock() // reactors wait for it
+	for _, ns := range visible(retiring, hostNQN) {
 		total := ns.Total()
 		removed.Add(&total)
 	}
-	return visible(s.namespaces.Load().list, hostNQN), removed
+	n := countedOf(visible(all.list, hostNQN)...)
+	n.removed = removed
+	return n
 }
 
-// dropNamespaces removes namespaces from the table.
+// dropNamespaces removes namespaces from the table. The caller holds Target.mu.
 func (s *subsystem) dropNamespaces(drop func(*namespace) bool) (dropped []*namespace) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var stay []*namespace
 	for _, ns := range s.namespaces.Load().list {
 		if drop(ns) {
@@ -298,7 +298,10 @@ func (s *subsystem) dropNamespaces(drop func(*namespace) bool) (dropped []*names
 			stay = append(stay, ns)
 		}
 	}
-	s.namespaces.Store(newNamespaceTable(stay))
+	table := newNamespaceTable(stay)
+	s.mu.Lock() // reactors wait for it
+	defer s.mu.Unlock()
+	s.namespaces.Store(table)
 	s.retiring = append(s.retiring, dropped...)
 	return dropped
 }

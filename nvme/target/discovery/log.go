@@ -29,18 +29,17 @@ type Host struct {
 	MayUse func(Subsystem) bool
 }
 
-// Logs are the logs that a host has read last: of all ports, and of its own port. The zero value
-// has none.
-type Logs struct {
-	last [2]*Log
-}
+// Logs are the logs of a host that were made last: of all ports, and of its own port. The zero
+// value has none.
+type Logs [2]*Log
 
 // Log is the log as one host sees it through one port: the subsystems that it may use there, each
-// at all ports that serve it. It is immutable but for hash and generation. It does not grow with
-// the number of entries, which are encoded when they are read.
+// at all ports that serve it. It is immutable once Logs has it. It does not grow with the number of
+// entries, which are encoded when they are read.
 type Log struct {
 	made       uint64          // the generation of the table
-	hash       uint64          // see content; 0: not computed yet
+	local      bool            // of the port that the host came through
+	hash       uint64          // of the entries
 	generation uint64          // GENCTR: the first one for which it was the same
 	nqn        string          // of the discovery service
 	ports      []reachablePort // as in the table
@@ -65,40 +64,54 @@ type visible struct {
 	first uint64
 }
 
-// Changed reports whether a log that the host has read is another one with a table.
-func (l *Logs) Changed(t *Table, h *Host) bool {
-	read := false
-	for i, last := range l.last {
-		if last != nil {
-			if l.Get(t, h, i == 1).generation != last.generation {
-				return true
-			}
-			read = true
-		}
+// which returns the place of a log.
+func (l *Logs) which(local bool) **Log {
+	if local {
+		return &l[1]
 	}
-	return !read
+	return &l[0]
 }
 
-// Get returns the log of a table; local: of the port that the host came through.
-func (l *Logs) Get(t *Table, h *Host, local bool) *Log {
-	which := &l.last[0]
-	if local {
-		which = &l.last[1]
-	}
-	last := *which
-	if last != nil && last.made == t.Generation { // it takes long: hosts must not cause it
+// Get returns the log of a table, nil if it was not made.
+func (l *Logs) Get(t *Table, local bool) *Log {
+	if last := *l.which(local); last != nil && last.made == t.Generation {
 		return last
 	}
-	*which = newLog(t, h, local)
-	if last != nil && last.content() == (*which).content() {
-		(*which).generation = last.generation
-	}
-	return *which
+	return nil
 }
 
-func newLog(t *Table, h *Host, local bool) *Log {
+// Take takes a log in place of the one before, unless that is newer. It reports whether the entries
+// have changed since.
+func (l *Logs) Take(made *Log) (changed bool) {
+	which := l.which(made.local)
+	last := *which
+	if last != nil && last.made >= made.made {
+		return false
+	}
+	*which = made
+	if last != nil && last.hash == made.hash {
+		made.generation = last.generation
+		return false
+	}
+	return true
+}
+
+// Remake makes the logs again of which the host has one. Any goroutine; the caller passes a copy of
+// its Logs.
+func (l Logs) Remake(t *Table, h *Host) (made []*Log) {
+	for _, last := range l {
+		if last != nil && last.made != t.Generation {
+			made = append(made, NewLog(t, h, last.local))
+		}
+	}
+	return made
+}
+
+// NewLog makes the log of a table; local: of the port that the host came through. It looks at all
+// subsystems at all ports, so no reactor calls it.
+func NewLog(t *Table, h *Host, local bool) *Log {
 	l := &Log{
-		made: t.Generation, generation: t.Generation, nqn: t.NQN,
+		made: t.Generation, generation: t.Generation, nqn: t.NQN, local: local,
 		ports: make([]reachablePort, len(t.Ports)),
 	}
 	every, some := false, make([]bool, len(t.Ports)) // serve a subsystem that the host finds here
@@ -141,6 +154,7 @@ func newLog(t *Table, h *Host, local bool) *Log {
 		n := l.portsOf(&s)
 		return 0 < n && n < l.reachable && h.MayUse(s.Subsystem)
 	})
+	l.hash = l.content()
 	return l
 }
 
@@ -173,11 +187,8 @@ func (l *Log) portsOf(s *entry) (n int) {
 // seed is that of Log.content: nobody can make two logs with the same hash.
 var seed = maphash.MakeSeed()
 
-// content is a hash of the entries. A change of the table computes it for many hosts.
+// content is a hash of the entries.
 func (l *Log) content() uint64 {
-	if l.hash != 0 {
-		return l.hash
-	}
 	ports := make([]uint64, len(l.ports))
 	for i, p := range l.ports {
 		if p.addr.IsValid() {
@@ -203,8 +214,7 @@ func (l *Log) content() uint64 {
 	for _, r := range l.referrals {
 		_, _ = fmt.Fprintln(&sum, r.Addr, r.NQN)
 	}
-	l.hash = sum.Sum64()
-	return l.hash
+	return sum.Sum64()
 }
 
 // Read encodes at most n bytes of the log from an offset on. It returns nil if the log ends before
