@@ -145,9 +145,8 @@ func manyControllers(r *harness, n int) {
 		c.proof.Proven.Store(true)
 		sub.mu.Lock()
 		defer sub.mu.Unlock()
-		c.cntlid = uint16(i + 1)
-		sub.controllers[c.cntlid] = c
-		sub.hosts.Add(c.hostNQN, c.hostID, c)
+		c.cntlid, _ = sub.ids.Take(MinCNTLID, nvme.CNTLIDMax)
+		sub.add(c)
 		return c
 	}
 	var all []*controller
@@ -162,6 +161,9 @@ func manyControllers(r *harness, n int) {
 	testutil.True(r.t, sub.otherHost(twin) == all[n/2],
 		"the host with the same identifier is not found")
 	sub.mu.Unlock()
+	// A list of them would be made with the lock held.
+	allocations := testutil.AllocsPerRun(10, func() { sub.each(func(*controller) {}) })
+	testutil.True(r.t, allocations <= 2, "%v allocations to look at %d", allocations, n)
 	var returned atomic.Bool
 	told := make(chan struct{})
 	if n > fewControllers {
@@ -175,7 +177,7 @@ func manyControllers(r *harness, n int) {
 	for _, c := range append(all, twin) {
 		sub.remove(c)
 	}
-	testutil.True(r.t, sub.hosts.Empty() && len(sub.controllers) == 0, "hosts are left")
+	testutil.True(r.t, sub.hosts.Empty() && sub.count.Load() == 0, "hosts are left")
 }
 
 // manyOwners asks for the shares of many hosts.

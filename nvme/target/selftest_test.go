@@ -51,12 +51,9 @@ func (r *harness) inTime(what string, cond func() bool) {
 }
 
 func (r *harness) selfTestReads() bool {
-	for _, c := range r.target.find(testSub).controllers {
-		if c.selfTest.reading != 0 {
-			return true
-		}
-	}
-	return false
+	reads := false
+	r.target.find(testSub).each(func(c *controller) { reads = reads || c.selfTest.reading != 0 })
+	return reads
 }
 
 // TestSelfTestSample: a short test reads some of a large namespace, from the first to the last

@@ -3,7 +3,6 @@ package target
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -155,21 +154,23 @@ type subsystem struct {
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
 
-	mu          sync.Mutex
-	controllers map[uint16]*controller
-	hosts       association.Hosts[*controller]
-	nextCNTLID  uint16
-	removed     bool
-	retiring    []*namespace      // removed, but devices or reactors still work for them
-	retired     dispatch.Counters // of earlier ones that all hosts could use
+	// controllers are the *controller by CNTLID, and count is their number. They are written with
+	// mu held.
+	controllers sync.Map
+	count       atomic.Int64
+
+	mu       sync.Mutex // reactors wait for it: nobody holds it for a step for each of anything
+	hosts    association.Hosts[*controller]
+	ids      association.Identifiers
+	removed  bool
+	retiring []*namespace      // removed, but devices or reactors still work for them
+	retired  dispatch.Counters // of earlier ones that all hosts could use
 	// warned are the warnings of the drives at the last CheckHealth, which alone uses it.
 	warned uint8
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
-	s := &subsystem{
-		t: t, nqn: cfg.NQN, controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
-	}
+	s := &subsystem{t: t, nqn: cfg.NQN}
 	s.settings.Store(newSettings(cfg, nil))
 	s.namespaces.Store(newNamespaceTable(nil))
 	return s
@@ -189,21 +190,22 @@ func (s *subsystem) admit(c *controller) association.Refusal {
 	if o := s.otherHost(c); o != nil && cfg.RefuseDuplicateHosts {
 		return association.Duplicate(c.made(), o.made())
 	}
-	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
-		id := s.nextCNTLID
-		if s.nextCNTLID++; id == cfg.CNTLIDMax {
-			s.nextCNTLID = cfg.CNTLIDMin
-		}
-		if s.controllers[id] == nil {
-			c.cntlid = id
-			s.controllers[id] = c
-			if c.proof.Proven.Load() {
-				s.hosts.Add(c.hostNQN, c.hostID, c)
-			}
-			return association.Refusal{}
-		}
+	id, ok := s.ids.Take(cfg.CNTLIDMin, cfg.CNTLIDMax)
+	if !ok {
+		return association.Busy
 	}
-	return association.Busy
+	c.cntlid = id
+	s.add(c)
+	return association.Refusal{}
+}
+
+// add makes c, which has an identifier, one of the controllers. The caller holds s.mu.
+func (s *subsystem) add(c *controller) {
+	s.controllers.Store(c.cntlid, c)
+	s.count.Add(1)
+	if c.proof.Proven.Load() {
+		s.hosts.Add(c.hostNQN, c.hostID, c)
+	}
 }
 
 // otherHost returns a controller of another host with the NQN or the Host Identifier of c, or nil.
@@ -234,7 +236,9 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 // remove removes a controller after all its queues have ended.
 func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
-	delete(s.controllers, c.cntlid)
+	s.controllers.Delete(c.cntlid)
+	s.count.Add(-1)
+	s.ids.Free(c.cntlid)
 	s.hosts.Remove(c.hostNQN, c.hostID, c)
 	s.mu.Unlock()
 	c.t.auth.ReleasePSKs(&c.proof)
@@ -243,19 +247,20 @@ func (s *subsystem) remove(c *controller) {
 
 // lookup returns the controller with this identifier, or nil.
 func (s *subsystem) lookup(cntlid uint16) *controller {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.controllers[cntlid]
+	v, _ := s.controllers.Load(cntlid)
+	c, _ := v.(*controller)
+	return c
 }
 
-// each calls fn with every controller, without holding the lock.
+// each calls fn with every controller, without holding the lock. Controllers that are admitted
+// meanwhile may be left out: they see all that the caller has changed before.
 func (s *subsystem) each(fn func(*controller)) {
-	s.mu.Lock()
-	list := slices.Collect(maps.Values(s.controllers))
-	s.mu.Unlock()
-	for _, c := range list {
-		fn(c)
-	}
+	s.mu.Lock()   // admissions that have not seen it end first
+	s.mu.Unlock() //nolint:staticcheck // see above
+	s.controllers.Range(func(_, c any) bool {
+		fn(c.(*controller))
+		return true
+	})
 }
 
 // fewControllers is how many controllers a reactor looks at in one step.
@@ -263,10 +268,7 @@ const fewControllers = 64
 
 // eachSoon is each for reactors: if there are many controllers, another goroutine calls fn.
 func (s *subsystem) eachSoon(fn func(*controller)) {
-	s.mu.Lock()
-	n := len(s.controllers)
-	s.mu.Unlock()
-	if n > fewControllers {
+	if s.count.Load() > fewControllers {
 		go s.each(fn)
 		return
 	}

@@ -52,9 +52,6 @@ func (s *subsystem) update(now *settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings.Store(now)
-	if s.nextCNTLID < now.CNTLIDMin || s.nextCNTLID > now.CNTLIDMax {
-		s.nextCNTLID = now.CNTLIDMin
-	}
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it. It takes write protection,
