@@ -1,9 +1,6 @@
 package ram
 
-import (
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/list"
-)
+import "github.com/nvmf-target/nvmf-target/backend"
 
 // The path of a change that needs a frame when none is free, because its own frame is being read
 // without a copy, or because readers have all others:
@@ -11,13 +8,15 @@ import (
 //	Submit              the channel waits (RetryGroup), tries once more, and keeps the change
 //	StartZeroCopyWrite  refuses on every reactor; active channels empty their frame caches
 //	EndZeroCopyRead     wakes all waiting channels, as does everything that frees frames
-//	Poll                the channel tries again, in the order in which the changes came
+//	Poll                the channel tries again, in the order in which the changes came, some in
+//	                    each Poll
 //
 // A change proceeds frame by frame and keeps its progress while it waits for the next frame: only
 // blocks are atomic.
 
 // change makes one step of an IO that changes data, and then puts the IO on the right list.
 func (c *channel) change(io *backend.IO) {
+	c.unfinished = false
 	how := c.step(io)
 	if how == blocked {
 		c.retry.Wait(true) // before the second try: from now on the channel is woken
@@ -31,8 +30,12 @@ func (c *channel) change(io *backend.IO) {
 		c.wake() // nothing else signals the remaining work
 	case blocked:
 		c.blocked.Push(io, &io.Node)
+		if c.unfinished {
+			c.retry.Set() // the search goes on
+			c.wake()
+		}
 	}
-	if c.blocked.Empty() {
+	if c.blocked.Empty() && c.again.Empty() {
 		c.retry.Wait(false)
 	}
 }
@@ -48,10 +51,23 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 	return how
 }
 
+const (
+	// retryMost is how many changes a Poll tries again, and retryBytes the number of bytes after
+	// which it tries no more.
+	retryMost  = 16
+	retryBytes = 1 << 20
+)
+
+// retryBlocked tries some changes again. All have been tried before the first one has another turn.
 func (c *channel) retryBlocked() {
-	ios := c.blocked
-	c.blocked = list.List[backend.IO]{}
-	for io := ios.Pop(); io != nil; io = ios.Pop() {
+	if c.again.Empty() && c.retry.Take() {
+		c.again, c.blocked = c.blocked, c.again
+	}
+	c.unfinished = false
+	n, bytes := 0, int64(0)
+	for n < retryMost && bytes < retryBytes && !c.unfinished && !c.again.Empty() {
+		io := c.again.Pop()
+		n, bytes = n+1, bytes+io.Len
 		c.change(io)
 	}
 }

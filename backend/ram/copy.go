@@ -152,7 +152,7 @@ func (c *channel) newFrame(number int64, replaces bool) (frame int64, clean, ok 
 	if replaces || !f.claim(number) {
 		var n int64
 		if number, n = c.cache.take(1); n == 0 {
-			if number, ok = f.last(replaces); !ok {
+			if number, ok = c.last(replaces); !ok {
 				return 0, false, false
 			}
 		} else if !replaces {

@@ -73,14 +73,14 @@ func (f *frames) free(first, n int64) {
 	f.used[g].And(^mask)
 }
 
-// maxScan is the number of groups that a search checks before it gives up.
-const maxScan = 4096
+// maxScan is the number of groups that a search looks at in one step.
+const maxScan = 512
 
-// grab takes all free frames of the first group from at on that has some, within most groups, and
-// returns their bits.
-func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
+// grab takes all free frames of the first group from at on that has some, and returns their bits.
+// It looks at maxScan groups. If they have none, it returns the next one.
+func (f *frames) grab(at int64) (group int64, taken uint64, ok bool) {
 	full, groups := f.full(), f.count/f.per
-	for range min(most, groups) {
+	for range min(maxScan, groups) {
 		if at >= groups {
 			at = 0
 		}
@@ -93,19 +93,26 @@ func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 }
 
 // last takes any free frame for a slot. replaces reports whether the slot has one already: then the
-// new frame is a spare one.
-func (f *frames) last(replaces bool) (frame int64, ok bool) {
+// new frame is a spare one. A search that has not come to its end goes on in the next Poll, where
+// it has stopped.
+func (c *channel) last(replaces bool) (frame int64, ok bool) {
+	f := &c.d.frames
 	if replaces && f.spare.Add(-1) < 0 {
 		f.spare.Add(1)
 		return 0, false
 	}
-	g, taken, ok := f.grab(0, f.count/f.per)
+	g, taken, ok := f.grab(c.searchAt)
 	if !ok {
 		if replaces {
 			f.spare.Add(1)
 		}
+		c.searchAt, c.searched = g, c.searched+maxScan
+		if c.unfinished = c.searched < f.count/f.per; !c.unfinished {
+			c.searched = 0
+		}
 		return 0, false
 	}
+	c.searchAt, c.searched = g, 0
 	f.used[g].And(^(taken & (taken - 1))) // keep the lowest one
 	return g*f.per + int64(bits.TrailingZeros64(taken)), true
 }

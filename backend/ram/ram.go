@@ -159,7 +159,12 @@ type channel struct {
 	long list.List[backend.IO]
 
 	blocked list.List[backend.IO] // changes that wait for a frame, in order
+	again   list.List[backend.IO] // those that are to be tried again
 	retry   *backend.Retry
+	// searchAt is the group where the search of last goes on, and searched is how many groups it
+	// has looked at. unfinished: the present change needs the others.
+	searchAt, searched int64
+	unfinished         bool
 
 	batch         batch
 	cache         frameCache
@@ -212,9 +217,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 }
 
 func (c *channel) Poll(done []*backend.IO) int {
-	if c.retry.Take() {
-		c.retryBlocked()
-	}
+	c.retryBlocked()
 	if io := c.long.Pop(); io != nil {
 		c.change(io)
 		c.trimCache()
@@ -222,10 +225,12 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return c.done.Fill(done)
 }
 
-func (c *channel) Arm() bool { return c.done.Empty() && c.long.Empty() && !c.retry.Due() }
+func (c *channel) Arm() bool {
+	return c.done.Empty() && c.long.Empty() && c.again.Empty() && !c.retry.Due()
+}
 
 func (c *channel) Close() error {
-	if !c.done.Empty() || !c.long.Empty() || !c.blocked.Empty() {
+	if !c.done.Empty() || !c.long.Empty() || !c.blocked.Empty() || !c.again.Empty() {
 		return errors.New("close channel of ram device: operations are outstanding")
 	}
 	if c.reads+c.writes != 0 {
