@@ -21,9 +21,7 @@ func abortCommand(sqid, cid uint16) *fabrictest.Command {
 
 // TestAbort: the commands that can be aborted, and the result of the Abort command (M14).
 func TestAbort(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 2, 1)
 	result := func(c *fabrictest.Command, want uint32) {
 		t.Helper()
 		if r.ok(h.admin, c).CQE.DW0() != want {
@@ -70,8 +68,7 @@ func TestAbort(t *testing.T) {
 func TestAbortCancels(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	dev.HonorCancel()
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 2, 1, sub)
 	q := h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	free := r.w.Reactors[1].Memory().Available()

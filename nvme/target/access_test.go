@@ -22,9 +22,7 @@ func through(r *harness, port uint16, nqn string) *host {
 // TestLostAccess: after the reactors have carried out a change, the device gets nothing more of a
 // host that has lost access, even if its queue still receives data.
 func TestLostAccess(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 1, 1)
 	q := h.io[0]
 	r.ok(q, readAt(0))
 	q.Lingers, h.admin.Lingers = true, true

@@ -56,8 +56,7 @@ var anaStatuses = map[nvme.ANAState]nvme.Status{
 
 // TestFeatureOfVanishingNamespace: a namespace may become inactive while a command is prepared.
 func TestFeatureOfVanishingNamespace(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateNonOptimized}))
 	sub := r.target.find(testSub)
 	c := sub.lookup(h.cntlid)

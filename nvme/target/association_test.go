@@ -44,8 +44,7 @@ func TestRacingConnects(t *testing.T) {
 
 // TestAllowed: the transport learns the queues of hosts that a subsystem allows.
 func TestAllowed(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	if h.admin.Peer != fabric.Allowed || h.io[0].Peer != fabric.Allowed ||
 		d.admin.Peer != fabric.Discovery {
@@ -80,9 +79,7 @@ func TestConnectDeadline(t *testing.T) {
 // TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
 // old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	old := r.connectHost(1)
+	r, old, dev := onFaulty(t, 2, 1)
 	dev.Hold(nil)
 	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
@@ -98,8 +95,7 @@ func TestReconnectWhileOldLingers(t *testing.T) {
 
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
 func TestSQHD(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 2, 0, ramSubsystem(t, 1))
 	tiny := h.ioArgs(1)
 	tiny.sqsize = 1
 	q := r.dial(1)

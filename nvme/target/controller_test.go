@@ -9,22 +9,35 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// faultyDevice is a RAM device that tests may hold or fail.
+func faultyDevice(t testing.TB, size int64, blockSize int) *backendtest.Faulty {
+	t.Helper()
+	d := backendtest.NewFaulty(ramDeviceOpen(t, size, blockSize))
+	closeLast(t, d)
+	return d
+}
+
 // faultySubsystem has namespace 1 on a device that tests may hold or fail.
 func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
-	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, dev)
+	dev := faultyDevice(t, 1<<20, 512)
 	return SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}, dev
 }
 
+// onFaulty connects a host to a target with faultySubsystem.
+func onFaulty(t *testing.T, reactors, queues int) (*harness, *host, *backendtest.Faulty) {
+	t.Helper()
+	sub, dev := faultySubsystem(t)
+	r, h := joined(t, reactors, queues, sub)
+	return r, h, dev
+}
+
 // TestReset: a reset ends the I/O queues and waits for their I/O, then the controller can be
 // enabled again (G04).
 func TestReset(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 3, sub)
-	h := r.connectHost(3)
+	r, h, dev := onFaulty(t, 3, 3)
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Hold(nil)
 	c := r.send(h.io[1], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -78,9 +91,7 @@ func TestShutdownOnce(t *testing.T) {
 // TestResetAfterQueuesEnded: the end of the last earlier queue does not complete the reset of the
 // queues that exist now.
 func TestResetAfterQueuesEnded(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 2, 1)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	h.io[0].HangUp() // the other reactor has not heard of it when the rest happens
 	h.io = nil
@@ -122,9 +133,7 @@ func TestResetAndShutdownTogether(t *testing.T) {
 		"shutdown, reset, start": {[]nvme.CC{nvme.CCLinux | shn, 0}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sub, dev := faultySubsystem(t)
-			r := newHarness(t, 2, sub)
-			h := r.connectHost(1)
+			r, h, dev := onFaulty(t, 2, 1)
 			dev.Hold(nil)
 			r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			r.until("the device has the IO", func() bool { return dev.Held() == 1 })
@@ -167,9 +176,7 @@ func TestAdminQueueEnds(t *testing.T) {
 
 // TestDisconnectCommand: the queue ends when its other commands have completed (G06).
 func TestDisconnectCommand(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(2)
+	r, h, dev := onFaulty(t, 2, 2)
 	bad := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	bad.SQE[40] = 1
 	r.status(h.io[0], bad, nvme.ConnectIncompatibleFormat|nvme.DNR)

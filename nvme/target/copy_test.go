@@ -54,8 +54,7 @@ func copySubsystem(t *testing.T) SubsystemConfig {
 func TestCopyFails(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	sub.Namespaces[0].Timeout = 0
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 2, 1, sub)
 	r.enableCopy(h)
 	q := h.io[0]
 	from := []source{{1, 1000, 1}, {2, 8, 1}, {1, 1010, 1}, {2, 10, 1}}
@@ -98,9 +97,7 @@ func TestCopyFails(t *testing.T) {
 	c := r.send(q, copyTo(100, nvme.CopyNamespaces, from...))
 	r.until("the device has a read", func() bool { return dev.Held() == 1 })
 	r.w.Settle() // it has written the ranges before
-	a := command(nvme.AdminAbort, 0, nil)
-	a.SQE.Abort().Set(1, c.SQE.CID())
-	r.ok(h.admin, a)
+	r.ok(h.admin, abortCommand(1, c.SQE.CID()))
 	dev.Release()
 	r.until("the copy ends", func() bool { return c.Done })
 	if st := c.CQE.Status().Code(); st != nvme.AbortRequested || c.CQE.DW0() != 2 {
@@ -126,8 +123,7 @@ func TestCopyFails(t *testing.T) {
 // TestMoveMemory: commands that find no memory wait for it, end when they are aborted, and go on
 // when there is some.
 func TestMoveMemory(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 2, 1, ramSubsystem(t, 1))
 	q, pool := h.io[0], r.w.Reactors[1].Memory()
 	r.ok(q, rw(nvme.NVMVerify, 1, 0, 1, nil))
 	free := r.exhaust(pool)
@@ -136,9 +132,7 @@ func TestMoveMemory(t *testing.T) {
 	r.send(q, second)
 	r.w.Settle()
 	testutil.MustTrue(t, !first.Done && pool.HasWaiters(), "without memory: done %v", first.Done)
-	a := command(nvme.AdminAbort, 0, nil)
-	a.SQE.Abort().Set(1, first.SQE.CID())
-	r.ok(h.admin, a)
+	r.ok(h.admin, abortCommand(1, first.SQE.CID()))
 	testutil.Equal(t, first.CQE.Status().Code(), nvme.AbortRequested, "aborted")
 	free()
 	pool.Serve()

@@ -82,8 +82,7 @@ func TestDriveHealth(t *testing.T) {
 	a, b := &testDrive{id: "a", counts: true, log: full(1)},
 		&testDrive{id: "b", counts: true, log: full(2)}
 	b.log.CriticalWarning = nvme.SMARTSpareLow
-	r := newHarness(t, 1, onDrives(t, a, a, b))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, onDrives(t, a, a, b))
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	}
@@ -117,8 +116,7 @@ func TestDriveAndMemory(t *testing.T) {
 		log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)},
 	},
 		&testDrive{id: "silent", err: errors.New("no answer")}
-	r := newHarness(t, 1, onDrives(t, sata, nil, silent))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, onDrives(t, sata, nil, silent))
 	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
 		for range n {
 			r.ok(h.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
@@ -150,8 +148,7 @@ func TestDriveAndMemory(t *testing.T) {
 // TestDriveWarns: hosts that have enabled the event get it once when a drive begins to warn.
 func TestDriveWarns(t *testing.T) {
 	d := &testDrive{id: "a", counts: true}
-	r := newHarness(t, 1, onDrives(t, d))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, onDrives(t, d))
 	check := func() {
 		for _, s := range *r.target.table.Load() {
 			for _, ns := range s.namespaces.Load().list {
@@ -186,8 +183,7 @@ func TestDriveWarns(t *testing.T) {
 // health log. Reading that log ends the masking of the event.
 func TestEventDuringSlowLog(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
-	r := newHarness(t, 1, onDrives(t, d))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, onDrives(t, d))
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability)))
 	raise := func() {
 		r.target.find(testSub).each(func(c *controller) {

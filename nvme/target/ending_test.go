@@ -85,9 +85,7 @@ func TestConnectToEndingController(t *testing.T) {
 func TestIOToEndingController(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			sub, dev := faultySubsystem(t)
-			r := newHarness(t, 2, sub)
-			h := r.connectHost(1)
+			r, h, dev := onFaulty(t, 2, 1)
 			r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			dev.Hold(nil)
 			defer dev.Release()
@@ -117,8 +115,7 @@ func TestIOToEndingController(t *testing.T) {
 func TestEventRequestsAtTheEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			r := newHarness(t, 2, ramSubsystem(t, 1))
-			h := r.connectHost(1)
+			r, h := joined(t, 2, 1, ramSubsystem(t, 1))
 			var requests []*fabrictest.Command
 			for range asyncLimit {
 				requests = append(requests,
@@ -170,9 +167,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 // TestQueueEndsUnderIO: commands come back to the ended queue when the device has completed them,
 // exactly once, and then the session ends.
 func TestQueueEndsUnderIO(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 2, 1)
 	dev.Hold(nil)
 	for i := range 16 {
 		r.send(h.io[0], rw(nvme.NVMWrite, 1, uint64(i), 1, make([]byte, 512)))
@@ -191,9 +186,7 @@ func TestQueueEndsUnderIO(t *testing.T) {
 // TestQueueEndsBeforeSubmit: commands that the device has not seen when their queue ends are never
 // carried out and come back at once. Commands of other queues keep their place.
 func TestQueueEndsBeforeSubmit(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(2)
+	r, h, dev := onFaulty(t, 1, 2)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	dev.Full(true)
 	ones := bytes.Repeat([]byte{1}, 512)
@@ -226,8 +219,7 @@ func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
 // TestNoLateWrites: a write that waits before its storage when its queue ends does not happen after
 // a later one of another queue.
 func TestNoLateWrites(t *testing.T) {
-	r := newHarness(t, 1, delayedWrites(t, 300*time.Millisecond))
-	h := r.connectHost(2)
+	r, h := joined(t, 1, 2, delayedWrites(t, 300*time.Millisecond))
 	ones := bytes.Repeat([]byte{1}, 512)
 	r.ok(h.io[1], command(nvme.NVMWriteZeroes, 1, nil)) // opens the channel
 	r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 1, ones))
@@ -245,8 +237,7 @@ func TestNoLateWrites(t *testing.T) {
 func TestAbortDelayed(t *testing.T) {
 	sub := delayedWrites(t, time.Hour)
 	sub.Namespaces[0].Timeout = 2 * time.Second
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	q := h.io[0]
 	r.ok(q, rw(nvme.NVMWriteZeroes, 1, 0, 1, nil)) // opens the channel
 	write := func() *fabrictest.Command {

@@ -10,8 +10,7 @@ import (
 // TestANAEventOfManyNamespaces: the ANA log is made anew once for all namespaces that are added
 // together, because that takes longer the more there are.
 func TestANAEventOfManyNamespaces(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
 	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	h.anaLog(false)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -54,8 +53,7 @@ func TestFlushSteps(t *testing.T) {
 func TestFlushPreempted(t *testing.T) {
 	const last = uint32(2 * compoundWidth)
 	for _, kind := range []string{"to come", "done", "postponed", "no access"} {
-		dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-		closeLast(t, dev)
+		dev := faultyDevice(t, 1<<20, 512)
 		list := slices.Repeat([]backend.Device{dev}, int(last))
 		at := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 		nsid, reactors := last, 2

@@ -16,9 +16,7 @@ import (
 // TestDiskFull: writes that fail for lack of space are counted by that reason. They are logged once
 // with the details for operators, and once more after a minute.
 func TestDiskFull(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(2)
+	r, h, dev := onFaulty(t, 2, 2)
 	writes := func(n int) {
 		t.Helper()
 		for i := range n {

@@ -9,7 +9,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -142,8 +141,7 @@ func TestHostConnectsAnew(t *testing.T) {
 // TestFlowOfNamespace: memory counts for the namespace of its command, even if another namespace
 // had its slot before. Memory that a hanging device keeps counts for the namespace alone.
 func TestFlowOfNamespace(t *testing.T) {
-	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, dev)
+	dev := faultyDevice(t, 1<<20, 512)
 	next := ramDeviceOpen(t, 1<<20, 512)
 	closeLast(t, next)
 	r := newHarness(t, 1,

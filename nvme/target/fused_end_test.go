@@ -16,8 +16,7 @@ import (
 func TestFusedNamespaceGoes(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	sub.Namespaces[0].Timeout = 0
-	r := newHarness(t, 3, sub)
-	h := r.connectHost(2)
+	r, h := joined(t, 3, 2, sub)
 	zero, one := fill(0, 512), fill(1, 512)
 	begin := func(old, data []byte) (early *fabrictest.Command, p []*fabrictest.Command) {
 		dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
@@ -55,8 +54,7 @@ func TestFusedNamespaceGoes(t *testing.T) {
 func TestFusedAborted(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	sub.Namespaces[0].Timeout = 0
-	r := newHarness(t, 3, sub)
-	h := r.connectHost(3)
+	r, h := joined(t, 3, 3, sub)
 	zero, one := fill(0, 512), fill(1, 512)
 	for half := range 3 {
 		r.ok(h.io[0], rw(nvme.NVMWrite, 1, 8, 1, zero))
@@ -69,9 +67,7 @@ func TestFusedAborted(t *testing.T) {
 		r.must(h.io[0].Send(next...))
 		r.w.Settle()
 		if half < 2 {
-			a := command(nvme.AdminAbort, 0, nil)
-			a.SQE.Abort().Set(3, p[half].SQE.CID())
-			r.ok(h.admin, a)
+			r.ok(h.admin, abortCommand(3, p[half].SQE.CID()))
 			for i, c := range p {
 				if st := c.CQE.Status().Code(); !c.Done || st != nvme.AbortRequested {
 					t.Errorf("abort of %d: command %d: %v", half, i, st)

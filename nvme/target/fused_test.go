@@ -30,8 +30,7 @@ func fill(b byte, n int) []byte { return bytes.Repeat([]byte{b}, n) }
 // TestFusedWaits: the first command waits for the second one, but not for ever; an Abort of either
 // ends both, and so does the end of the queue.
 func TestFusedWaits(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	h := r.connectHost(2)
+	r, h := joined(t, 2, 2, ramSubsystem(t, 1))
 	q := h.io[0]
 	zero, one := fill(0, 512), fill(1, 512)
 	abort := func(c *fabrictest.Command) {
@@ -86,8 +85,7 @@ func TestFusedFirstLate(t *testing.T) {
 func TestFusedLock(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	sub.Namespaces[0].Timeout = 0
-	r := newHarness(t, 3, sub)
-	h := r.connectHost(2)
+	r, h := joined(t, 3, 2, sub)
 	a, b := h.io[0], h.io[1] // on different reactors
 	zero, one, two := fill(0, 512), fill(1, 512), fill(2, 512)
 	read := func() byte { return r.ok(b, rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512))).Data[0] }
@@ -130,9 +128,7 @@ func TestFusedLock(t *testing.T) {
 // TestFusedLockPending: a pair waits for writes that the device has. Writes that it does not have
 // yet wait for the pair.
 func TestFusedLockPending(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(2)
+	r, h, dev := onFaulty(t, 1, 2)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
 	first := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, fill(1, 512)))

@@ -32,8 +32,7 @@ func FuzzCommand(f *testing.F) {
 		f.Add(c.SQE[:], uint32(0), true, []byte{})
 	}
 	f.Fuzz(func(t *testing.T, sqe []byte, length uint32, capsule bool, data []byte) {
-		r := newHarness(t, 2, ramSubsystem(t, 2))
-		h := r.connectHost(1)
+		r, h := joined(t, 2, 1, ramSubsystem(t, 2))
 		d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 		fresh := r.dial(0)
 		for _, q := range []*fabrictest.Queue{fresh, h.io[0], d.admin, h.admin} {

@@ -15,8 +15,7 @@ import (
 // TestInCapsuleDataIsCopied: a device gets a copy of data in the receive slots of a queue if its
 // commands may be given up.
 func TestInCapsuleDataIsCopied(t *testing.T) {
-	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, dev)
+	dev := faultyDevice(t, 1<<20, 512)
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
 	arena := b.w.Reactors[0].Memory()
 	b.h.memory = arena

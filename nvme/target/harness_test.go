@@ -65,6 +65,13 @@ func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	return r
 }
 
+// joined makes a target and connects a host with I/O queues.
+func joined(t *testing.T, reactors, queues int, subs ...SubsystemConfig) (*harness, *host) {
+	t.Helper()
+	r := newHarness(t, reactors, subs...)
+	return r, r.connectHost(queues)
+}
+
 // run runs a subtest, to which the failures of the harness meanwhile belong.
 func (r *harness) run(name string, fn func(t *testing.T)) {
 	outer := r.t

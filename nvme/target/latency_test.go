@@ -123,9 +123,7 @@ func TestStages(t *testing.T) {
 // TestSlowCommands: commands above the threshold are logged with their stages, only a few of them,
 // and are no refusals.
 func TestSlowCommands(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h, dev := onHanging(t, 1, 1)
 	read := func(d time.Duration) {
 		dev.Hold(nil)
 		c := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

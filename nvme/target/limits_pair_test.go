@@ -81,8 +81,7 @@ func TestCopyAtLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sub := copySubsystem(t)
 			sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
-			r := newHarness(t, 1, sub)
-			h := r.connectHost(1)
+			r, h := joined(t, 1, 1, sub)
 			var l load
 			l.start(r, h.io[0], 4, tc.make)
 			r.w.Advance(10 * time.Second)
@@ -100,8 +99,7 @@ func TestCopyAtLimit(t *testing.T) {
 func TestCopyFromLimited(t *testing.T) {
 	sub := copySubsystem(t)
 	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	r.enableCopy(h)
 	to := func(nsid, from uint32) *fabrictest.Command {
 		c := copyTo(2048, nvme.CopyNamespaces, source{from, 0, 8})
@@ -125,8 +123,7 @@ func TestLargeAtLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sub := copySubsystem(t)
 			sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 128 << 10}
-			r := newHarness(t, 1, sub)
-			h := r.connectHost(2)
+			r, h := joined(t, 1, 2, sub)
 			o := r.connectHost(1, func(a *connectArgs) { a.host += "-2" })
 			r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			r.w.Advance(time.Minute)
@@ -140,9 +137,7 @@ func TestLargeAtLimit(t *testing.T) {
 			if !c.Done || all[0].Done {
 				t.Fatalf("the read of another host: %v, the large command: %v", c.Done, all[0].Done)
 			}
-			abort := command(nvme.AdminAbort, 0, nil)
-			abort.SQE.Abort().Set(1, all[0].SQE.CID())
-			r.ok(h.admin, abort)
+			r.ok(h.admin, abortCommand(1, all[0].SQE.CID()))
 			r.until("it is aborted", func() bool { return all[0].Done })
 			h.io[1].HangUp()
 			r.until("the queue ends", func() bool { return h.io[1].Closed() })

@@ -106,8 +106,7 @@ func TestLimits(t *testing.T) {
 func TestLimitIsShared(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Limits = qos.Limits{IOPS: 1000}
-	r := newHarness(t, 4, sub)
-	many := r.connectHost(4)
+	r, many := joined(t, 4, 4, sub)
 	one := r.connectOther()
 	var a, b load
 	for _, q := range many.io {
@@ -132,8 +131,7 @@ func TestWaitsWithNothing(t *testing.T) {
 	sub := ramSubsystem(t, 2)
 	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
 	sub.Namespaces[0].Timeout = time.Second
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(2)
+	r, h := joined(t, 1, 2, sub)
 	h.io[1].NoZeroCopy = true
 	var all []*fabrictest.Command
 	send := func(c *fabrictest.Command) {

@@ -23,9 +23,7 @@ func TestLogUnderAttack(t *testing.T) {
 		if testutil.Soaking() {
 			each = 10_000
 		}
-		sub, dev := hangingSubsystem(t)
-		r := newHarness(t, 1, sub)
-		h := r.connectHost(1)
+		r, h, dev := onHanging(t, 1, 1)
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 		a := adminArgs("evil\n\x1b[31m%s" + strings.Repeat("x", 200))
 		attack := func() {
@@ -84,8 +82,7 @@ func TestRefusedConnectHasAHint(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.CNTLIDMax = false, 1
 	sub.Hosts = []string{testHost}
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, sub)
 	for want, change := range map[string]func(*connectArgs){
 		"add the host to hosts of the subsystem": func(a *connectArgs) { a.host += "0" },
 		"no subsystem of the configuration":      func(a *connectArgs) { a.sub += "0" },

@@ -12,8 +12,7 @@ import (
 // TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword. The pieces are
 // equal to the page read at once (M07).
 func TestLogsInDwords(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	c := r.target.find(testSub).lookup(h.cntlid)
 	for i := range logPages {
 		p, lid := &logPages[i], nvme.LID(i)
@@ -39,8 +38,7 @@ func TestLogsInDwords(t *testing.T) {
 
 // TestEffectsLogAgrees: log 05h lists exactly the opcodes that are served (I06).
 func TestEffectsLogAgrees(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
 	testutil.Must(t, err)
 	for op := range 256 {

@@ -12,8 +12,7 @@ import (
 // TestPairWithoutMemory: a pair that waits for memory, which its host may have used up, keeps no
 // write of another host waiting, and no other pair.
 func TestPairWithoutMemory(t *testing.T) {
-	r := newHarness(t, 3, ramSubsystem(t, 1))
-	h := r.connectHost(2)
+	r, h := joined(t, 3, 2, ramSubsystem(t, 1))
 	a, b := h.io[0], h.io[1] // on different reactors
 	zero, one, two := fill(0, 512), fill(1, 512), fill(2, 512)
 	r.ok(a, rw(nvme.NVMRead, 1, 0, 1, zero))
@@ -38,8 +37,7 @@ func TestPairWithoutMemory(t *testing.T) {
 // TestDataWaitsForMemory: commands with data of their host get memory for their reads even if data
 // of other commands has all memory that the host may have. Otherwise all would wait for each other.
 func TestDataWaitsForMemory(t *testing.T) {
-	r := newHarness(t, 2, copySubsystem(t))
-	h := r.connectHost(1)
+	r, h := joined(t, 2, 1, copySubsystem(t))
 	q, pool := h.io[0], r.w.Reactors[1].Memory()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 8, fill(1, 4096)))
 	ns := r.target.find(testSub).namespaces.Load().get(1)

@@ -20,8 +20,7 @@ func TestSwapSmaller(t *testing.T) {
 	next := &recorder{
 		Device: ramDevice(t, 512<<10, 512), info: func(i *backend.Info) { i.VolatileCache = true },
 	}
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	q := h.io[0]
 	r.ok(q, readAt(2047))
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -56,8 +55,7 @@ func TestSwapSmaller(t *testing.T) {
 // under another path.
 func TestSwapUnseen(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
-	r := newHarness(t, 1, subsystemOf(testSub, dev))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, subsystemOf(testSub, dev))
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	next := &recorder{Device: dev, info: func(i *backend.Info) { i.Identity = "/dev/other" }}
@@ -73,8 +71,7 @@ func TestSwapUnseen(t *testing.T) {
 // is not ready, until there is one again.
 func TestSwapFails(t *testing.T) {
 	dev, opened := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 512)
-	r := newHarness(t, 1, subsystemOf(testSub, dev))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
 	q := h.io[0]
 	failed := errors.New("cannot open")
 	x, _ := r.exchange(NamespaceConfig{ReadOnly: true})
@@ -104,8 +101,7 @@ func TestSwapFails(t *testing.T) {
 // TestSwapBlockSize: a device with another block size is not used.
 func TestSwapBlockSize(t *testing.T) {
 	dev, other := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 4096)
-	r := newHarness(t, 1, subsystemOf(testSub, dev))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
 	x, _ := r.exchange(NamespaceConfig{})
 	write := r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 8, make([]byte, 4096)))
 	testutil.Fails(t, x.end(other, nil), "from 512 to 4096", "")
@@ -122,9 +118,7 @@ func TestSwapBlockSize(t *testing.T) {
 
 // TestUpdateNamespace: attributes change without an exchange of the device, even if it hangs.
 func TestUpdateNamespace(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 2, 1)
 	q := h.io[0]
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	dev.Hold(nil)
@@ -186,8 +180,7 @@ func TestUpdateKeepsAnswers(t *testing.T) {
 func TestSwapDegraded(t *testing.T) {
 	lost := &changing{Device: ramDevice(t, 1<<20, 512)}
 	lost.i = lost.Device.Info()
-	r := newHarness(t, 1, subsystemOf(testSub, lost))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, subsystemOf(testSub, lost))
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	lost.set(func(i *backend.Info) { i.Degraded = true })
 	r.status(h.io[0], write(), writeProtected)

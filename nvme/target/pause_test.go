@@ -28,8 +28,7 @@ func (r *harness) resume() {
 func TestPause(t *testing.T) {
 	dev := &instance{Device: ramDevice(t, 1<<20, 512)}
 	next := &instance{Device: dev.Device}
-	r := newHarness(t, 2, subsystemOf(testSub, dev))
-	h := r.connectHost(2)
+	r, h := joined(t, 2, 2, subsystemOf(testSub, dev))
 	r.ok(h.io[0], readAt(0))
 	send := func() (commands []*fabrictest.Command) {
 		for _, q := range h.io {
@@ -81,9 +80,7 @@ func TestPause(t *testing.T) {
 
 // TestPauseHungDevice: a namespace is not paused if its device does not finish its IOs.
 func TestPauseHungDevice(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h, dev := onFaulty(t, 1, 1)
 	dev.Hold(nil)
 	read := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
@@ -104,8 +101,7 @@ func TestPauseHungDevice(t *testing.T) {
 
 // TestRemovePaused: commands that wait do not keep a paused namespace from being removed.
 func TestRemovePaused(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	r.pause()
 	read := r.send(h.io[0], readAt(0))
 	r.w.Settle()

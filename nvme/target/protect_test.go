@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -70,8 +69,7 @@ func (h *host) protected(nsid uint32, state nvme.WriteProtection) {
 // TestWriteProtectionWaits: a namespace is protected when its device has finished every write and
 // has flushed them. Another change meanwhile is to be tried again.
 func TestWriteProtectionWaits(t *testing.T) {
-	held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, held)
+	held := faultyDevice(t, 1<<20, 512)
 	dev := &recorder{Device: held, info: func(*backend.Info) {}}
 	r := protectHarness(t, newProtectionStore(), subsystemOf(testSub, dev))
 	h := r.connectHost(2)
@@ -97,8 +95,7 @@ func TestWriteProtectionWaits(t *testing.T) {
 
 // TestWriteProtectionEnds: a host that leaves while its command waits leaves nothing behind.
 func TestWriteProtectionEnds(t *testing.T) {
-	held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, held)
+	held := faultyDevice(t, 1<<20, 512)
 	store := newProtectionStore()
 	r := protectHarness(t, store, subsystemOf(testSub, held))
 	h, other := r.connectHost(0), r.connectHost(1)
@@ -132,8 +129,7 @@ func TestWriteProtectionLost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-			closeLast(t, held)
+			held := faultyDevice(t, 1<<20, 512)
 			store := newProtectionStore()
 			r := protectHarness(t, store, subsystemOf(testSub, held))
 			h, other := r.connectHost(0), r.connectHost(1, asOther)

@@ -106,8 +106,7 @@ func TestDrivesAreAskedTogether(t *testing.T) {
 			defer close(d.release)
 			drives = append(drives, d)
 		}
-		r := newHarness(t, 1, onDrives(t, drives...))
-		h := r.connectHost(0)
+		r, h := joined(t, 1, 0, onDrives(t, drives...))
 		log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
 		synctest.Wait()
 		r.w.Settle()

@@ -62,9 +62,7 @@ func closed(c <-chan struct{}) bool {
 // TestRemoveNamespaceUnderIO: commands that the device has complete, later ones are refused, then
 // the device may be closed (Q05, F-33).
 func TestRemoveNamespaceUnderIO(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(2)
+	r, h, dev := onFaulty(t, 2, 2)
 	dev.Hold(nil)
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	many := r.send(h.io[1],
@@ -91,8 +89,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 func TestRemoveHungNamespace(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	next := ramDevice(t, 1<<20, 512)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	reads := func() uint64 {
 		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin,
 			logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0)).Data)
@@ -139,8 +136,7 @@ func TestRemoveWhileSwapping(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		next := &changing{Device: ramDevice(t, 1<<20, 512)}
 		next.i = next.Device.Info()
-		r := newHarness(t, 1, ramSubsystem(t, 1))
-		h := r.connectHost(1)
+		r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 		r.ok(h.io[0], readAt(0))
 		x, _ := r.exchange(NamespaceConfig{})
 		var read *fabrictest.Command
@@ -163,8 +159,7 @@ func TestRemoveWhileSwapping(t *testing.T) {
 // TestCloseWhileSwapping: the target closes when the exchange has ended.
 func TestCloseWhileSwapping(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
-	r := newHarness(t, 1, subsystemOf(testSub, dev))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
 	r.ok(h.io[0], readAt(0))
 	x, _ := r.exchange(NamespaceConfig{})
 	r.send(h.io[0], readAt(0))

@@ -12,8 +12,7 @@ import (
 // Reserved fields are always zero. The last completion in the same memory has no effect
 // (CVE-2024-41079).
 func TestCompletionsAreClean(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	fabrics := func(typ int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, nil)
 		c.SQE[4] = byte(typ)

@@ -92,9 +92,7 @@ func TestSelfTestSample(t *testing.T) {
 // TestSelfTestOfHangingDevice: a self-test with a read that does not come back can be aborted. The
 // next self-test goes on when the read comes back. Nothing stays when the host is gone.
 func TestSelfTestOfHangingDevice(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(0)
+	r, h, dev := onFaulty(t, 1, 0)
 	hang := func() {
 		t.Helper()
 		dev.Hold(nil)
@@ -125,8 +123,7 @@ func TestSelfTestOfHangingDevice(t *testing.T) {
 func TestSelfTestTimesOut(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = time.Second
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, sub)
 	dev.Hold(nil)
 	r.ok(h.admin, selfTestCommand(nvme.SelfTestShort, 1))
 	got := h.selfTestEnds()

@@ -10,8 +10,7 @@ import (
 
 // TestConnectReadWrite follows the first commands of a Linux host.
 func TestConnectReadWrite(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 2))
-	h := r.connectHost(2)
+	r, h := joined(t, 2, 2, ramSubsystem(t, 2))
 	testutil.MustTrue(t, h.csts().RDY(), "not ready")
 	want := bytes.Repeat([]byte("0123456789abcdef"), 64)
 	r.ok(h.io[0], rw(nvme.NVMWrite, 1, 7, 2, want))

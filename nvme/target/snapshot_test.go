@@ -12,8 +12,7 @@ import (
 func TestStats(t *testing.T) {
 	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
 	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
-	r := newHarness(t, 1, onDrives(t, nvmeDrive, sata, nil))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, onDrives(t, nvmeDrive, sata, nil))
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
 	}

@@ -208,8 +208,7 @@ func (h *stressHost) must(q *stressQueue, c *fabrictest.Command) {
 func TestSwapWaits(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = 2 * time.Second
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(3)
+	r, h := joined(t, 2, 3, sub)
 	dev.Hold(nil)
 	before := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
@@ -255,8 +254,7 @@ func TestSwapWaits(t *testing.T) {
 // TestSwapHungDevice: a device that does not finish is not exchanged, and all goes on with it.
 func TestSwapHungDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	dev.Hold(nil)
 	first := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })

@@ -55,8 +55,7 @@ func (h *host) telemetry() (*nvme.TelemetryHeader, *admin.Capture) {
 func TestTelemetry(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	sub.Limits = qos.Limits{IOPS: 1000}
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(2)
+	r, h := joined(t, 2, 2, sub)
 	id := h.controller()
 	testutil.True(t, id.LPA&nvme.LPATelemetry != 0, "LPA %#x", id.LPA)
 	raw := r.ok(h.admin, telemetryCommand(nvme.LogTelemetryHost, false, 1024, 0)).Data
@@ -166,8 +165,7 @@ func TestTelemetryIsBounded(t *testing.T) {
 	for i := range sub.Namespaces {
 		sub.Namespaces[i].Limits.IOPS = 1000
 	}
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(0)
+	_, h := joined(t, 1, 0, sub)
 	header, v := h.telemetry()
 	n := int(header.Last[2]) * nvme.TelemetryBlock
 	testutil.True(t, n <= admin.TelemetrySize && n >= admin.TelemetrySize/4, "%d bytes", n)
@@ -177,8 +175,7 @@ func TestTelemetryIsBounded(t *testing.T) {
 
 // TestTelemetryAge: captures that follow closely are made of one.
 func TestTelemetryAge(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	_, first := h.telemetry()
 	q := &r.target.find(testSub).lookup(h.cntlid).telemetry.Query
 	q.Age = time.Hour // in case this takes long
@@ -193,8 +190,7 @@ func TestTelemetryAge(t *testing.T) {
 // TestCapturesTakeTurns: one controller at a time is captured. A command that waits for too long
 // fails.
 func TestCapturesTakeTurns(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	r.target.capturing <- struct{}{}
 	create := func() *fabrictest.Command {
 		return telemetryCommand(nvme.LogTelemetryHost, true, nvme.TelemetryBlock, 0)

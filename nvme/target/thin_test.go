@@ -48,8 +48,7 @@ func TestThin(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
 		NamespaceConfig{NSID: 3, Device: mute})
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(0)
+	r, h := joined(t, 1, 0, sub)
 	for _, tc := range []struct {
 		nsid uint32
 		used int64

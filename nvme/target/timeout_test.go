@@ -24,6 +24,14 @@ func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	return sub, dev
 }
 
+// onHanging connects a host to a target with hangingSubsystem.
+func onHanging(t *testing.T, reactors, queues int) (*harness, *host, *backendtest.Faulty) {
+	t.Helper()
+	sub, dev := hangingSubsystem(t)
+	r, h := joined(t, reactors, queues, sub)
+	return r, h, dev
+}
+
 // notReady sends a command and expects it to be refused after a delay.
 func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.t.Helper()
@@ -223,9 +231,7 @@ func TestCanceledCommands(t *testing.T) {
 
 // TestHangErrorLog: log 01h names the commands that were given up.
 func TestHangErrorLog(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onHanging(t, 2, 1)
 	dev.Hold(nil)
 	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
 	r.until("the device has it", func() bool { return dev.Held() == 1 })
@@ -258,8 +264,7 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	sub, _ := hangingSubsystem(t)
 	dev := &slowToOpen{Device: ramDevice(t, 1<<20, 512), ready: make(chan struct{})}
 	sub.Namespaces[0].Device = dev
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	q := h.io[0]
 	all := everyCommand()
 	for _, c := range all {
@@ -285,8 +290,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
 			sub, dev := hangingSubsystem(t)
 			sub.Namespaces[0].Timeout = timeout
-			r := newHarness(t, 3, sub)
-			h := r.connectHost(2)
+			r, h := joined(t, 3, 2, sub)
 			dev.Hold(nil)
 			for _, c := range everyCommand() {
 				r.send(h.io[0], c)
@@ -314,9 +318,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 
 // TestCloseEndsDelays: delayed refusals do not delay the end of a queue, and Abort ends the delay.
 func TestCloseEndsDelays(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 2, sub)
-	h := r.connectHost(1)
+	r, h, dev := onHanging(t, 2, 1)
 	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
 	waiting := func() bool { return !r.raw[1].delayed.list.Empty() }

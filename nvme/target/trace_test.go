@@ -42,9 +42,7 @@ func block() []byte { return make([]byte, 512) }
 
 // TestTrace: the records of commands that succeed, fail, and are not completed.
 func TestTrace(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h, dev := onHanging(t, 1, 1)
 	write := rw(nvme.NVMWrite, 1, 3, 1, block())
 	write.SQE.SetCDW(12, uint32(nvme.RWFUA))
 	r.ok(h.io[0], write)
@@ -95,8 +93,7 @@ func TestTrace(t *testing.T) {
 // TestFollowTrace: a Tracer that follows returns each command once, and the number of missed
 // commands.
 func TestFollowTrace(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	tr := r.target.NewTracer(observed.TraceQuery{Queue: 1, Follow: true})
 	want := uint64(1) // Connect
 	for _, n := range []int{0, 5, observe.TraceDepth, observe.TraceDepth + 7} {
@@ -174,8 +171,7 @@ func TestTraceDumps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := hangingSubsystem(t)
 			sub.Namespaces[0].Timeout = time.Minute
-			r := newHarness(t, 1, sub)
-			h := r.connectHost(1)
+			r, h := joined(t, 1, 1, sub)
 			tc.do(r, h, func() {
 				dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpRead })
 				r.send(h.io[0], rw(nvme.NVMRead, 1, 4, 1, block()))

@@ -215,8 +215,7 @@ func TestTurnsByBytes(t *testing.T) {
 						return &d[i]
 					}
 				}
-				r := newHarness(t, 1, turnsSubsystem(t, wrap(0), wrap(1)))
-				many := r.connectHost(32)
+				r, many := joined(t, 1, 32, turnsSubsystem(t, wrap(0), wrap(1)))
 				few := r.connectOther()
 				r.ok(many.io[0], command(nvme.NVMFlush, 1, nil)) // opens the channels
 				r.ok(few.io[0], command(nvme.NVMFlush, 2, nil))
@@ -324,8 +323,7 @@ func TestTurnsEnd(t *testing.T) {
 				return f
 			}
 			same := func(dev backend.Device) backend.Device { return dev }
-			r := newHarness(t, 1, turnsSubsystem(t, hang, same))
-			a := r.connectHost(3)
+			r, a := joined(t, 1, 3, turnsSubsystem(t, hang, same))
 			b := r.connectOther()
 			r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 			f.Hold(nil)
@@ -413,8 +411,7 @@ func TestTurnsAtLimits(t *testing.T) {
 // TestTurnsOfPairs: a pair of another host waits for one pair of each host, not for all that have
 // come before, and pairs of a host are carried out in their order.
 func TestTurnsOfPairs(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	a := r.connectHost(4)
+	r, a := joined(t, 2, 4, ramSubsystem(t, 1))
 	b := r.connectOther()
 	zero := fill(0, 512)
 	var order []int
@@ -604,9 +601,7 @@ func TestPostponedEnd(t *testing.T) {
 // closes I/O queue i, and checks that all commands of that queue end.
 func (r *harness) abortAndHangUp(h *host, sqid uint16, c *fabrictest.Command, i int) {
 	r.t.Helper()
-	abort := command(nvme.AdminAbort, 0, nil)
-	abort.SQE.Abort().Set(sqid, c.SQE.CID())
-	r.ok(h.admin, abort)
+	r.ok(h.admin, abortCommand(sqid, c.SQE.CID()))
 	if st := c.CQE.Status().Code(); !c.Done || st != nvme.AbortRequested {
 		r.t.Errorf("the command is done: %v, with %v", c.Done, st)
 	}

@@ -96,16 +96,14 @@ func TestHiddenBeforeItIsOpened(t *testing.T) {
 	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	var devs []*backendtest.Faulty
 	for nsid := uint32(1); nsid < last; nsid++ {
-		dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-		closeLast(t, dev)
+		dev := faultyDevice(t, 1<<20, 512)
 		dev.Hold(nil)
 		devs = append(devs, dev)
 		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: nsid, Device: dev})
 	}
 	hidden := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: last, Device: hidden})
-	r := newHarness(t, 1, sub)
-	h := r.connectHost(1)
+	r, h := joined(t, 1, 1, sub)
 	flush := r.send(h.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 	for _, dev := range devs {
 		r.until("the device has a flush", func() bool { return dev.Held() == 1 })
