@@ -26,8 +26,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
 		verbs.AsyncQPAccessErr,
 	} {
-		b := newHarness(t, harnessOptions{})
-		q := b.host.connect(b.addr(), ioParam(8))
+		b, q := joined(t, harnessOptions{}, ioParam(8))
 		num := b.qpNum()
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
@@ -67,8 +66,7 @@ func TestAsyncDeviceFatal(t *testing.T) {
 
 // Ports and addresses come and go without effect on queues.
 func TestAsyncEventsOfPorts(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(8))
+	b, q := joined(t, harnessOptions{}, ioParam(8))
 	for _, ev := range []verbs.AsyncType{
 		verbs.AsyncPortErr, verbs.AsyncPortActive,
 		verbs.AsyncGIDChange, verbs.AsyncType(77),

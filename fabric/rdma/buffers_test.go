@@ -12,8 +12,7 @@ import (
 // staging memory. A receive slot cannot be handed over.
 func TestHandOverBuffers(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(8))
+		b, q := joined(t, o, ioParam(8))
 		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
 		q.send(&s, nil)
 		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })

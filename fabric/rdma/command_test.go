@@ -47,8 +47,7 @@ func TestLists(t *testing.T) {
 		"large":        {300 << 10, 1, 700 << 10, 100},
 	}
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(8))
+		b, q := joined(t, o, ioParam(8))
 		for name, sizes := range cases {
 			pieces, n := scatter(sizes...)
 			want := pattern(n, len(sizes))
@@ -118,8 +117,7 @@ func TestListsInParts(t *testing.T) {
 }
 
 func TestListsRefused(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(8))
+	_, q := joined(t, harnessOptions{}, ioParam(8))
 	pieces, _ := scatter(512, 512)
 	base, list := q.listed(command(opRead, 1, 0, 1024), 0, pieces)
 	with := func(off uint64, n uint32) nvme.SQE {
@@ -165,8 +163,7 @@ func TestListsRefused(t *testing.T) {
 
 // The admin queue has no in-capsule data, so no lists either.
 func TestListsOnTheAdminQueue(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), adminParam())
+	_, q := joined(t, harnessOptions{}, adminParam())
 	s := command(opRead, 1, 0, 512)
 	s.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 16)
 	testutil.Equal(t, q.do(s, nil), nvme.InvalidSGLSegment|nvme.DNR, "")
@@ -174,8 +171,7 @@ func TestListsOnTheAdminQueue(t *testing.T) {
 
 // The response to a list invalidates one key that the host asked for.
 func TestListInvalidate(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(8))
+	_, q := joined(t, harnessOptions{}, ioParam(8))
 	r := testutil.Value(mem.Map("test host", 4096))(t)
 	mr := testutil.Value(q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite))(t)
 	var own, other nvme.SGLDescriptor
@@ -277,8 +273,7 @@ func FuzzParseSGL(f *testing.F) {
 // TestInCapsuleOffsets: data at an offset is used if it lies within the capsule, and refused
 // otherwise (CVE-2026-72129).
 func TestInCapsuleOffsets(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(32))
+	b, q := joined(t, harnessOptions{}, ioParam(32))
 	st := q.do(command(opConnect, 1, 32, 0), nil)
 	testutil.MustTrue(t, st.OK(), "%v", st)
 	const size, n = 4096, 512

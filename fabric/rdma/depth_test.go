@@ -49,8 +49,7 @@ func TestReadDepth(t *testing.T) {
 
 // A queue of the largest depth takes that many commands at once.
 func TestDeepest(t *testing.T) {
-	b := newHarness(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}})
-	q := b.host.connect(b.addr(), ioParam(DepthLimit))
+	b, q := joined(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}}, ioParam(DepthLimit))
 	testutil.MustEqual(t, q.do(command(opConnect, 1, DepthLimit, 0), nil), nvme.Success, "")
 	for i := range DepthLimit {
 		s := command(opHold, uint16(i), 0, 0)

@@ -14,8 +14,7 @@ import (
 // A fault of a host ends its queue and no other.
 func TestOffenders(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		good := b.host.connect(b.addr(), ioParam(8))
+		b, good := joined(t, o, ioParam(8))
 		tests := map[string]func(q *hostQueue){
 			"short capsule": func(q *hostQueue) { q.sendBytes(make([]byte, 63), nil) },
 			"empty capsule": func(q *hostQueue) { q.sendBytes(nil, nil) },
@@ -89,8 +88,7 @@ func TestFailedWork(t *testing.T) {
 
 // A completion queue that fails takes its queues with it; the next connection gets another one.
 func TestCompletionQueueFails(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(8))
+	b, q := joined(t, harnessOptions{}, ioParam(8))
 	b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
@@ -109,8 +107,7 @@ func TestCompletionQueueFails(t *testing.T) {
 func TestHostWithoutReceives(t *testing.T) {
 	for name, retry := range map[string]uint8{"few retries": 1, "unlimited retries": 7} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{})
-			good := b.host.connect(b.addr(), ioParam(8))
+			b, good := joined(t, harnessOptions{}, ioParam(8))
 			p := ioParam(8)
 			p.recvs, p.rnrRetry = -1, retry
 			q := b.host.connect(b.addr(), p)
@@ -127,8 +124,7 @@ func TestHostWithoutReceives(t *testing.T) {
 
 // A host vanishes silently: the first response that is not acknowledged ends the queue.
 func TestHostVanishes(t *testing.T) {
-	b := newHarness(t, harnessOptions{fabric: verbstest.Options{CMTimeout: time.Hour}})
-	q := b.host.connect(b.addr(), ioParam(8))
+	b, q := joined(t, harnessOptions{fabric: verbstest.Options{CMTimeout: time.Hour}}, ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
 	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })

@@ -46,6 +46,13 @@ type harnessOptions struct {
 	stuck  bool // queue pairs will be left; see freeStuck
 }
 
+// joined makes a harness and a queue that is established.
+func joined(t *testing.T, o harnessOptions, p hostParam) (*harness, *hostQueue) {
+	t.Helper()
+	b := newHarness(t, o)
+	return b, b.host.connect(b.addr(), p)
+}
+
 func newHarness(t *testing.T, o harnessOptions) *harness {
 	t.Helper()
 	b := &harness{

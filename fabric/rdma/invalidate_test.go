@@ -36,8 +36,7 @@ func TestInvalidateFoundOut(t *testing.T) {
 		"failed": {Host: "target", Ops: verbstest.OpSend, Fail: verbs.WCLocQPOpErr},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{})
-			q := b.host.connect(b.addr(), ioParam(8))
+			b, q := joined(t, harnessOptions{}, ioParam(8))
 			b.f.Inject(fault)
 			s := command(opRead, 1, 0, 512)
 			s.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(q.buf), 512, q.mr.RKey())
@@ -61,8 +60,7 @@ func TestInvalidateFoundOut(t *testing.T) {
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{})
-			q := b.host.connect(b.addr(), ioParam(8))
+			b, q := joined(t, harnessOptions{}, ioParam(8))
 			sub := uint8(nvme.SGLSubtypeAddress)
 			if proven {
 				sub = nvme.SGLSubtypeInvalidate

@@ -102,8 +102,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 
 func TestTargetDisconnects(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), adminParam())
+		b, q := joined(t, o, adminParam())
 		s := command(opHold, 1, 0, 0)
 		q.send(&s, nil)
 		if st := q.do(command(opLeave, 2, 0, 0), nil); !st.OK() { // its response still comes
@@ -117,8 +116,7 @@ func TestTargetDisconnects(t *testing.T) {
 
 // I/O that is in flight when the target shuts down is answered.
 func TestShutdownAnswers(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(8))
+	b, q := joined(t, harnessOptions{}, ioParam(8))
 	s := q.keyed(command(opHoldWrite, 1, 0, 512), 0, 512)
 	q.send(&s, nil)
 	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
@@ -160,8 +158,7 @@ func TestManyConnections(t *testing.T) {
 // nothing behind, and disturbs no other host (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		good := b.host.connect(b.addr(), ioParam(8))
+		b, good := joined(t, o, ioParam(8))
 		testutil.MustEqual(t, good.do(command(opConnect, 1, 8, 0), nil), nvme.Success, "")
 		one := b.f.Live("target")
 		for range 10 {

@@ -56,8 +56,7 @@ func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
 // cannot be given back, while others can. The region takes the registration with it.
 func TestRegisteredByChunk(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		b, q := joined(t, o, ioParam(32))
 		before := b.f.Live("target").MRs
 		b.zeroCopyRead(q, 1)
 		testutil.MustTrue(t, b.registered(1), "not registered:\n%s", b.log)
@@ -136,8 +135,7 @@ func TestRegistrationLimitIsHalf(t *testing.T) {
 
 // TestRegisteredAfterRemoval: a device that was removed pins no memory.
 func TestRegisteredAfterRemoval(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(32))
+	b, q := joined(t, harnessOptions{}, ioParam(32))
 	b.zeroCopyRead(q, 0)
 	testutil.MustTrue(t, b.registered(0), "not registered")
 	testutil.MustTrue(t, b.f.RemoveDevice("target", "roce0"), "no such device")

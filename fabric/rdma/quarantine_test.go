@@ -50,8 +50,7 @@ func (b *harness) available() (n int) {
 func TestDestroyFails(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		o.stuck = true
-		b := newHarness(t, o)
-		hq := b.host.connect(b.addr(), ioParam(8))
+		b, hq := joined(t, o, ioParam(8))
 		b.zeroCopyRead(hq, 0)
 		testutil.MustTrue(t, b.registered(0), "there is no zero copy")
 		var q *queue

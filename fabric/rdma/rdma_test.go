@@ -32,8 +32,7 @@ func both(t *testing.T, fn func(t *testing.T, o harnessOptions)) {
 
 func TestReadsAndWrites(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		_, q := joined(t, o, ioParam(32))
 		for _, n := range []int{1, 512, 4096, 4097, 128 << 10, 1 << 20, 1<<20 + 512} {
 			want := pattern(n, n)
 			copy(q.buf, want)
@@ -55,8 +54,7 @@ func TestReadsAndWrites(t *testing.T) {
 // Memory that peers can reach exists on iWARP only, and is used only as a sink of RDMA READs.
 func TestWritesGoThroughStaging(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		b, q := joined(t, o, ioParam(32))
 		testutil.MustEqual(t, q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil),
 			nvme.Success, "")
 		ordinary := b.h.regions[b.arena.Region().ID()]
@@ -69,8 +67,7 @@ func TestWritesGoThroughStaging(t *testing.T) {
 
 func TestInCapsuleData(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		b, q := joined(t, o, ioParam(32))
 		inCapsule := func(op nvme.Opcode, addr uint64, n uint32) nvme.SQE {
 			s := command(op, 9, 0, n)
 			s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, addr, n)
@@ -125,8 +122,7 @@ func TestInCapsuleData(t *testing.T) {
 }
 
 func TestDescriptors(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(32))
+	_, q := joined(t, harnessOptions{}, ioParam(32))
 	with := func(typ, sub uint8, n uint32) nvme.SQE {
 		s := command(opRead, 4, 0, n)
 		s.SGL1().SetData(nvme.SGLType(typ), sub, mem.Addr(q.buf), n)
@@ -156,8 +152,7 @@ func TestDescriptors(t *testing.T) {
 
 // A failed read sends no data: the content of the buffer is not the host's.
 func TestFailedReadSendsNoData(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), ioParam(32))
+	_, q := joined(t, harnessOptions{}, ioParam(32))
 	copy(q.buf, "untouched")
 	for op, want := range map[nvme.Opcode]nvme.Status{
 		opReadFail: nvme.UnrecoveredReadError,
@@ -170,8 +165,7 @@ func TestFailedReadSendsNoData(t *testing.T) {
 
 func TestRemoteInvalidate(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		_, q := joined(t, o, ioParam(32))
 		for _, op := range []nvme.Opcode{opRead, opWrite, opReadFail, opRefused} {
 			r := testutil.Value(mem.Map("test host", 4096))(t)
 			mr := testutil.Value(q.pd.RegMR(r.Bytes(),
@@ -197,8 +191,7 @@ func TestRemoteInvalidate(t *testing.T) {
 // has registered it. On iWARP nothing is received there.
 func TestZeroCopy(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		b, q := joined(t, o, ioParam(32))
 		want := pattern(12345, 1)
 		move := func() {
 			t.Helper()
@@ -234,8 +227,7 @@ func TestZeroCopy(t *testing.T) {
 }
 
 func TestSetDepth(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	q := b.host.connect(b.addr(), adminParam())
+	_, q := joined(t, harnessOptions{}, adminParam())
 	testutil.Equal(t, q.do(command(opConnect, 1, 33, 0), nil), nvme.ConnectInvalidParameters,
 		"33 commands on a queue made for 32")
 	testutil.Equal(t, q.do(command(opConnect, 1, 32, 0), nil), nvme.Success, "32 commands")

@@ -14,8 +14,7 @@ import (
 // read, write nor invalidate it. Its queue ends, and the others continue (R14).
 func TestNothingIsRemote(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		good := b.host.connect(b.addr(), ioParam(8))
+		b, good := joined(t, o, ioParam(8))
 		want := 0
 		if o.fabric.IWARP {
 			want = 1 // the sink of RDMA READs

@@ -117,8 +117,7 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 func TestMemoryIsShort(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		o.arena, o.cfg.StagingSize = 1<<20, 1<<20
-		b := newHarness(t, o)
-		q := b.host.connect(b.addr(), ioParam(32))
+		_, q := joined(t, o, ioParam(32))
 		want := pattern(600<<10, 9)
 		copy(q.buf, want)
 		const n = 600 << 10
@@ -142,8 +141,7 @@ func TestMemoryIsShort(t *testing.T) {
 }
 
 func TestMemoryNeverComes(t *testing.T) {
-	b := newHarness(t, harnessOptions{arena: 1 << 20})
-	q := b.host.connect(b.addr(), ioParam(32))
+	b, q := joined(t, harnessOptions{arena: 1 << 20}, ioParam(32))
 	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
 	q.send(&s, nil)
 	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })

@@ -256,8 +256,7 @@ func TestSRQMemoryIsBounded(t *testing.T) {
 // An error of the shared receive queue ends its queues; the next ones get another, also after many
 // queues have ended.
 func TestSRQIsReplaced(t *testing.T) {
-	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
-	q := b.host.connect(b.addr(), ioParam(8))
+	b, q := joined(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}}, ioParam(8))
 	b.on(func() {
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncSRQErr, SRQ: b.g.one(t).SRQ})
 	})

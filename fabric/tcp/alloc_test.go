@@ -62,8 +62,7 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 func TestNoAllocations(t *testing.T) {
 	for _, zeroCopy := range []bool{false, true} {
 		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
-			h := newManual(t, options{zeroCopy: zeroCopy, arena: 32 << 20})
-			c := h.connect(p, 32)
+			h, c := joined(t, options{zeroCopy: zeroCopy, arena: 32 << 20}, p, 32)
 			for _, w := range []struct {
 				name string
 				op   nvme.Opcode

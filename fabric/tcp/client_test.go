@@ -48,6 +48,21 @@ func (c *client) icReq(p pdu.Params) {
 	c.p.InCapsule = 8192
 }
 
+// served is serve with a connection.
+func served(tb testing.TB, o options, p pdu.Params, depth int, cattr nvme.CATTR,
+) (*target, *client) {
+	tb.Helper()
+	tg := serve(tb, o)
+	return tg, tg.connect(tb, p, depth, cattr)
+}
+
+// joined is newManual with a connection.
+func joined(tb testing.TB, o options, p pdu.Params, depth int) (*manual, *client) {
+	tb.Helper()
+	h := newManual(tb, o)
+	return h, h.connect(p, depth)
+}
+
 // connect makes an I/O queue of the given size ready.
 func (tg *target) connect(tb testing.TB, p pdu.Params, depth int, cattr nvme.CATTR) *client {
 	tb.Helper()

@@ -71,8 +71,7 @@ func TestDataDeadlines(t *testing.T) {
 
 // A host that does not read is disconnected, and costs no more memory than its commands.
 func TestSendDeadline(t *testing.T) {
-	tg := serve(t, options{cfg: Config{SendTimeout: time.Minute}})
-	c := tg.connect(t, pdu.Params{}, 64, 0)
+	tg, c := served(t, options{cfg: Config{SendTimeout: time.Minute}}, pdu.Params{}, 64, 0)
 	for i := range 64 {
 		sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
 		c.send(c.capsule(&sqe, nil))
@@ -185,8 +184,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 
 // Each R2T has its own deadline: answering one R2T does not extend the deadlines of others.
 func TestEachR2THasADeadline(t *testing.T) {
-	tg := serve(t, options{cfg: Config{DataTimeout: 10 * time.Minute}})
-	c := tg.connect(t, pdu.Params{}, 16, 0)
+	tg, c := served(t, options{cfg: Config{DataTimeout: 10 * time.Minute}}, pdu.Params{}, 16, 0)
 	ask := func(cid uint16, n int) uint16 {
 		sqe := rw(nvme.NVMWrite, cid, 0, n, false)
 		c.send(c.capsule(&sqe, nil))

@@ -149,8 +149,7 @@ func TestDirectDataEnds(t *testing.T) {
 // Large in-capsule data leaves the reserve to small data and waits for memory in order of arrival.
 func TestMemoryOfDirectData(t *testing.T) {
 	const n = 256 << 10
-	h := newManual(t, options{cfg: Config{InCapsuleSize: n}, hold: true})
-	c := h.connect(pdu.Params{}, 64)
+	h, c := joined(t, options{cfg: Config{InCapsuleSize: n}, hold: true}, pdu.Params{}, 64)
 	large := h.peer
 	write := func(i, nsid, n int) []byte {
 		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, true)
@@ -204,8 +203,7 @@ func TestMemoryOfDirectData(t *testing.T) {
 // in-capsule data may then use the reserve.
 func TestReserveForDirectData(t *testing.T) {
 	const n = 256 << 10
-	h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-	c := h.connect(pdu.Params{}, 64)
+	h, c := joined(t, options{cfg: Config{InCapsuleSize: n}}, pdu.Params{}, 64)
 	var want int64
 	for ; h.g.cfg.Memory.Available() >= n; want++ {
 		sqe := rw(nvme.NVMWrite, uint16(want), int(want)*n, n, false)
@@ -237,8 +235,7 @@ func TestReserveForDirectData(t *testing.T) {
 func TestReserveAfterR2T(t *testing.T) {
 	const n = 256 << 10
 	for _, waiting := range []bool{false, true} {
-		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		c := h.connect(pdu.Params{}, 64)
+		h, c := joined(t, options{cfg: Config{InCapsuleSize: n}}, pdu.Params{}, 64)
 		if waiting { // the R2Ts wait for memory when the data comes
 			h.exhaust()
 		}

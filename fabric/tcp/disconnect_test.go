@@ -13,8 +13,7 @@ import (
 // The queue waits for the response of an executing command, but not forever.
 func TestDisconnectWaitsForExecuting(t *testing.T) {
 	for _, completes := range []bool{true, false} {
-		h := newManual(t, options{hold: true})
-		c := h.connect(pdu.Params{}, 8)
+		h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 		sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 		sqe.SetNSID(holdNSID)
 		h.send(c.capsule(&sqe, nil))
@@ -34,8 +33,7 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 		testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
 		h.close()
 	}
-	h := newManual(t, options{hold: true})
-	c := h.connect(pdu.Params{}, 8)
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	h.queue().setAdmin(true)
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	sqe.SetNSID(holdNSID)

@@ -81,8 +81,7 @@ func TestEvict(t *testing.T) {
 
 // A flood of connections evicts the oldest ones, but no connections of hosts.
 func TestFloodEvicts(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxConnections: 64}})
-	host := tg.connect(t, pdu.Params{}, 4, 0)
+	tg, host := served(t, options{cfg: Config{MaxConnections: 64}}, pdu.Params{}, 4, 0)
 	var strangers []*client
 	for range 60 { // the budget of an allowed address is 16
 		strangers = append(strangers, tg.dial(t))

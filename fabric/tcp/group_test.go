@@ -131,8 +131,7 @@ func TestActive(t *testing.T) {
 // The end of a stream is noticed even if it comes in one event with the last data.
 func TestEndWithData(t *testing.T) {
 	for _, inTurns := range []bool{false, true} {
-		h := newManual(t, options{})
-		c := h.connect(pdu.Params{}, 8)
+		h, c := joined(t, options{}, pdu.Params{}, 8)
 		if inTurns {
 			h.g.turnsUntil = h.loop.now + recent
 		} else {

@@ -11,8 +11,7 @@ import (
 // Memory that was handed over no longer belongs to the queue: the command is answered, its request
 // serves others, the queue ends, and none of that touches the memory until the device frees it.
 func TestHandOverBuffers(t *testing.T) {
-	h := newManual(t, options{hold: true})
-	c := h.connect(pdu.Params{}, 8)
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	total := h.arena.Available()
 	for i, capsule := range []bool{true, false} {
 		op := []nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i]

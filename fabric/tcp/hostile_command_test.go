@@ -46,8 +46,7 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 
 // Two commands with the same identifier get one response each.
 func TestDuplicateCID(t *testing.T) {
-	tg := serve(t, options{})
-	c := tg.connect(t, pdu.Params{}, 8, 0)
+	_, c := served(t, options{}, pdu.Params{}, 8, 0)
 	a, b := rw(nvme.NVMRead, 1, 0, 512, false), rw(nvme.NVMWrite, 1, 0, 512, false)
 	c.send(c.capsule(&a, nil), c.capsule(&b, nil), c.capsule(&b, nil))
 	var tags []uint16
@@ -70,8 +69,7 @@ func TestDuplicateCID(t *testing.T) {
 // TestDamagedAndRefused: refused commands with damaged data are answered once each, and leave
 // nothing behind (CVE-2026-64534, CVE-2026-64535).
 func TestDamagedAndRefused(t *testing.T) {
-	tg := serve(t, options{})
-	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
+	tg, c := served(t, options{}, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	sqe := rw(0x55, 0, 0, 4096, true)
 	for i := range 1000 {
 		sqe.SetCID(uint16(i))

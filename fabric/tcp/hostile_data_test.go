@@ -13,8 +13,7 @@ import (
 // next command.
 func TestDataDigestWrong(t *testing.T) {
 	recorder, o := newRecorder()
-	tg := serve(t, o)
-	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
+	tg, c := served(t, o, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	old := c.readBlocks(1, 0, 8192)
 
 	sqe := rw(nvme.NVMWrite, 2, 0, 4096, true)
@@ -70,8 +69,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 		"R2T blocked": {options{zeroCopy: true}, moments["R2T blocked"], requestGranting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newManual(t, tt.o)
-			c := h.connect(pdu.Params{}, 8)
+			h, c := joined(t, tt.o, pdu.Params{}, 8)
 			tt.reach(h, c)
 			var early *request
 			for _, r := range h.queue().reqs {

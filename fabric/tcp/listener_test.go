@@ -136,8 +136,7 @@ func connectionLimits(t *testing.T, tg *target) {
 // Without descriptors accept waits, and continues afterwards.
 func TestNoDescriptors(t *testing.T) {
 	var lines atomic.Int64
-	tg := serve(t, options{cfg: Config{Log: countingLog(&lines)}})
-	before := tg.connect(t, pdu.Params{}, 4, 0)
+	tg, before := served(t, options{cfg: Config{Log: countingLog(&lines)}}, pdu.Params{}, 4, 0)
 	waiting := tg.dial(t) // has its descriptor already
 	testutil.Until(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
 	// The host's end of the next connection.
@@ -178,8 +177,7 @@ func TestNoDescriptors(t *testing.T) {
 // Hosts that connect and leave at once, with a reset or in the middle of ICReq, leave nothing
 // behind, and other hosts are served.
 func TestFloods(t *testing.T) {
-	tg := serve(t, options{})
-	good := tg.connect(t, pdu.Params{DataDigest: true}, 4, 0)
+	tg, good := served(t, options{}, pdu.Params{DataDigest: true}, 4, 0)
 	var ic pdu.ICReq
 	ic.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
 	bad := ic

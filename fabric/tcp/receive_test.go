@@ -64,8 +64,7 @@ func (h *manual) cutUp(b []byte, rng *rand.Rand) {
 // queue that is alone receives everything.
 func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
-	h := newManual(t, options{})
-	c := h.connect(pdu.Params{}, 4)
+	h, c := joined(t, options{}, pdu.Params{}, 4)
 	busy := h.peer
 	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
@@ -101,8 +100,7 @@ func TestTurnOfInput(t *testing.T) {
 // A host with a socket buffer smaller than its capsule sends the rest when the beginning is
 // acknowledged. After a response the kernel delays acknowledgements unless it is told not to.
 func TestUnfinishedCapsule(t *testing.T) {
-	tg := serve(t, options{})
-	c := tg.connect(t, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
+	tg, c := served(t, options{}, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
 	quick := func() (v int, unfinished bool) {
 		tg.do(func() {
 			q := tg.g.queues.At(0)

@@ -20,8 +20,7 @@ func TestTurnOfOutput(t *testing.T) {
 		{128 << 10, 8, (turnBytes + 128<<10 - 1) / (128 << 10)},
 	} {
 		t.Run(fmt.Sprint(reads.size), func(t *testing.T) {
-			h := newManual(t, options{})
-			c := h.connect(pdu.Params{}, 128)
+			h, c := joined(t, options{}, pdu.Params{}, 128)
 			busy := h.peer
 			h.connect(pdu.Params{}, 4)
 			q := h.g.queues.At(0)
@@ -61,8 +60,7 @@ func TestTurnOfOutput(t *testing.T) {
 // digest, the next send continues with the next byte.
 func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
-		h := newManual(t, options{hold: true})
-		c := h.connect(p, 8)
+		h, c := joined(t, options{hold: true}, p, 8)
 		for i, n := range []int{512, 1024} {
 			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
 			sqe.SetNSID(holdNSID)

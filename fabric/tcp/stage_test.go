@@ -68,8 +68,7 @@ func TestStages(t *testing.T) {
 			h.turn()
 		}, [fabric.Stages]int64{fabric.StageWait: 9}},
 	} {
-		h := newManual(t, options{})
-		c := h.connect(pdu.Params{}, 8)
+		h, c := joined(t, options{}, pdu.Params{}, 8)
 		var sent [][fabric.Stages]int64
 		h.d.onSent = func(r *fabric.Request) { sent = append(sent, r.Stages) }
 		tc.do(h, c)

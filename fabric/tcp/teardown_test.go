@@ -119,8 +119,7 @@ func TestTeardown(t *testing.T) {
 		for how, end := range ends {
 			for _, late := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s,%s,late=%v", moment, how, late), func(t *testing.T) {
-					h := newManual(t, options{zeroCopy: true, hold: true})
-					c := h.connect(pdu.Params{}, 8)
+					h, c := joined(t, options{zeroCopy: true, hold: true}, pdu.Params{}, 8)
 					reach(h, c)
 					if !late {
 						h.d.release()
@@ -137,8 +136,7 @@ func TestTeardown(t *testing.T) {
 // A response completed by the handler before Disconnect still leaves. Then the stream ends, and the
 // handler is told at once.
 func TestDisconnectSendsWhatIsQueued(t *testing.T) {
-	h := newManual(t, options{hold: true})
-	c := h.connect(pdu.Params{}, 8)
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	sqe.SetNSID(holdNSID)
 	h.send(c.capsule(&sqe, nil))
@@ -159,8 +157,7 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 
 // A command with an R2T that leaves when the queue has already ended is given up, once.
 func TestDisconnectBeforeR2T(t *testing.T) {
-	h := newManual(t, options{zeroCopy: true})
-	c := h.connect(pdu.Params{}, 8)
+	h, c := joined(t, options{zeroCopy: true}, pdu.Params{}, 8)
 	moments["R2T blocked"](h, c)
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
@@ -183,8 +180,7 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 // the memory, and the host still gets its data. Without memory for a copy it does not end.
 func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
-		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})
-		c := h.connect(pdu.Params{}, 8)
+		h, c := joined(t, options{zeroCopy: true, arena: 8 << 20}, pdu.Params{}, 8)
 		if exhausted {
 			h.exhaust()
 		}
@@ -222,8 +218,7 @@ func TestCopyUnsent(t *testing.T) {
 
 // Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
-	h := newManual(t, options{hold: true})
-	c := h.connect(pdu.Params{}, 8)
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	sqe.SetNSID(holdNSID)
 	h.send(c.capsule(&sqe, nil))
@@ -242,8 +237,7 @@ func TestNothingAfterTermReq(t *testing.T) {
 // Commands wait for memory in order and continue when there is some. In-capsule data need not wait
 // for them.
 func TestMemoryPressure(t *testing.T) {
-	h := newManual(t, options{arena: 4 << 20})
-	c := h.connect(pdu.Params{}, 16)
+	h, c := joined(t, options{arena: 4 << 20}, pdu.Params{}, 16)
 	const n = 1 << 20
 	for i := range 8 {
 		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, false)
@@ -280,8 +274,7 @@ func TestMemoryPressure(t *testing.T) {
 
 // A connection with in-capsule data that finds no memory is read again when there is some.
 func TestStall(t *testing.T) {
-	h := newManual(t, options{})
-	c := h.connect(pdu.Params{}, 16)
+	h, c := joined(t, options{}, pdu.Params{}, 16)
 	h.exhaust()
 	var all []byte
 	for i := range 8 {
@@ -300,8 +293,7 @@ func TestStall(t *testing.T) {
 // Neither wait lasts forever: the command fails so that the host retries, and the data of a stalled
 // connection is discarded.
 func TestMemoryDeadline(t *testing.T) {
-	h := newManual(t, options{cfg: Config{MemoryTimeout: time.Second}})
-	c := h.connect(pdu.Params{}, 16)
+	h, c := joined(t, options{cfg: Config{MemoryTimeout: time.Second}}, pdu.Params{}, 16)
 	h.exhaust()
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	h.send(c.capsule(&sqe, nil))
