@@ -39,13 +39,14 @@ func (c *Config) managedKeys() []lang.Key {
 }
 
 // Managed names an object that the control interface keeps in a file of its own. The fields that
-// are set give its kind: a subsystem (NQN), a namespace of it (NQN, NSID), a host that may connect
-// to it (NQN, Host), the settings of a host for all subsystems (Host), one of the secrets of a host
-// (Host, Key), a listener, or a referral.
+// are set give its kind: a subsystem, a namespace of it (Subsystem, NSID), a host that may connect
+// to it (Subsystem, Host), the settings of a host for all subsystems (Host), one of the secrets of
+// a host (Host, Key), a listener, or a referral.
 type Managed struct {
-	NQN  string
-	NSID uint32
-	Host string
+	// Subsystem is an NQN.
+	Subsystem string
+	NSID      uint32
+	Host      string
 	// Key is the name of a key that is a secret, such as dhchap_key. It is in the file of the host.
 	Key string
 	// Listener is the label of a listener, or a name as in Listener.Name, with a port.
@@ -55,18 +56,18 @@ type Managed struct {
 }
 
 // subsystem reports whether m names a subsystem.
-func (m Managed) subsystem() bool { return m == Managed{NQN: m.NQN} }
+func (m Managed) subsystem() bool { return m == Managed{Subsystem: m.Subsystem} }
 
 // Dir is the directory of the files of the subsystem, or of all objects of the kind, below the
 // managed directory. No directory of an NQN has a comma in its name.
 func (m Managed) Dir(directory string) string {
-	name := fileName(m.NQN)
+	name := fileName(m.Subsystem)
 	switch {
 	case m.Listener != "":
 		name = ",listeners"
 	case m.Referral != "":
 		name = ",referrals"
-	case m.NQN == "":
+	case m.Subsystem == "":
 		name = ",hosts"
 	}
 	return filepath.Join(directory, name)
@@ -78,7 +79,7 @@ func (m Managed) File(directory string) string {
 	switch {
 	case m.NSID != 0:
 		name = "namespace-" + strconv.FormatUint(uint64(m.NSID), 10)
-	case m.NQN == "":
+	case m.Subsystem == "":
 		name = fileName(m.Host + m.Listener + m.Referral) // one of them
 	case m.Host != "":
 		name = "host-" + fileName(m.Host)
@@ -113,7 +114,7 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 	switch {
 	case c.Op == Modify && only(""):
 		return true
-	case m.NQN != "" && m.Host != "":
+	case m.Subsystem != "" && m.Host != "":
 		return c.Object == is && only("hosts", m.Host)
 	case c.Object == was || c.Object == is:
 		return true
@@ -121,7 +122,7 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 		return c.Kind == KindSubsystem && c.Op == Modify &&
 			only("listeners", was.Listener, is.Listener)
 	}
-	return m.subsystem() && c.Kind == KindNamespace && c.NQN == m.NQN && c.Op != Modify
+	return m.subsystem() && c.Kind == KindNamespace && c.NQN == m.Subsystem && c.Op != Modify
 }
 
 // Object returns the object of a configuration that corresponds to m or contains it, even if the
@@ -138,11 +139,11 @@ func (m Managed) Object(c *Config) Object {
 	case m.Referral != "":
 		return Object{Kind: KindReferral, Referral: m.Referral}
 	case m.NSID != 0:
-		return Object{Kind: KindNamespace, NQN: m.NQN, NSID: m.NSID}
-	case m.NQN == "":
+		return Object{Kind: KindNamespace, NQN: m.Subsystem, NSID: m.NSID}
+	case m.Subsystem == "":
 		return Object{Kind: KindHost, NQN: m.Host}
 	}
-	return Object{Kind: KindSubsystem, NQN: m.NQN}
+	return Object{Kind: KindSubsystem, NQN: m.Subsystem}
 }
 
 // Variable is the environment variable, without EnvPrefix, that replaces the list with the object.
@@ -170,7 +171,7 @@ func (m Managed) Content(body, before []byte) ([]byte, error) {
 	if err := m.only(given, entry); err != nil {
 		return nil, err
 	}
-	if m.NQN == "" && m.Host != "" {
+	if m.Subsystem == "" && m.Host != "" {
 		keepKeys(given, m.found(before))
 	}
 	entry.Content = append(entry.Content, given.Content...)
@@ -178,7 +179,7 @@ func (m Managed) Content(body, before []byte) ([]byte, error) {
 		entry = mappingNode(list, listNode(entry))
 		switch list {
 		case "namespaces":
-			entry.Content = append(mappingNode("nqn", lang.TextNode(m.NQN)).Content,
+			entry.Content = append(mappingNode("nqn", lang.TextNode(m.Subsystem)).Content,
 				entry.Content...)
 		case "referrals":
 			entry = mappingNode("discovery", entry)
@@ -199,10 +200,10 @@ func (m Managed) entry() (lists []string, entry *yaml.Node) {
 		return []string{"referrals"}, entry
 	case m.NSID != 0:
 		return []string{"subsystems", "namespaces"}, mappingNode("nsid", number(m.NSID))
-	case m.NQN == "":
+	case m.Subsystem == "":
 		return []string{"hosts"}, mappingNode("nqn", lang.TextNode(m.Host))
 	}
-	entry = mappingNode("nqn", lang.TextNode(m.NQN))
+	entry = mappingNode("nqn", lang.TextNode(m.Subsystem))
 	if m.Host != "" {
 		entry.Content = append(entry.Content, lang.TextNode("hosts"),
 			listNode(lang.TextNode(m.Host)))
@@ -275,7 +276,7 @@ func (m Managed) only(given, named *yaml.Node) error {
 		case m.subsystem() && (name == "hosts" || name == "namespaces"):
 			return lang.BadRequest(name, "is not part of this request",
 				"Create each by a PUT below the subsystem: .../"+name+"/...")
-		case m.NQN != "" && m.Host != "":
+		case m.Subsystem != "" && m.Host != "":
 			return lang.BadRequest(lang.Printable(name), "unknown key", "Hosts have none: send {}.")
 		case at != nil && (*at).Value == value:
 			given.Content = slices.Delete(given.Content, i, i+2)

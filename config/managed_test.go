@@ -22,13 +22,13 @@ func TestManagedNames(t *testing.T) {
 		",hosts", ",listeners", "%2Chosts", "hosts", "listeners", "referrals",
 	} {
 		for _, m := range []Managed{
-			{NQN: nqn},
-			{NQN: nqn, NSID: 1},
-			{NQN: nqn, NSID: 11},
-			{NQN: nqn, Host: "1"},
-			{NQN: nqn, Host: long},
-			{NQN: nqn, Host: long + "1"},
-			{NQN: nqn, Host: "../x"},
+			{Subsystem: nqn},
+			{Subsystem: nqn, NSID: 1},
+			{Subsystem: nqn, NSID: 11},
+			{Subsystem: nqn, Host: "1"},
+			{Subsystem: nqn, Host: long},
+			{Subsystem: nqn, Host: long + "1"},
+			{Subsystem: nqn, Host: "../x"},
 			{Host: nqn},
 			{Listener: nqn},
 			{Referral: nqn},
@@ -47,7 +47,7 @@ func TestManagedNames(t *testing.T) {
 
 // TestManagedContent: only a JSON object is accepted, and all its text is literal.
 func TestManagedContent(t *testing.T) {
-	m := Managed{NQN: "nqn.2026-11.a:${B}", NSID: 3}
+	m := Managed{Subsystem: "nqn.2026-11.a:${B}", NSID: 3}
 	for body, text := range map[string]string{
 		`{`: "not valid JSON", `{} {}`: "not valid JSON", `{"a": &b 1}`: "not valid JSON",
 		`null`: "must be a JSON object", `7`: "must be a JSON object", `{"nsid":4}`: "nsid: 4 here",
@@ -96,7 +96,7 @@ func TestManagedText(t *testing.T) {
 		`"2001-01-01"`: "2001-01-01", `"${A}"`: "$${A}",
 	} {
 		body := []byte("\t{\"a\"\n:" + sent + "}\n")
-		content, err := Managed{NQN: "nqn.2026-11.a:b"}.Content(body, nil)
+		content, err := Managed{Subsystem: "nqn.2026-11.a:b"}.Content(body, nil)
 		var file struct{ Subsystems []struct{ A any } }
 		if err == nil {
 			err = yaml.Unmarshal(content, &file)
@@ -122,38 +122,46 @@ func TestManagedTouches(t *testing.T) {
 		Change
 		want bool
 	}{
-		{Managed{NQN: nqn}, Change{Op: Add, Object: sub}, true},
-		{Managed{NQN: nqn}, Change{Op: Modify, Object: sub, Keys: entry("model", "", false)}, true},
-		{Managed{NQN: nqn}, Change{Op: Remove, Object: ns}, true},
-		{Managed{NQN: nqn}, Change{Op: Modify, Object: ns, Keys: entry("path", "", false)}, false},
-		{Managed{NQN: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
-		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
-		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: nqn}}, false},
-		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
-		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
-		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // no change
+		{Managed{Subsystem: nqn}, Change{Op: Add, Object: sub}, true},
 		{
-			Managed{NQN: nqn, NSID: 1},
+			Managed{Subsystem: nqn},
+			Change{Op: Modify, Object: sub, Keys: entry("model", "", false)},
+			true,
+		},
+		{Managed{Subsystem: nqn}, Change{Op: Remove, Object: ns}, true},
+		{
+			Managed{Subsystem: nqn},
+			Change{Op: Modify, Object: ns, Keys: entry("path", "", false)},
+			false,
+		},
+		{Managed{Subsystem: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
+		{Managed{Subsystem: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
+		{Managed{Subsystem: nqn}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: nqn}}, false},
+		{Managed{Subsystem: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
+		{Managed{Subsystem: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
+		{Managed{Subsystem: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // no change
+		{
+			Managed{Subsystem: nqn, NSID: 1},
 			Change{Op: Modify, Object: sub, Keys: entry("model", "", false)},
 			false,
 		},
 		{
-			Managed{NQN: nqn, Host: "h"},
+			Managed{Subsystem: nqn, Host: "h"},
 			Change{Op: Modify, Object: sub, Keys: entry("hosts", "h", false)},
 			true,
 		},
 		{
-			Managed{NQN: nqn, Host: "h"},
+			Managed{Subsystem: nqn, Host: "h"},
 			Change{Op: Modify, Object: sub, Keys: entry("hosts", "g", false)},
 			false,
 		},
 		{
-			Managed{NQN: nqn, Host: "h"},
+			Managed{Subsystem: nqn, Host: "h"},
 			Change{Op: Modify, Object: sub, Keys: entry("model", "h", false)},
 			false,
 		},
 		{
-			Managed{NQN: nqn, Host: "h"},
+			Managed{Subsystem: nqn, Host: "h"},
 			Change{Op: Modify, Object: Object{Kind: KindFile}, Keys: entry("tcp", "", true)},
 			true,
 		},

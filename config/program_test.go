@@ -92,7 +92,7 @@ func TestProgramsAndEdits(t *testing.T) {
 	load := func(options ...Option) (*Config, error) {
 		return Load(file, nil, testBackends, options...)
 	}
-	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
+	m := Managed{Subsystem: "nqn.2026-11.io.nvmf-target:a"}
 	content, err := m.Content(nil, nil)
 	testutil.Must(t, err)
 	edit := Edit{Path: m.File(managedDir), Content: content}
@@ -122,7 +122,7 @@ func TestPrintedInUse(t *testing.T) {
 	managed := filepath.Join(dir, "managed")
 	text := programFile("[/bin/cat, "+key+"]", "managed: "+managed+"\n")
 	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
+	m := Managed{Subsystem: "nqn.2026-11.io.nvmf-target:a"}
 	content := testutil.Value(m.Content(nil, nil))(t)
 	edit := Edit{Path: m.File(managed), Content: content}
 	load := func(want string, options ...Option) *Config {

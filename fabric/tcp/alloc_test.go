@@ -13,11 +13,10 @@ func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.tb.Helper()
 	c := &client{tb: h.tb, p: p}
 	h.open()
-	var r pdu.ICReq
-	r.Set(&p, 1)
+	r := pdu.ICReq(&p, 1)
 	h.send(r[:])
 	h.send(c.connectPDU(1, depth, 0))
-	want := pdu.ICRespSize + pdu.CapsuleRespSize + p.HeaderDigestSize()
+	want := pdu.ICSize + pdu.CapsuleRespSize + p.HeaderDigestSize()
 	testutil.MustEqual(h.tb, len(h.recv()), want, "bytes of answers")
 	return c
 }
@@ -42,14 +41,14 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 		return func() { h.send(batch) }, answer * depth
 	}
 	// Writes by R2T take their tags from the R2Ts. Answering them allocates nothing either.
-	r2t := pdu.R2TSize + c.p.HeaderDigestSize()
+	r2t := pdu.DataSize + c.p.HeaderDigestSize()
 	tmpl := c.h2cData(pdu.LastPDU, 0, 0, 0, random(1, n))
 	return func() {
 		h.send(batch)
 		got := h.recv()
 		testutil.MustEqual(h.tb, len(got), r2t*depth, "bytes of R2Ts")
 		for i := range depth {
-			r := (*pdu.R2T)(got[i*r2t:])
+			r := (*pdu.Data)(got[i*r2t:])
 			(*pdu.Data)(tmpl).SetH2C(&c.p, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
 			c.fixHeaderDigest(tmpl, pdu.DataSize)
 			h.send(tmpl)

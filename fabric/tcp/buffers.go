@@ -102,7 +102,7 @@ func (q *queue) grant(r *request) {
 	r.round = r.round%ttagRounds + 1
 	r.ttag = r.tag | r.round<<ttagBits
 	r.state = requestGranting
-	q.enqueue(r, sendR2T, pdu.R2TSize+q.params.HeaderDigestSize())
+	q.enqueue(r, sendR2T, pdu.DataSize+q.params.HeaderDigestSize())
 	q.schedule()
 }
 

@@ -34,17 +34,16 @@ func (tg *target) dial(tb testing.TB) *client {
 // icReq sends an ICReq for p and reads the answer.
 func (c *client) icReq(p pdu.Params) {
 	c.tb.Helper()
-	var r pdu.ICReq
-	r.Set(&p, 1)
+	r := pdu.ICReq(&p, 1)
 	c.send(r[:])
 	m := c.recv()
 	testutil.MustTrue(c.tb, m.t == pdu.TypeICResp, "got %v, want ICResp", m)
-	resp := (*pdu.ICResp)(m.raw)
+	resp := (*pdu.IC)(m.raw)
 	// Linux refuses an alignment requested by the controller, and digests it did not request.
 	testutil.MustTrue(c.tb, resp.Check().OK() && resp.HeaderDigest() == p.HeaderDigest &&
-		resp.DataDigest() == p.DataDigest && resp.CPDA() == 0, "ICResp %x", m.raw)
+		resp.DataDigest() == p.DataDigest && resp.PDA() == 0, "ICResp %x", m.raw)
 	c.p = p
-	c.p.CPDA, c.p.MaxH2CData = resp.CPDA(), resp.MaxH2CData()
+	c.p.CPDA, c.p.MaxH2CData = resp.PDA(), resp.MaxH2CData()
 	c.p.InCapsule = 8192
 }
 
@@ -261,8 +260,8 @@ func (c *client) r2t(cid uint16, n int) (ttag uint16) {
 	c.tb.Helper()
 	m := c.recv()
 	testutil.MustTrue(c.tb, m.t == pdu.TypeR2T, "got %v %x, want R2T", m.t, m.raw)
-	r := (*pdu.R2T)(m.raw)
-	testutil.MustTrue(c.tb, r.CCCID() == cid && r.R2TO() == 0 && int(r.R2TL()) == n, "R2T %x",
+	r := (*pdu.Data)(m.raw)
+	testutil.MustTrue(c.tb, r.CCCID() == cid && r.DATAO() == 0 && int(r.DATAL()) == n, "R2T %x",
 		m.raw)
 	return r.TTAG()
 }

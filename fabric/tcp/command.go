@@ -8,7 +8,7 @@ import (
 )
 
 // icReq answers the first PDU of a connection.
-func (q *queue) icReq(r *pdu.ICReq) {
+func (q *queue) icReq(r *pdu.IC) {
 	if f := r.Check(); !f.OK() {
 		q.fault(f, r[:])
 		return
@@ -21,14 +21,13 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	}
 	q.session, q.open = session, true
 	cfg := &q.g.t.cfg
-	q.params.HPDA = r.HPDA()
+	q.params.HPDA = r.PDA()
 	next := q.g.t.next.Load()
 	q.params.HeaderDigest = r.HeaderDigest() && !next.NoHeaderDigest
 	q.params.DataDigest = r.DataDigest() && !next.NoDataDigest
 	q.depth = MinQueueDepth
 	q.allocate(MinQueueDepth)
-	var resp pdu.ICResp
-	resp.Set(&q.params)
+	resp := pdu.ICResp(&q.params)
 	q.sendRaw(resp[:])
 	q.state = queueLive
 	q.handshakeBy = q.now() + cfg.ConnectTimeout.Nanoseconds()

@@ -12,8 +12,7 @@ import (
 // The deadlines before and after ICReq apply to the whole, not per byte. A connected queue has
 // none.
 func TestHandshakeDeadlines(t *testing.T) {
-	var req pdu.ICReq
-	req.Set(&pdu.Params{}, 1)
+	req := pdu.ICReq(&pdu.Params{}, 1)
 	for name, second := range map[string]func(h *manual, n int){
 		"silent":             func(*manual, int) {},
 		"one byte at a time": func(h *manual, n int) { h.send(req[n : n+1]) },
@@ -163,7 +162,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 			h.send(c.capsule(&sqe, nil))
 			ttag := uint16(0)
 			if reads {
-				ttag = (*pdu.R2T)(h.recv()).TTAG()
+				ttag = (*pdu.Data)(h.recv()).TTAG()
 			}
 			h.d.writerWaits = waits
 			ticks := int(changeWait / h.g.tick)
@@ -266,8 +265,8 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 		h.send(c.capsule(&sqe, nil))
 	}
 	var ttags []uint16
-	for b := h.recv(); len(b) >= pdu.R2TSize; b = b[pdu.R2TSize:] {
-		ttags = append(ttags, (*pdu.R2T)(b).TTAG())
+	for b := h.recv(); len(b) >= pdu.DataSize; b = b[pdu.DataSize:] {
+		ttags = append(ttags, (*pdu.Data)(b).TTAG())
 	}
 	testutil.MustTrue(t, len(ttags) == 14 && h.g.cfg.Memory.HasWaiters(), "%d R2Ts", len(ttags))
 	const part = 1 << 18

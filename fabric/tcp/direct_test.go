@@ -221,8 +221,8 @@ func TestReserveForDirectData(t *testing.T) {
 	h.send(c.capsule(&sqe, random(100, n)))
 	testutil.MustTrue(t, h.d.written.Load() == 1 && h.g.stalled == 0,
 		"%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
-	for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
-		r := (*pdu.R2T)(r2ts)
+	for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
+		r := (*pdu.Data)(r2ts)
 		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 	}
 	testutil.True(t, h.d.written.Load() == want+1 && bytes.Equal(h.d.data.Bytes()[diskSize-n:],
@@ -251,12 +251,12 @@ func TestReserveAfterR2T(t *testing.T) {
 			h.giveBack()
 			h.turn()
 		}
-		r2ts := bytes.Clone(h.recv())[:fit*pdu.R2TSize]
+		r2ts := bytes.Clone(h.recv())[:fit*pdu.DataSize]
 		testutil.True(t, h.g.stalled == 0 && h.d.written.Load() == 1,
 			"waiting %v: %d queues are stalled, %d writes", waiting, h.g.stalled,
 			h.d.written.Load())
-		for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
-			r := (*pdu.R2T)(r2ts)
+		for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
+			r := (*pdu.Data)(r2ts)
 			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 		}
 		got := h.d.written.Load()

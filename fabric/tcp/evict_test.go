@@ -17,8 +17,7 @@ func TestEvict(t *testing.T) {
 	adopt := func(h *manual, c *conn) {
 		testutil.Must(t, h.g.Adopt(c))
 	}
-	var ic pdu.ICReq
-	ic.Set(&pdu.Params{}, 1)
+	ic := pdu.ICReq(&pdu.Params{}, 1)
 	for name, run := range map[string]func(h *manual, c *conn){
 		"before Adopt": func(h *manual, c *conn) {
 			c.evict(reason)

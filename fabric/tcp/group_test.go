@@ -32,15 +32,14 @@ func TestManyConnections(t *testing.T) {
 	if n := len(h.actives()); n > 1 {
 		t.Errorf("%d connections are polled without having said anything", n)
 	}
-	var r pdu.ICReq
-	r.Set(&pdu.Params{}, 1)
+	r := pdu.ICReq(&pdu.Params{}, 1)
 	say := func(peer int) {
 		if n, e := sys.Send(peer, r[:], 0); n != len(r) || e != 0 {
 			t.Fatal(n, e)
 		}
 	}
 	answered := func(peer int) bool {
-		var b [pdu.ICRespSize]byte
+		var b [pdu.ICSize]byte
 		n, _ := sys.Recv(peer, b[:], 0)
 		return n == len(b)
 	}
@@ -165,8 +164,7 @@ func TestLoad(t *testing.T) {
 	for qid, want := range []int{0, 1} {
 		h.open()
 		load("accepted", 1)
-		var r pdu.ICReq
-		r.Set(&c.p, 1)
+		r := pdu.ICReq(&c.p, 1)
 		h.send(r[:])
 		load("before Connect", 1)
 		h.send(c.connectPDU(uint16(qid), 4, 0))

@@ -54,7 +54,7 @@ func TestDuplicateCID(t *testing.T) {
 	for len(tags) < 2 || responses < 1 {
 		switch m := c.recv(); m.t {
 		case pdu.TypeR2T:
-			tags = append(tags, (*pdu.R2T)(m.raw).TTAG())
+			tags = append(tags, (*pdu.Data)(m.raw).TTAG())
 		case pdu.TypeCapsuleResp:
 			responses++
 		}

@@ -178,8 +178,7 @@ func TestNoDescriptors(t *testing.T) {
 // behind, and other hosts are served.
 func TestFloods(t *testing.T) {
 	tg, good := served(t, options{}, pdu.Params{DataDigest: true}, 4, 0)
-	var ic pdu.ICReq
-	ic.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
+	ic := pdu.ICReq(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
 	bad := ic
 	bad[10] = 99
 	var wg sync.WaitGroup
@@ -250,11 +249,10 @@ func TestIdle(t *testing.T) {
 func TestNoDigests(t *testing.T) {
 	h := newManual(t, options{cfg: Config{NoHeaderDigest: true, NoDataDigest: true}})
 	h.open()
-	var r pdu.ICReq
-	r.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
+	r := pdu.ICReq(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
 	h.send(r[:])
-	resp := (*pdu.ICResp)(h.recv())
-	if resp.HeaderDigest() || resp.DataDigest() || resp.MaxH2CData() != 1<<20 || resp.CPDA() != 0 {
+	resp := (*pdu.IC)(h.recv())
+	if resp.HeaderDigest() || resp.DataDigest() || resp.MaxH2CData() != 1<<20 || resp.PDA() != 0 {
 		t.Errorf("ICResp %x", resp[:16])
 	}
 	h.close()

@@ -106,9 +106,8 @@ func loopback(b *testing.B, l load, srv server) {
 			want -= m
 		}
 	}
-	var ic pdu.ICReq
-	ic.Set(&c.p, 1)
-	exchange(ic[:], pdu.ICRespSize)
+	ic := pdu.ICReq(&c.p, 1)
+	exchange(ic[:], pdu.ICSize)
 	exchange(c.connectPDU(1, l.depth+1, 0), pdu.CapsuleRespSize+c.p.HeaderDigestSize())
 	const ring = 1024
 	var requests []byte
@@ -213,8 +212,8 @@ func bareServer(b *testing.B, l load) (string, func() (int64, int64), func()) {
 			}
 		}
 		p := l.params()
-		take(pdu.ICReqSize)
-		_, _ = sys.Send(fd, buf[:pdu.ICRespSize], 0)
+		take(pdu.ICSize)
+		_, _ = sys.Send(fd, buf[:pdu.ICSize], 0)
 		take(pdu.CapsuleCmdSize + p.HeaderDigestSize() + nvme.ConnectDataSize + p.DataDigestSize())
 		_, _ = sys.Send(fd, buf[:pdu.CapsuleRespSize+p.HeaderDigestSize()], 0)
 		req, rsp := l.sizes()

@@ -64,13 +64,13 @@ func (q *queue) validField(at uint32, h *pdu.Header, b []byte) (expected, receiv
 	case at == pdu.OffPDO:
 		return "0, or the first byte of the data", fmt.Sprint(h.PDO())
 	case at == pdu.OffPLEN && t == pdu.TypeICReq:
-		return fmt.Sprint(pdu.ICReqSize), fmt.Sprint(h.PLEN())
+		return fmt.Sprint(pdu.ICSize), fmt.Sprint(h.PLEN())
 	case at == pdu.OffPLEN:
 		return "the length of header and data", fmt.Sprint(h.PLEN())
 	case t == pdu.TypeICReq && at == pdu.OffPFV:
-		return "0", fmt.Sprint((*pdu.ICReq)(b).PFV())
+		return "0", fmt.Sprint((*pdu.IC)(b).PFV())
 	case t == pdu.TypeICReq:
-		return "0 to 31", fmt.Sprint((*pdu.ICReq)(b).HPDA())
+		return "0 to 31", fmt.Sprint((*pdu.IC)(b).PDA())
 	}
 	return "the length of the data in the PDU", fmt.Sprint((*pdu.Data)(b).DATAL())
 }

@@ -269,10 +269,10 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 	tb := m.h.tb
 	switch msg.t {
 	case pdu.TypeR2T:
-		r := (*pdu.R2T)(msg.raw)
+		r := (*pdu.Data)(msg.raw)
 		o := &m.ops[r.CCCID()]
-		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMWrite && r.R2TO() == 0 &&
-			int(r.R2TL()) == len(o.data), "R2T %x", msg.raw)
+		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMWrite && r.DATAO() == 0 &&
+			int(r.DATAL()) == len(o.data), "R2T %x", msg.raw)
 		for at := 0; at < len(o.data); {
 			n := min(len(o.data)-at, int(m.c.p.MaxH2CData))
 			if rng.IntN(2) == 0 {

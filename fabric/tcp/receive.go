@@ -286,7 +286,7 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	case pdu.TypeH2CData:
 		q.h2cData((*pdu.Data)(b[:pdu.DataSize]))
 	case pdu.TypeICReq:
-		q.icReq((*pdu.ICReq)(b[:pdu.ICReqSize]))
+		q.icReq((*pdu.IC)(b[:pdu.ICSize]))
 	case pdu.TypeH2CTermReq:
 		q.termReq((*pdu.TermReq)(b[:pdu.TermReqSize]))
 	}

@@ -28,7 +28,7 @@ func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 
 // answers takes the R2Ts and returns the data for them, shuffled, with a flush for each.
 func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
-	size := pdu.R2TSize + c.p.HeaderDigestSize()
+	size := pdu.DataSize + c.p.HeaderDigestSize()
 	r2ts := bytes.Clone(h.recv())
 	testutil.MustTrue(h.tb, len(r2ts) == size*len(writes), "%d bytes of R2Ts, want %d of %d",
 		len(r2ts), len(writes), size)
@@ -36,7 +36,7 @@ func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []b
 	for left := rng.Perm(len(writes)); len(left) > 0; {
 		k := rng.IntN(min(len(left), 1+rng.IntN(2)))
 		i := left[k]
-		r := (*pdu.R2T)(r2ts[i*size:])
+		r := (*pdu.Data)(r2ts[i*size:])
 		n, flags := len(writes[i])-sent[i], pdu.LastPDU
 		if rng.IntN(2) == 0 && n > blockSize {
 			n, flags = (1+rng.IntN(n/4-1))*4, 0
@@ -69,8 +69,8 @@ func TestTurnOfInput(t *testing.T) {
 	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
 	r2t := h.recv()
-	testutil.MustTrue(t, len(r2t) == pdu.R2TSize, "got %x, want an R2T", r2t)
-	tag := (*pdu.R2T)(r2t).TTAG()
+	testutil.MustTrue(t, len(r2t) == pdu.DataSize, "got %x, want an R2T", r2t)
+	tag := (*pdu.Data)(r2t).TTAG()
 	h.connect(pdu.Params{}, 4)
 	q := h.g.queues.At(0)
 	r := q.grants.First()

@@ -20,8 +20,7 @@ import (
 // transfer tags are predictable while only one command is outstanding.
 func conversation(p pdu.Params) []byte {
 	c := &client{}
-	var r pdu.ICReq
-	r.Set(&p, 1)
+	r := pdu.ICReq(&p, 1)
 	c.p = p
 	out := bytes.Clone(r[:])
 	c.p.HPDA = 0
@@ -105,7 +104,7 @@ func FuzzStream(f *testing.F) {
 // damage changes a byte of a conversation, but not of the Connect: if that fails, whether later
 // commands exceed the depth of the queue depends on when responses have left.
 func damage(stream []byte, at int, by byte) {
-	const from, to = pdu.ICReqSize, pdu.ICReqSize + pdu.CapsuleCmdSize + nvme.ConnectDataSize +
+	const from, to = pdu.ICSize, pdu.ICSize + pdu.CapsuleCmdSize + nvme.ConnectDataSize +
 		2*pdu.DigestSize
 	if at %= len(stream) - (to - from); at >= from {
 		at += to - from
@@ -194,7 +193,7 @@ func (h *manual) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	for i := range tags {
 		sqe := rw(nvme.NVMWrite, uint16(i), i*16384, 16384, false)
 		h.send(c.capsule(&sqe, nil))
-		tags[i] = (*pdu.R2T)(h.recv()).TTAG()
+		tags[i] = (*pdu.Data)(h.recv()).TTAG()
 	}
 	return c, tags
 }

@@ -162,8 +162,8 @@ func (q *queue) gather(inTurns bool) int {
 		case sendRaw:
 			copy(s.head(len(r.data), false), r.data)
 		case sendR2T:
-			b := s.head(pdu.R2TSize, q.params.HeaderDigest)
-			(*pdu.R2T)(b).Set(&q.params, r.SQE.CID(), r.ttag, 0, r.Length)
+			b := s.head(pdu.DataSize, q.params.HeaderDigest)
+			(*pdu.Data)(b).SetR2T(&q.params, r.SQE.CID(), r.ttag, 0, r.Length)
 			s.digest(b)
 		case sendResponse:
 			s.response(q, r)

@@ -215,8 +215,7 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 	case "client-hello":
 		return append([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}, data...)
 	case "icreq":
-		var r pdu.ICReq
-		r.Set(&pdu.Params{}, 1)
+		r := pdu.ICReq(&pdu.Params{}, 1)
 		return r[:]
 	case "term":
 		return pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, n))

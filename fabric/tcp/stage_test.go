@@ -42,7 +42,7 @@ func TestStages(t *testing.T) {
 		"H2CData": {func(h *manual, c *client) {
 			sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
 			h.send(c.capsule(&sqe, nil))
-			ttag := (*pdu.R2T)(h.recv()).TTAG()
+			ttag := (*pdu.Data)(h.recv()).TTAG()
 			later(h, 5)
 			h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000)))
 			later(h, 6)
@@ -55,7 +55,7 @@ func TestStages(t *testing.T) {
 			later(h, 9)
 			h.giveBack()
 			h.turn()
-			ttag := (*pdu.R2T)(h.recv()).TTAG()
+			ttag := (*pdu.Data)(h.recv()).TTAG()
 			later(h, 4)
 			h.send(c.h2cData(pdu.LastPDU, 1, ttag, 0, random(0, 65536)))
 		}, [fabric.Stages]int64{fabric.StageWait: 9, fabric.StageHostData: 4}},

@@ -30,7 +30,7 @@ var moments = map[string]func(h *manual, c *client){
 	"H2CData": func(h *manual, c *client) {
 		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
 		h.send(c.capsule(&sqe, nil))
-		ttag := (*pdu.R2T)(h.recv()).TTAG()
+		ttag := (*pdu.Data)(h.recv()).TTAG()
 		h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000))[:3000])
 	},
 	"executing": func(h *manual, c *client) {
@@ -170,7 +170,7 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 		h.turn()
 	}
 	total += len(h.recv())
-	want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.R2TSize
+	want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.DataSize
 	testutil.True(t, total == want, "%d bytes arrived, want %d", total, want)
 	testutil.Equal(t, h.d.abandoned.Load(), 1, "commands abandoned")
 	h.close()
@@ -247,7 +247,7 @@ func TestMemoryPressure(t *testing.T) {
 	collect := func() {
 		for b := h.recv(); len(b) > 0; b = b[(*pdu.Header)(b).PLEN():] {
 			if (*pdu.Header)(b).Type() == pdu.TypeR2T {
-				r := (*pdu.R2T)(b)
+				r := (*pdu.Data)(b)
 				testutil.True(t, int(r.CCCID()) == len(tags), "R2T %d is for command %d", len(tags),
 					r.CCCID())
 				tags = append(tags, r.TTAG())
@@ -322,8 +322,7 @@ func TestOpenRefused(t *testing.T) {
 	h := newManual(t, options{})
 	h.d.refuse = errors.New("no room")
 	h.open()
-	var r pdu.ICReq
-	r.Set(&pdu.Params{}, 1)
+	r := pdu.ICReq(&pdu.Params{}, 1)
 	h.send(r[:])
 	b := h.recv()
 	testutil.True(t, len(b) == 0, "got %x", b)

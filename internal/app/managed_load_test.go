@@ -158,7 +158,7 @@ func BenchmarkManaged(b *testing.B) {
 	dir := b.TempDir()
 	for i := range 4000 {
 		m := config.Managed{
-			NQN: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", i/500), NSID: uint32(1 + i%500),
+			Subsystem: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", i/500), NSID: uint32(1 + i%500),
 		}
 		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`), nil)
 		file := m.File(filepath.Join(dir, "managed"))

@@ -21,9 +21,9 @@ func TestManagedIsNoVolume(t *testing.T) {
 	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	o.put(control.Object{Subsystem: testNQN}, `{"allow_any_host":true}`)
 	for path, want := range map[string]string{
-		config.Managed{NQN: testNQN}.File(o.managed): "is in the managed directory",
-		filepath.Join(o.managed, "x", "y.yaml"):      "is in the managed directory",
-		o.managed + "2":                              "",
+		config.Managed{Subsystem: testNQN}.File(o.managed): "is in the managed directory",
+		filepath.Join(o.managed, "x", "y.yaml"):            "is in the managed directory",
+		o.managed + "2":                                    "",
 	} {
 		_, err := o.client.Put(t.Context(), control.Object{Subsystem: testNQN, NSID: 1},
 			json.RawMessage(fmt.Sprintf(`{"backend":"file","path":%q,"size":"1MiB"}`, path)))

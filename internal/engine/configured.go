@@ -17,7 +17,7 @@ import (
 func (e *Engine) Objects() (list []observed.Configured) {
 	c := e.Current()
 	add := func(o control.Object, format string, args ...any) {
-		list = append(list, origin(c, managed(o), fmt.Sprintf(format, args...)))
+		list = append(list, origin(c, config.Managed(o), fmt.Sprintf(format, args...)))
 	}
 	for i := range c.Listeners {
 		m := listenerObject(c, &c.Listeners[i])
@@ -46,7 +46,7 @@ func (e *Engine) Objects() (list []observed.Configured) {
 // Object returns an object of the configuration, named as in the lists.
 func (e *Engine) Object(o control.Object) (control.Object, observed.Configured, error) {
 	c := e.Current()
-	m, err := managed(o).Canonical()
+	m, err := config.Managed(o).Canonical()
 	var meant []*config.Listener
 	for i := range c.Listeners {
 		if l := &c.Listeners[i]; o.Listener != "" && l.Is(m.Listener) {
@@ -75,7 +75,7 @@ func (e *Engine) Object(o control.Object) (control.Object, observed.Configured, 
 			v.Keys = m.Keys(file)
 		}
 	}
-	if m.NQN == "" && m.Host != "" {
+	if m.Subsystem == "" && m.Host != "" {
 		v.Secrets = c.SecretsOf(m.Host)
 	}
 	return o, v, nil
@@ -93,10 +93,7 @@ func listenerObject(c *config.Config, l *config.Listener) config.Managed {
 // origin returns the origin of an object with this key in the configuration.
 func origin(c *config.Config, m config.Managed, key string) observed.Configured {
 	v := observed.Configured{
-		Path: control.Object{
-			Subsystem: m.NQN, NSID: m.NSID, Host: m.Host, Listener: m.Listener,
-			Referral: m.Referral,
-		}.Path(),
+		Path:  control.Object(m).Path(),
 		Place: c.Problem(key, "", "").Place,
 	}
 	if c.Managed != "" {

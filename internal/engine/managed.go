@@ -43,16 +43,8 @@ func (e *Engine) requested(ctx context.Context, o control.Object, dry bool) (req
 	}
 	e.applying.Lock()
 	var err error
-	r.Managed, err = managed(o).Canonical()
+	r.Managed, err = config.Managed(o).Canonical()
 	return r, err
-}
-
-// managed returns the object named by a request.
-func managed(o control.Object) config.Managed {
-	return config.Managed{
-		NQN: o.Subsystem, NSID: o.NSID, Host: o.Host, Key: o.Key, Listener: o.Listener,
-		Referral: o.Referral,
-	}
 }
 
 // Put creates or changes an object, or only plans that.
@@ -95,7 +87,7 @@ func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.N
 		}
 	}
 	_, err := e.putLocked(request{
-		by: control.By(ctx), Managed: config.Managed{NQN: nqn, NSID: id.NSID},
+		by: control.By(ctx), Managed: config.Managed{Subsystem: nqn, NSID: id.NSID},
 	}, body)
 	return id, err
 }
@@ -107,14 +99,14 @@ func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
-		parent := config.Managed{NQN: r.NQN}
+		parent := config.Managed{Subsystem: r.Subsystem}
 		switch {
 		case err != nil:
 			return nil, err
-		case r.NQN != "" && configured(c, parent) == "":
+		case r.Subsystem != "" && configured(c, parent) == "":
 			if r.Managed != parent {
 				return nil, control.NewProblem(http.StatusNotFound,
-					fmt.Sprintf("there is no subsystem %q", r.NQN), "Create it first.")
+					fmt.Sprintf("there is no subsystem %q", r.Subsystem), "Create it first.")
 			}
 		case r.Key != "" && !exists:
 			return nil, control.NewProblem(http.StatusNotFound,
@@ -152,7 +144,7 @@ func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bo
 			}
 			return edit, err
 		}
-		if (m != config.Managed{NQN: m.NQN}) {
+		if (m != config.Managed{Subsystem: m.Subsystem}) {
 			return edit, nil
 		}
 		if recursive {
@@ -203,7 +195,7 @@ func (e *Engine) edit(r request,
 		p.Place = c.Problem(path, "", "").Place
 		inside := strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
 		switch {
-		case inside && m == config.Managed{NQN: m.NQN}:
+		case inside && m == config.Managed{Subsystem: m.Subsystem}:
 			exists = true // it consists of the objects created in it
 		case inside:
 			p.Detail, p.Hint = "this object was created with another name",
@@ -223,11 +215,11 @@ func (e *Engine) edit(r request,
 // configured returns the key of an object in a configuration, "" if it is missing.
 func configured(c *config.Config, m config.Managed) string {
 	key := keyOf(c, m.Object(c))
-	if m.Host == "" || m.NQN == "" || key == "" {
+	if m.Host == "" || m.Subsystem == "" || key == "" {
 		return key
 	}
 	for _, s := range c.Subsystems {
-		if i := slices.Index(s.Hosts, m.Host); s.NQN == m.NQN && i >= 0 {
+		if i := slices.Index(s.Hosts, m.Host); s.NQN == m.Subsystem && i >= 0 {
 			return fmt.Sprintf("%s.hosts[%d]", key, i)
 		}
 	}

@@ -29,7 +29,7 @@ func (e *Engine) Resize(r control.Resize) error {
 	if _, err := e.Volumes.Size(name); err != nil {
 		return err
 	}
-	c, m := e.Current(), config.Managed{NQN: r.Subsystem, NSID: r.NSID}
+	c, m := e.Current(), config.Managed{Subsystem: r.Subsystem, NSID: r.NSID}
 	file := m.File(c.Managed)
 	edit, err := resizedFile(c, m, file, int64(size))
 	if err != nil {

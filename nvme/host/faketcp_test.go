@@ -105,13 +105,12 @@ func (c *fakeConn) serve() error {
 	if err != nil {
 		return err
 	}
-	req := (*pdu.ICReq)(b)
+	req := (*pdu.IC)(b)
 	c.p = pdu.Params{
-		HeaderDigest: req.HeaderDigest(), DataDigest: req.DataDigest(), HPDA: req.HPDA(),
+		HeaderDigest: req.HeaderDigest(), DataDigest: req.DataDigest(), HPDA: req.PDA(),
 		MaxH2CData: c.f.maxH2C, CPDA: c.f.cpda, InCapsule: 8192,
 	}
-	var resp pdu.ICResp
-	resp.Set(&c.p)
+	resp := pdu.ICResp(&c.p)
 	if _, err := c.c.Write(resp[:]); err != nil {
 		return err
 	}
@@ -194,8 +193,8 @@ func (c *fakeConn) dataPDU(flags pdu.Flags, cid uint16, off uint32, data []byte)
 }
 
 func (c *fakeConn) r2tPDU(cid, ttag uint16, off, n uint32) []byte {
-	var r pdu.R2T
-	r.Set(&c.p, cid, ttag, off, n)
+	var r pdu.Data
+	r.SetR2T(&c.p, cid, ttag, off, n)
 	return c.plain(r[:])
 }
 

@@ -117,8 +117,7 @@ func vector(b []byte) []sys.Iovec {
 // 3.6.2.2 and 3.6.2.3).
 func (l *tcpLink) initialize(ctx context.Context, t TCP, tolerant bool) error {
 	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
-	var req pdu.ICReq
-	req.Set(&want, 1)
+	req := pdu.ICReq(&want, 1)
 	for b := req[:]; len(b) > 0; {
 		n, errno := l.sendmsg(vector(b))
 		if errno == unix.EAGAIN {
@@ -130,7 +129,7 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP, tolerant bool) error {
 		}
 		b = b[n:]
 	}
-	var resp pdu.ICResp
+	var resp pdu.IC
 	for b := resp[:]; len(b) > 0; {
 		n, _, errno := l.recvmsg(vector(b))
 		switch {
@@ -161,8 +160,8 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP, tolerant bool) error {
 	case resp.HeaderDigest() != t.HeaderDigest || resp.DataDigest() != t.DataDigest:
 		return fmt.Errorf("%w: ICResp: digests header %t data %t, requested %t %t", ErrRefused,
 			resp.HeaderDigest(), resp.DataDigest(), t.HeaderDigest, t.DataDigest)
-	case resp.CPDA() != 0:
-		return fmt.Errorf("%w: ICResp: CPDA %d, Linux accepts only 0", ErrRefused, resp.CPDA())
+	case resp.PDA() != 0:
+		return fmt.Errorf("%w: ICResp: CPDA %d, Linux accepts only 0", ErrRefused, resp.PDA())
 	case !tolerant && [112]byte(resp[16:]) != [112]byte{}:
 		return fmt.Errorf("%w: ICResp: reserved bytes are not zero", ErrRefused)
 	}

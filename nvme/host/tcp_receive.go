@@ -134,7 +134,7 @@ func (l *tcpLink) dispatch(q *Queue, t pdu.Type, b []byte) error {
 	case pdu.TypeC2HData:
 		return l.startData(q, (*pdu.Data)(b[:pdu.DataSize]), b)
 	case pdu.TypeR2T:
-		return l.addR2T(q, (*pdu.R2T)(b[:pdu.R2TSize]))
+		return l.addR2T(q, (*pdu.Data)(b[:pdu.DataSize]))
 	case pdu.TypeC2HTermReq:
 		return fmt.Errorf("%w by C2HTermReq: %w", ErrClosed,
 			(*pdu.TermReq)(b[:pdu.TermReqSize]).Fault())
@@ -216,7 +216,7 @@ func (l *tcpLink) parseData(q *Queue) (more bool, err error) {
 
 // addR2T validates an R2T (TCP section 3.6.2.10) and queues it for buildData; the host allows one
 // per command at a time.
-func (l *tcpLink) addR2T(q *Queue, r *pdu.R2T) error {
+func (l *tcpLink) addR2T(q *Queue, r *pdu.Data) error {
 	s, _ := q.find(r.CCCID())
 	if s == nil {
 		return q.violation("R2T for CID %#x, which is not outstanding", r.CCCID())
@@ -228,14 +228,14 @@ func (l *tcpLink) addR2T(q *Queue, r *pdu.R2T) error {
 			s.sqe.Opcode())
 	case s.r2tLeft != 0:
 		return q.violation("R2T for CID %#x while another is outstanding", s.cid)
-	case r.R2TL() == 0 || r.R2TO() != s.moved || r.R2TL() > n-s.moved:
+	case r.DATAL() == 0 || r.DATAO() != s.moved || r.DATAL() > n-s.moved:
 		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were requested",
-			s.cid, r.R2TO(), r.R2TL(), s.moved, n)
+			s.cid, r.DATAO(), r.DATAL(), s.moved, n)
 	case !q.tolerant && [4]byte(r[20:]) != [4]byte{}:
 		return q.violation("R2T: reserved bytes are not zero")
 	}
-	s.r2tOff, s.r2tLeft, s.r2tTag = r.R2TO(), r.R2TL(), r.TTAG()
-	s.moved += r.R2TL()
+	s.r2tOff, s.r2tLeft, s.r2tTag = r.DATAO(), r.DATAL(), r.TTAG()
+	s.moved += r.DATAL()
 	l.r2ts.Push(s, &s.r2tNode)
 	return nil
 }

@@ -112,8 +112,7 @@ var violations = []struct {
 		alterData(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) }),
 	},
 	{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
-		var r pdu.ICResp
-		r.Set(&c.p)
+		r := pdu.ICResp(&c.p)
 		_ = c.write(append(r[:], 0, 0, 0, 0))
 	}},
 	{"failure before the data of an R2T", nvme.NVMWrite, big, func(c *fakeConn, s *nvme.SQE) {

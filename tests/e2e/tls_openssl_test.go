@@ -79,7 +79,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 	client := startOpenSSL(t, psk, "s_client", "-quiet", "-connect",
 		h.Addr(nvme.TransportTCP).String())
 	testutil.Value(client.in.Write(greeting()))(h.T)
-	var resp pdu.ICResp
+	var resp pdu.IC
 	client.read(t, resp[:])
 	f := resp.Check()
 	testutil.True(t, f.OK() && resp.Header().Type() == pdu.TypeICResp, "%v: % x", f, resp)
@@ -121,12 +121,11 @@ func TestTLSOpenSSLServer(t *testing.T) {
 		}
 		connected <- err
 	}()
-	var req pdu.ICReq
+	var req pdu.IC
 	server.read(t, req[:])
 	f := req.Check()
 	testutil.True(t, f.OK() && req.Header().Type() == pdu.TypeICReq, "%v: % x", f, req)
-	var resp pdu.ICResp
-	resp.Set(&pdu.Params{MaxH2CData: 4096})
+	resp := pdu.ICResp(&pdu.Params{MaxH2CData: 4096})
 	testutil.Value(server.in.Write(resp[:]))(h.T)
 	testutil.Equal(t, <-connected, nil, "the host")
 }

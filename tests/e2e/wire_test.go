@@ -55,8 +55,7 @@ func (w *wire) write(b []byte) {
 
 // greeting is an ICReq without digests.
 func greeting() []byte {
-	var req pdu.ICReq
-	req.Set(&pdu.Params{}, 1)
+	req := pdu.ICReq(&pdu.Params{}, 1)
 	return req[:]
 }
 
@@ -134,8 +133,8 @@ func TestConnectDataByR2T(t *testing.T) {
 	w := h.wire()
 	w.write(append(greeting(), capsule...))
 	w.take(pdu.TypeICResp)
-	r2t := (*pdu.R2T)(w.take(pdu.TypeR2T))
-	testutil.MustTrue(t, r2t.R2TO() == 0 && r2t.R2TL() == nvme.ConnectDataSize, "R2T %x", r2t)
+	r2t := (*pdu.Data)(w.take(pdu.TypeR2T))
+	testutil.MustTrue(t, r2t.DATAO() == 0 && r2t.DATAL() == nvme.ConnectDataSize, "R2T %x", r2t)
 	for off, flags := range []pdu.Flags{0: 0, 1: pdu.LastPDU} { // in two parts
 		var head pdu.Data
 		head.SetH2C(&w.p, flags, 0, r2t.TTAG(), uint32(off)*512, 512)

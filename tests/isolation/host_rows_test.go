@@ -154,7 +154,7 @@ func (r *raw) answerOne(cid uint16) error {
 		}
 		switch head := (*pdu.Header)(b); head.Type() {
 		case pdu.TypeR2T:
-			if r2t := (*pdu.R2T)(b); r2t.CCCID() == cid {
+			if r2t := (*pdu.Data)(b); r2t.CCCID() == cid {
 				var d pdu.Data
 				d.SetH2C(&pdu.Params{}, pdu.LastPDU, cid, r2t.TTAG(), 0, blockSize)
 				if _, err := r.Write(append(d[:], make([]byte, blockSize)...)); err != nil {

@@ -43,8 +43,7 @@ func (e *env) dial(ctx context.Context, from netip.Addr) (*raw, error) {
 
 // greet sends an ICReq without digests and receives the response.
 func (r *raw) greet() error {
-	var req pdu.ICReq
-	req.Set(&pdu.Params{}, 1)
+	req := pdu.ICReq(&pdu.Params{}, 1)
 	if _, err := r.Write(req[:]); err != nil {
 		return err
 	}
@@ -54,8 +53,7 @@ func (r *raw) greet() error {
 
 // halfGreet sends half an ICReq.
 func (r *raw) halfGreet() error {
-	var req pdu.ICReq
-	req.Set(&pdu.Params{}, 1)
+	req := pdu.ICReq(&pdu.Params{}, 1)
 	_, err := r.Write(req[:len(req)/2])
 	return err
 }

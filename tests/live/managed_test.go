@@ -31,9 +31,9 @@ func (p *place) manage(text []byte) []byte {
 				rest = append(rest, n)
 				continue
 			}
-			m := config.Managed{NQN: sub["nqn"].(string), NSID: uint32(nsid)}
+			m := config.Managed{Subsystem: sub["nqn"].(string), NSID: uint32(nsid)}
 			content := testutil.Value(yaml.Marshal(map[string]any{"subsystems": []any{
-				map[string]any{"nqn": m.NQN, "namespaces": []any{n}},
+				map[string]any{"nqn": m.Subsystem, "namespaces": []any{n}},
 			}}))(p.t)
 			p.must(os.MkdirAll(m.Dir(dir), 0o700))
 			p.must(os.WriteFile(m.File(dir), content, 0o600))

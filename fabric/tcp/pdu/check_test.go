@@ -68,11 +68,10 @@ func TestHeaders(t *testing.T) {
 
 func TestCheckICReq(t *testing.T) {
 	for hpda := range 256 {
-		var r ICReq
-		r.Set(&Params{HPDA: uint8(hpda)}, 1)
+		r := ICReq(&Params{HPDA: uint8(hpda)}, 1)
 		want := Fault{}
 		if hpda > 31 {
-			want = Fault{FESInvalidHeader, OffHPDA}
+			want = Fault{FESInvalidHeader, OffPDA}
 		}
 		testutil.Equal(t, r.Check(), want, "HPDA %d", hpda)
 		r[OffPFV] = 1
@@ -85,8 +84,7 @@ func TestCheckICResp(t *testing.T) {
 		4095: false, 4096: true, 4098: false, 4100: true, 0: false,
 		0xFFFFFFFC: true,
 	} {
-		var r ICResp
-		r.Set(&Params{MaxH2CData: m})
+		r := ICResp(&Params{MaxH2CData: m})
 		testutil.True(t, r.Check().OK() == ok, "MAXH2CDATA %d: %v", m, r.Check())
 	}
 }

@@ -13,13 +13,11 @@ import (
 // The sizes of include/linux/nvme-tcp.h.
 var (
 	_ [8]byte   = [len(Header{})]byte{}
-	_ [128]byte = [len(ICReq{})]byte{}
-	_ [128]byte = [len(ICResp{})]byte{}
+	_ [128]byte = [len(IC{})]byte{}
 	_ [24]byte  = [len(TermReq{})]byte{}
 	_ [72]byte  = [len(CapsuleCmd{})]byte{}
 	_ [24]byte  = [len(CapsuleResp{})]byte{}
 	_ [24]byte  = [len(Data{})]byte{}
-	_ [24]byte  = [len(R2T{})]byte{}
 )
 
 func unhex(t *testing.T, s string) []byte {
@@ -35,12 +33,12 @@ var both = &Params{HeaderDigest: true, DataDigest: true, MaxH2CData: 0x20000, In
 func TestGolden(t *testing.T) {
 	plain := &Params{MaxH2CData: 0x400000, InCapsule: 8192}
 	var (
-		req  ICReq
-		resp ICResp
+		req  IC
+		resp IC
 		cmd  CapsuleCmd
 		rsp  CapsuleResp
 		data Data
-		r2t  R2T
+		r2t  Data
 		cqe  nvme.CQE
 	)
 	cqe.Fill(0x1122334455667788, 7, 0xABCD, nvme.InvalidField|nvme.DNR)
@@ -50,15 +48,15 @@ func TestGolden(t *testing.T) {
 		want  string
 	}{
 		{"ICReq", func() []byte {
-			req.Set(&Params{HeaderDigest: true, HPDA: 31}, 1)
+			req = ICReq(&Params{HeaderDigest: true, HPDA: 31}, 1)
 			return req[:]
 		}, "00 00 80 00 80000000 0000 1f 01 00000000" + zeros(112)},
 		{
-			"ICReq, 4 R2Ts, both digests", func() []byte { req.Set(both, 4); return req[:] },
+			"ICReq, 4 R2Ts, both digests", func() []byte { req = ICReq(both, 4); return req[:] },
 			"00 00 80 00 80000000 0000 00 03 03000000" + zeros(112),
 		},
 		{
-			"ICResp", func() []byte { resp.Set(both); return resp[:] },
+			"ICResp", func() []byte { resp = ICResp(both); return resp[:] },
 			"01 00 80 00 80000000 0000 00 03 00000200" + zeros(112),
 		},
 		{"C2HTermReq", func() []byte {
@@ -100,7 +98,7 @@ func TestGolden(t *testing.T) {
 			return data[:]
 		}, "07 0f 18 80 84020000 0100 0000 00000000 00020000 00000000"},
 		{
-			"R2T", func() []byte { r2t.Set(both, 9, 3, 0, 131072); return r2t[:] },
+			"R2T", func() []byte { r2t.SetR2T(both, 9, 3, 0, 131072); return r2t[:] },
 			"09 01 18 00 1c000000 0900 0300 00000000 00000200 00000000",
 		},
 	}
@@ -114,21 +112,20 @@ func TestGolden(t *testing.T) {
 }
 
 func TestGetters(t *testing.T) {
-	var req ICReq
-	req.Set(&Params{HeaderDigest: true, HPDA: 5}, 3)
-	testutil.True(t, req.MaxR2T() == 3 && req.HPDA() == 5 && req.HeaderDigest() &&
+	req := ICReq(&Params{HeaderDigest: true, HPDA: 5}, 3)
+	testutil.True(t, req.MaxH2CData() == 2 && req.PDA() == 5 && req.HeaderDigest() &&
 		!req.DataDigest() && req.PFV() == 0, "ICReq %x", req)
-	var resp ICResp
-	resp.Set(&Params{DataDigest: true, CPDA: 2, MaxH2CData: 65536})
-	testutil.True(t, resp.MaxH2CData() == 65536 && resp.CPDA() == 2 && !resp.HeaderDigest() &&
+	resp := ICResp(&Params{DataDigest: true, CPDA: 2, MaxH2CData: 65536})
+	testutil.True(t, resp.MaxH2CData() == 65536 && resp.PDA() == 2 && !resp.HeaderDigest() &&
 		resp.DataDigest() && resp.Check().OK(), "ICResp %x", resp)
 	var d Data
 	d.SetH2C(both, 0, 1, 2, 3, 4)
 	testutil.True(t, d.CCCID() == 1 && d.TTAG() == 2 && d.DATAO() == 3 && d.DATAL() == 4,
 		"H2CData %x", d)
-	var r R2T
-	r.Set(both, 1, 2, 3, 4)
-	testutil.True(t, r.CCCID() == 1 && r.TTAG() == 2 && r.R2TO() == 3 && r.R2TL() == 4, "R2T %x", r)
+	var r Data
+	r.SetR2T(both, 1, 2, 3, 4)
+	testutil.True(t, r.CCCID() == 1 && r.TTAG() == 2 && r.DATAO() == 3 && r.DATAL() == 4, "R2T %x",
+		r)
 	b := AppendTermReq(nil, TypeH2CTermReq, Fault{FESHeaderDigest, 0xDEADBEEF}, make([]byte, 500))
 	testutil.MustTrue(t, len(b) == MaxTermReq, "TermReq of %d bytes", len(b))
 	testutil.Equal(t, (*TermReq)(b[:TermReqSize]).Fault(), (Fault{FESHeaderDigest, 0xDEADBEEF}),

@@ -61,11 +61,11 @@ func (t Type) HLEN() int {
 }
 
 var hlens = [...]uint8{
-	TypeICReq: ICReqSize, TypeICResp: ICRespSize, TypeH2CTermReq: TermReqSize,
+	TypeICReq: ICSize, TypeICResp: ICSize, TypeH2CTermReq: TermReqSize,
 	TypeC2HTermReq: TermReqSize,
 	TypeCapsuleCmd: CapsuleCmdSize, TypeCapsuleResp: CapsuleRespSize, TypeH2CData: DataSize,
 	TypeC2HData: DataSize,
-	TypeR2T:     R2TSize,
+	TypeR2T:     DataSize,
 }
 
 // Flags is byte 1 of a PDU.
