@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -100,75 +99,6 @@ func sub(keys string, namespaces ...string) string {
 
 func onFile(nsid int, name string) string {
 	return fmt.Sprintf("{nsid: %d, backend: file, path: %%DIR%%/%s, size: 64KiB}", nsid, name)
-}
-
-// TestMovedStorage: storage moves between namespaces, in a circle too.
-func TestMovedStorage(t *testing.T) {
-	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
-	want := func(names ...string) {
-		t.Helper()
-		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-		for i, name := range names {
-			testutil.Equal(t, l.first(c, uint32(i+2)), name, "namespace %d is on", i+2)
-		}
-	}
-	set := func(names ...string) {
-		t.Helper()
-		list := []string{"{nsid: 1, backend: ram, size: 1MiB}"}
-		for i, name := range names {
-			list = append(list, onFile(i+2, name))
-		}
-		l.apply(listenAny, sub("allow_any_host: true", list...))
-		want(names...)
-	}
-	for _, name := range []string{"x", "y", "z"} {
-		l.file(name)
-	}
-	set("x", "y", "z")
-	set("y", "z", "x")
-	set("x", "z")
-	set("z", "y", "x")
-	set()
-	set("z")
-}
-
-// TestUndo: a failing change undoes the changes before it, including moved storage.
-func TestUndo(t *testing.T) {
-	l := newLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x"), onFile(2, "y")))
-	for _, name := range []string{"x", "y"} { // both exist and are empty
-		f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_WRONLY, 0)
-		if err == nil {
-			_, err = f.WriteString(name)
-		}
-		testutil.Must(t, errors.Join(err, f.Close()))
-	}
-	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
-	more := fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
-		listenAny, taken)
-	before := l.s.Addrs()
-	a, err := l.connect(testNQN, hostA, 0)
-	testutil.Must(t, err)
-	wanted := l.parse(more, sub("hosts: ["+hostB+"], model: other", onFile(1, "y"), onFile(3, "x"))+
-		"  - {nqn: "+testNQN+"2, allow_any_host: true, namespaces: ["+
-		"{nsid: 1, backend: ram, size: 1MiB}]}\n")
-	planned, _ := l.s.Plan(wanted)
-	if _, err := l.s.Apply(wanted); err == nil || !strings.Contains(err.Error(), "listeners[1]") {
-		t.Fatalf("applied: %v", err)
-	}
-	after := l.s.Addrs()
-	testutil.True(t, slices.Equal(before, after), "listeners %v, %v before", after, before)
-	again, _ := l.s.Plan(wanted)
-	testutil.Equal(t, fmt.Sprint(again), fmt.Sprint(planned), "planned")
-	l.wantEnded("a host that was removed for a moment", a)
-	a, err = l.connect(testNQN, hostA, 0)
-	testutil.MustTrue(t, err == nil, "%v", err)
-	model := strings.TrimRight(string(a.Identity().MN[:]), " ")
-	if x, y := l.first(a, 1), l.first(a, 2); x != "x" || y != "y" || model != "nvmf-target" {
-		t.Errorf("namespaces on %q and %q, model %q", x, y, model)
-	}
-	testutil.True(t, testutil.Err(l.connect(testNQN+"2", hostA, 0)) != nil,
-		"the new subsystem is there")
-	l.apply(listenAny, sub("hosts: ["+hostB+"]", onFile(1, "y"), onFile(3, "x")))
 }
 
 // TestRemovedListener: its connections end, and when it returns it has its former port ID.

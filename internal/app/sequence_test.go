@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,6 +28,7 @@ type sequence struct {
 	d     *datadriven.TestData
 	hosts map[string]*host.Controller
 	free  uint16 // a port
+	taken uint16 // a port at which another program listens
 }
 
 // sequenceSteps are the commands of sequences.
@@ -57,6 +59,7 @@ var sequenceSteps = map[string]func(*sequence) string{
 		return "ok"
 	},
 	"ana":      (*sequence).ana,
+	"read":     (*sequence).read,
 	"affected": (*sequence).affected,
 }
 
@@ -101,13 +104,17 @@ func (s *sequence) value(key, def string) string {
 	return def
 }
 
-// expand replaces $dir and $key, and FREE by a free port, in a text of a sequence.
+// expand replaces $dir and $key in a text of a sequence, FREE by a free port, and TAKEN by a port
+// that is in use.
 func (s *sequence) expand(text string) string {
 	if strings.Contains(text, "FREE") && s.free == 0 {
 		s.free = testutil.FreePort(s.t)
 	}
+	if strings.Contains(text, "TAKEN") && s.taken == 0 {
+		s.taken = listen(s.t, "127.0.0.1:0").AddrPort().Port()
+	}
 	return strings.NewReplacer("$dir", filepath.Dir(s.file), "$key", testSecret, "FREE",
-		fmt.Sprint(s.free)).Replace(text)
+		fmt.Sprint(s.free), "TAKEN", fmt.Sprint(s.taken)).Replace(text)
 }
 
 var anyTCPPort = regexp.MustCompile(`127\.0\.0\.1:[1-9]\d*`)
@@ -175,6 +182,16 @@ func answered(text string, keys []string) string {
 		return planned(plan)
 	case strings.HasPrefix(text, `{"title":`) && json.Unmarshal([]byte(text), &p) == nil:
 		return strings.TrimSpace(p.Place + " " + p.Detail + " " + p.Hint)
+	case len(keys) > 0 && strings.HasPrefix(text, "["):
+		var list []json.RawMessage
+		if json.Unmarshal([]byte(text), &list) != nil {
+			return text
+		}
+		var lines []string
+		for _, one := range list {
+			lines = append(lines, answered(string(one), keys))
+		}
+		return strings.Join(lines, "\n    ")
 	case len(keys) == 0 || json.Unmarshal([]byte(text), &object) != nil:
 		return strings.TrimSpace(text)
 	}
@@ -207,7 +224,7 @@ func (s *sequence) managedFiles() string {
 	return strings.Join(append([]string{info.Mode().String()}, s.files()...), "\n")
 }
 
-// do changes files: "file NAME", "mkdir NAME", "remove NAME", "rename NAME NEW",
+// do changes files: "file NAME TEXT" (of 1 MiB), "mkdir NAME", "remove NAME", "rename NAME NEW",
 // "link NAME TARGET", "mode NAME OCTAL" and "write NAME TEXT", all below $dir.
 func (s *sequence) do() string {
 	at := func(name string) string { return filepath.Join(filepath.Dir(s.file), name) }
@@ -217,7 +234,10 @@ func (s *sequence) do() string {
 		var mode os.FileMode
 		_, _ = fmt.Sscanf(arg, "%o", &mode)
 		s.must(map[string]func() error{
-			"file":   func() error { return os.WriteFile(name, make([]byte, 1<<20), 0o600) },
+			"file": func() error {
+				rest := make([]byte, 1<<20-len(arg))
+				return os.WriteFile(name, append([]byte(arg), rest...), 0o600)
+			},
 			"mkdir":  func() error { return os.Mkdir(name, 0o700) },
 			"remove": func() error { return os.RemoveAll(name) },
 			"rename": func() error { return os.Rename(name, at(arg)) },
@@ -268,6 +288,18 @@ func (s *sequence) ana() string {
 		for _, g := range groups {
 			out = append(out, fmt.Sprintf("%s: group %d %v", name, g.AGID, g.ANAS))
 		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// read shows the text at the beginning of each namespace of a host.
+func (s *sequence) read() string {
+	c := s.hosts[s.words()[0]]
+	nsids := testutil.Value(hosttest.ActiveNamespaces(s.t.Context(), c))(s.t)
+	l := &live{t: s.t}
+	var out []string
+	for _, nsid := range nsids {
+		out = append(out, fmt.Sprintf("%d: %s", nsid, cmp.Or(l.first(c, nsid), "zeroes")))
 	}
 	return strings.Join(out, "\n")
 }

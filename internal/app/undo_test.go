@@ -252,39 +252,6 @@ func TestProblemsOfChanges(t *testing.T) {
 	}
 }
 
-// TestStateOfKeptStorage: clients are told of storage in memory that would be lost.
-func TestStateOfKeptStorage(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	l.file("x")
-	l.apply(listenAny, sub(anyHosts, onFile(1, "x")))
-	if n := l.s.namespaceStates()[0]; n.Backend != "ram" || n.Path != "" || n.SizeBytes != 1<<20 {
-		t.Errorf("backend %s, path %q, %d bytes", n.Backend, n.Path, n.SizeBytes)
-	}
-}
-
-// TestRefusedBlockSize: a block size cannot change. The attempt affects neither the host, which
-// stays connected, nor its content.
-func TestRefusedBlockSize(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	l.file("x")
-	l.file("y")
-	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
-	c, err := l.connect(testNQN, hostA, 0)
-	testutil.Must(t, err)
-	for _, name := range []string{"x", "y"} {
-		larger := strings.Replace(onFile(2, name), "size:", "block_size: 4096, size:", 1)
-		err = l.refuse(listenAny, sub(anyHosts, inRAM, larger))
-		p, ok := errors.AsType[config.Problem](err)
-		testutil.True(t, ok && p.Path == "subsystems[0].namespaces[1]" &&
-			!strings.Contains(err.Error(), "undone") && strings.Contains(err.Error(), "block size"),
-			"%v", err)
-		testutil.Equal(t, l.first(c, 2), "x", "the namespace is on")
-	}
-	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y")))
-	testutil.Equal(t, l.first(c, 2), "y", "the namespace is on")
-	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y"), onFile(3, "x")))
-}
-
 // TestRefusedMetrics: metrics are served at their former address if they cannot be served at a new
 // one.
 func TestRefusedMetrics(t *testing.T) {
@@ -323,19 +290,6 @@ func TestWriteProtection(t *testing.T) {
 		protected := l.s.target.Stats()[0].WriteProtected
 		want := strings.Contains(step.more, "read_only")
 		testutil.True(t, protected == want, "%q: write protected is %v", step.more, protected)
-	}
-}
-
-// TestUndoneMemory: storage in memory that came with a change goes when it is undone.
-func TestUndoneMemory(t *testing.T) {
-	for _, before := range []string{
-		`backend: "null", size: 1MiB`, "backend: file, path: %DIR%/x, size: 1MiB",
-	} {
-		l := newLive(t, listenAny, sub(anyHosts, "{nsid: 1, "+before+"}"))
-		_ = l.refuse(failing(t), sub(anyHosts, "{nsid: 1, backend: ram, size: 64KiB}"))
-		if n := l.s.namespaceStates()[0]; n.SizeBytes != 1<<20 || n.Backend == "ram" {
-			t.Errorf("%s: after the undo it is %+v", before, n)
-		}
 	}
 }
 
