@@ -105,9 +105,12 @@ func queueOf(io *backend.IO) *session {
 
 // ioDone passes an IO that is back to its command.
 func (h *Handler) ioDone(io *backend.IO) {
+	st := nvme.Success
 	switch o := io.Owner.(type) {
 	case *cmd:
-		st := o.ch.status(io)
+		if io.Err != nil {
+			st = o.ch.failed(io)
+		}
 		switch {
 		case o.req == nil:
 			o.takeBack(h)
@@ -117,7 +120,10 @@ func (h *Handler) ioDone(io *backend.IO) {
 			h.finish(o, 0, st)
 		}
 	case *compound.IO:
-		o.Done(o.Channel.(*channel).status(io))
+		if io.Err != nil {
+			st = o.Channel.(*channel).failed(io)
+		}
+		o.Done(st)
 	}
 }
 

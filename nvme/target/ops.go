@@ -162,13 +162,13 @@ func init() {
 			gates: gates{groupWrite, changeNone, anaNSID, limitNone, againLater},
 		},
 		nvme.NVMWrite: {
-			name: "Write", dir: in, prepare: prepareWrite, begin: (*cmd).startZeroCopyWrite,
+			name: "Write", dir: in, prepare: prepareWrite, begin: (*cmd).startZeroCopy,
 			execute: executeIO,
 			gates:   gates{groupWrite, changeBlocks, anaNSID, limitData, againFirst},
 			flags:   opBlocks, effect: nvme.EffectContentChange,
 		},
 		nvme.NVMRead: {
-			name: "Read", dir: out, prepare: prepareRead, begin: (*cmd).startZeroCopyRead,
+			name: "Read", dir: out, prepare: prepareRead, begin: (*cmd).startZeroCopy,
 			execute: executeRead,
 			gates:   gates{groupRead, changeNone, anaNSID, limitData, againFirst},
 			flags:   opBlocks,

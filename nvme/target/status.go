@@ -72,11 +72,9 @@ func ioStatus(io *backend.IO) (nvme.Status, int) {
 // failureLogInterval is the time between log lines about failed IOs of one namespace and reason.
 const failureLogInterval = int64(60e9)
 
-// status returns the status of an IO that is back. It counts and logs failed ones.
-func (ch *channel) status(io *backend.IO) nvme.Status {
+// failed counts and logs a failed IO and returns its status.
+func (ch *channel) failed(io *backend.IO) nvme.Status {
 	switch io.Err { // not by the device
-	case nil:
-		return nvme.Success
 	case errHidden:
 		return inactiveNamespace
 	case dispatch.ErrPreempted:

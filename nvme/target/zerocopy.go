@@ -1,6 +1,9 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/internal/mem"
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
 
 // Zero copy, for a namespace that is memory:
 //
@@ -16,34 +19,34 @@ import "github.com/nvmf-target/nvmf-target/internal/mem"
 // memory takes that during Execute, unless other commands wait there, so the transport may leave it
 // where it was received (Request.CompletesInExecute).
 
-// startZeroCopyRead attaches the memory of the blocks to a prepared read, if possible.
-func (c *cmd) startZeroCopyRead() {
-	if m := c.ch.ns.marks; m.Begun() && m.Marked(c.io.Off, c.io.Len) {
-		return // it fails in Execute
-	}
-	c.startZeroCopy(c.s.q.CanSendFrom)
-}
-
-// startZeroCopyWrite attaches memory for the blocks to a prepared write, if possible.
-func (c *cmd) startZeroCopyWrite() {
-	if c.req.InCapsule {
-		c.req.CompletesInExecute = c.ch.CompletesAtOnce()
+// startZeroCopy attaches memory of the namespace to a prepared read or write, if possible.
+func (c *cmd) startZeroCopy() {
+	r := c.req
+	if r.InCapsule {
+		r.CompletesInExecute = c.ch.CompletesAtOnce()
 		return
 	}
-	c.startZeroCopy(c.s.q.CanReceiveInto)
-}
-
-// startZeroCopy attaches memory if the queue can use it.
-func (c *cmd) startZeroCopy(usable func([]mem.Segment) bool) {
-	segs, ok := c.ch.StartZeroCopy(&c.io, c.req.Segs)
+	segs, ok := c.ch.StartZeroCopy(&c.io, r.Segs)
 	if !ok {
 		return
 	}
-	if !usable(segs) {
+	if !c.canUse(segs) {
 		c.ch.EndZeroCopy(&c.io, segs)
 		clear(segs)
 		return
 	}
-	c.req.Segs, c.req.ZeroCopy = segs, true
+	r.Segs, r.ZeroCopy = segs, true
 	c.zeroCopy = c.ch
+}
+
+// canUse reports whether the queue can use memory of the namespace for the command.
+func (c *cmd) canUse(segs []mem.Segment) bool {
+	if c.io.Op == backend.OpWrite {
+		return c.s.q.CanReceiveInto(segs)
+	}
+	m := c.ch.ns.marks
+	if m.Begun() && m.Marked(c.io.Off, c.io.Len) {
+		return false // it fails in Execute
+	}
+	return c.s.q.CanSendFrom(segs)
 }
