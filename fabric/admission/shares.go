@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
@@ -111,20 +112,34 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// Shares lists the shares of hosts and networks, in no particular order.
+// Shares lists the shares of hosts and networks, in no particular order. Those that come or go
+// meanwhile may be left out.
 func (c *Counter) Shares() (list []fabric.Share) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	steps := 0
+	step := func() { // reactors wait for the lock: they get it after each sharesStep
+		if steps++; steps%sharesStep == 0 {
+			c.mu.Unlock()
+			runtime.Gosched()
+			c.mu.Lock()
+		}
+	}
 	for key, o := range c.hosts {
 		list = append(list, c.share(key, o.used))
+		step()
 	}
 	for addr, n := range c.networks {
 		if n.used != (usage{}) {
 			list = append(list, c.share(subnet.Owner{Network: addr}, n.used))
 		}
+		step()
 	}
 	return list
 }
+
+// sharesStep is how many hosts or networks Shares looks at without giving the lock away.
+const sharesStep = 64
 
 // share describes the resources of an owner and the maximum that an I/O queue may still take.
 func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {

@@ -3,10 +3,13 @@ package admission
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -39,6 +42,26 @@ func (c *counter) fill(from func(i int) netip.Addr, claim fabric.Claim, memory i
 		if _, err := c.connect(from(n), claim, memory); err != nil {
 			return n, err
 		}
+	}
+}
+
+// TestSharesInPieces: a list of the shares of many hosts does not keep reactors from the lock.
+func TestSharesInPieces(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, n := range []int{1000, 8192} {
+		c := New(Limits{Connections: 2 * n, Memory: 1 << 30})
+		for i := range n {
+			key := subnet.Owner{NQN: fmt.Sprint(i)}
+			c.hosts[key] = &owner{Owner: key, used: usage{resConnections: 1}}
+		}
+		var got atomic.Bool
+		go func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			got.Store(true)
+		}()
+		testutil.Equal(t, len(c.Shares()), n, "shares")
+		testutil.True(t, got.Load(), "%d hosts: the lock is not given away", n)
 	}
 }
 
