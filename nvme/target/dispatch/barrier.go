@@ -89,8 +89,9 @@ func (ch *Channel) release(b blocker) {
 	}, func() {})
 }
 
-// block reports whether an IO must not reach the device yet, and holds it then.
-func (ch *Channel) block(io *backend.IO) bool {
+// block reports whether an IO must not reach the device yet, and holds it then. It adds the number
+// of holds to compared.
+func (ch *Channel) block(io *backend.IO, compared *int) bool {
 	q := ch.r.Queue(io)
 	blocks := func(o *hold) bool { return o.by.blocks(io, q) }
 	list := ch.holds[allHosts]
@@ -99,6 +100,7 @@ func (ch *Channel) block(io *backend.IO) bool {
 		list = ch.holds[q.Host]
 		i = slices.IndexFunc(list, blocks)
 	}
+	*compared += len(list)
 	if i >= 0 {
 		ch.add(io, &list[i].ios)
 	}

@@ -237,12 +237,16 @@ func (ch *Channel) push() int {
 	return looked + n
 }
 
+// comparedMost is the number of holds with which a step compares IOs. The last IO may exceed it: a
+// host has a hold for each of its queues.
+const comparedMost = 256
+
 // batch takes at most batchSize IOs out of pending, and returns the IOs that the device may get. It
 // completes or holds the others, and returns their number.
 func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.r.batch[:0]
 	checked := ch.changed || ch.Access != nil || ch.r.Checks
-	for range batchSize {
+	for n, compared := 0, 0; n < batchSize && compared < comparedMost; n++ {
 		io := ch.pending.Pop()
 		if io == nil {
 			break
@@ -259,7 +263,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 		case io.Err != nil:
 			ch.done(io) // which may add others
 			looked++
-		case len(ch.holds) > 0 && ch.block(io):
+		case len(ch.holds) > 0 && ch.block(io, &compared):
 			looked++
 		default:
 			batch = append(batch, io)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -57,10 +58,11 @@ func (storage) Mark(backend.Channel, func()) backend.Channel { return nil }
 // slowChannel is a device that takes room IOs, and gives them back when they are due.
 type slowChannel struct {
 	backend.Channel
-	room int
-	most int // that Submit was offered, or Poll had room for, at once
-	has  list.List[backend.IO]
-	due  list.List[backend.IO]
+	room    int
+	most    int // that Submit was offered, or Poll had room for, at once
+	cancels int
+	has     list.List[backend.IO]
+	due     list.List[backend.IO]
 }
 
 func (c *slowChannel) Submit(ios []*backend.IO) int {
@@ -72,6 +74,8 @@ func (c *slowChannel) Submit(ios []*backend.IO) int {
 	}
 	return n
 }
+
+func (c *slowChannel) Cancel(*backend.IO) { c.cancels++ }
 
 func (c *slowChannel) Poll(done []*backend.IO) int {
 	c.most = max(c.most, len(done))
@@ -164,6 +168,37 @@ func TestHoldSteps(t *testing.T) {
 	}
 }
 
+// comparing is a blocker that counts its comparisons.
+type comparing struct{ n *int }
+
+func (comparing) host() reservation.HostHandle { return allHosts }
+
+func (c comparing) blocks(*backend.IO, *Queue) bool {
+	*c.n++
+	return false
+}
+
+// TestComparedSteps: however many holds a channel has, a step compares some IOs with them.
+func TestComparedSteps(t *testing.T) {
+	const ios = 4 * batchSize
+	for _, holds := range []int{10, 100, 1000, 8192} {
+		ch := newReactor().channel(&slowChannel{room: ios})
+		compared := 0
+		for range holds {
+			ch.hold(comparing{&compared})
+		}
+		for range ios {
+			ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+		}
+		for steps := 0; ch.inflight < ios; steps++ {
+			compared = 0
+			ch.push()
+			testutil.MustTrue(t, compared > 0 && compared <= comparedMost+holds && steps <= ios,
+				"%d comparisons with %d holds in a step", compared, holds)
+		}
+	}
+}
+
 // TestPollPastHeld: held IOs do not keep the IOs behind them from the device.
 func TestPollPastHeld(t *testing.T) {
 	r := newReactor()
@@ -244,6 +279,40 @@ func TestSharedFences(t *testing.T) {
 	}
 	testutil.Equal(t, drained, fences+1, "fences have drained")
 	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+}
+
+// TestAbortedIO: a device is asked once to give an IO of a host back, for any number of fences.
+// Only an IO that the device has aborted was preempted: one that has failed may have changed
+// blocks.
+func TestAbortedIO(t *testing.T) {
+	failed := errors.New("failed")
+	for _, err := range []error{nil, failed, backend.ErrAborted} {
+		r, slow := newReactor(), &slowChannel{room: 1}
+		ch := r.channel(slow)
+		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+		ch.push()
+		io := slow.has.Pop()
+		for range 2 {
+			ch.setAccess(nil, &fence{
+				aborted: map[reservation.Host]bool{{}: true}, drained: func() {},
+				change: new(reservation.Change),
+			})
+			round := r.rounds[len(r.rounds)-1]
+			round.Begin()
+			testutil.True(t, round.Exclude(io, true), "the IO is not excluded")
+			round.End()
+		}
+		testutil.Equal(t, slow.cancels, 1, "times that the device is asked")
+		io.Err = err
+		slow.due.Push(io, &io.Node)
+		ch.reap()
+		want := err
+		if err == backend.ErrAborted {
+			want = ErrPreempted
+		}
+		testutil.True(t, io.Err == want, "%v, want %v", io.Err, want)
+		testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+	}
 }
 
 // TestUnion: ranges that overlap or touch are joined.
