@@ -3,6 +3,7 @@ package target
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -17,7 +18,7 @@ func TestFenceOfReadmitted(t *testing.T) {
 		h := p.raw[1]
 		h.dispatch.Checks = true // as if there were other walks before
 		if !begun {
-			h.start(fenceWalk, &walk{next: func() int { return 0 }, done: func() {}})
+			h.startRound(subnet.Owner{}, &walk{next: func() int { return 0 }, done: func() {}})
 		}
 		c := p.send(p.a.io[0],
 			preempt(nvme.ReservationPreempt, 1, 2, nvme.WriteExclusiveRegistrantsOnly))

@@ -41,9 +41,6 @@ func (s *session) stop() {
 // holdLate makes late writes of the writes of a queue that devices have since a time or before. It
 // includes the writes that are late already. The caller runs the handler afterwards.
 func (h *Handler) holdLate(s *session, before int64) {
-	if s.outstanding == 0 {
-		return
-	}
 	found := map[*channel][]*backend.IO{}
 	for _, c := range s.cmds[:s.used] { // bound: the depth of the queue
 		c.lateWrites(before, func(ch *channel, io *backend.IO) {

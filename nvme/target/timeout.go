@@ -57,7 +57,7 @@ func (h *Handler) checkTimeouts() {
 			h.startTimeouts()
 		}
 	}}
-	h.start(ownWalk, &h.timeouts)
+	h.start(&h.timeouts)
 }
 
 // checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is

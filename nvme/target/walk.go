@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
@@ -13,12 +14,13 @@ import (
 // dispatch.Channels.Checks.
 
 // walk is a visit of commands. All walks of a reactor are one chain of pieces: however many there
-// are, it does a piece between two polls. Walks of a kind follow one another, and the kinds take
-// turns, so that preempts of one host do not delay the timeouts and the queues of others.
+// are, it does a piece between two polls. Walks of a kind follow one another, hosts take turns at
+// the rounds of fences, and the kinds take turns: preempts of one host delay neither the timeouts
+// and queues of others, nor all of their preempts.
 type walk struct {
 	next func() int // as of list.Pieces
 	done func()
-	node list.Node[walk] // in Handler.walks
+	node list.Node[walk] // in Handler.own or rounds
 }
 
 // The kinds of walks.
@@ -30,18 +32,30 @@ const (
 
 // walkLists are the walks of a reactor.
 type walkLists struct {
-	walks    [walkKinds]list.List[walk]
-	walkTurn int // the kind that took the last step
+	own      list.List[walk]
+	rounds   list.Turns[subnet.Owner, walk] // that have not begun
+	round    *walk                          // that goes on
+	walkTurn int                            // the kind that took the last step
 }
 
 // lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
 // step of its own.
 const lookMost = 8
 
-// start begins a walk, after the walks of its kind before it. The caller runs the handler
+// start begins a walk of its own kind, after those before it. The caller runs the handler
 // afterwards.
-func (h *Handler) start(kind int, w *walk) {
-	h.walks[kind].Push(w, &w.node)
+func (h *Handler) start(w *walk) {
+	h.own.Push(w, &w.node)
+	h.startWalks()
+}
+
+// startRound begins a round for a host, as start does.
+func (h *Handler) startRound(host subnet.Owner, w *walk) {
+	h.rounds.Push(host, w, &w.node)
+	h.startWalks()
+}
+
+func (h *Handler) startWalks() {
 	if h.dispatch.Checks {
 		return
 	}
@@ -49,19 +63,28 @@ func (h *Handler) start(kind int, w *walk) {
 	h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
 }
 
-// walkOn takes a step of the first walk of the next kind.
+// walkOn takes a step of the walk of the next kind.
 func (h *Handler) walkOn() int {
 	for range walkKinds {
 		h.walkTurn = (h.walkTurn + 1) % walkKinds
-		l := &h.walks[h.walkTurn]
-		w := l.First()
+		if h.round == nil {
+			h.round = h.rounds.Pop()
+		}
+		w := h.round
+		if h.walkTurn == ownWalk {
+			w = h.own.First()
+		}
 		if w == nil {
 			continue
 		}
 		if n := w.next(); n > 0 {
 			return n
 		}
-		l.Remove(&w.node)
+		if h.walkTurn == ownWalk {
+			h.own.Remove(&w.node)
+		} else {
+			h.round = nil
+		}
 		w.done()
 		return 1
 	}
@@ -113,7 +136,7 @@ func (h *Handler) end(s *session) {
 		}
 		return 0
 	}}
-	h.start(ownWalk, &s.ends)
+	h.start(&s.ends)
 }
 
 // endCommand ends the wait of a command. If the queue is over, it has the devices give back the IOs
@@ -132,7 +155,7 @@ func (h *Handler) endCommand(c *cmd) bool {
 		return false
 	}
 	switch {
-	case s.closed && c.delays != nil:
+	case c.delays != nil:
 		c.delays.end(c)
 	case !c.executing:
 		return false
@@ -154,7 +177,7 @@ func (h *Handler) exclude(to *dispatch.Channel, r *dispatch.Round) {
 	next := h.visitAll(func(s *session) bool {
 		return s.ctrl == nil || s.ctrl.sub != ch.ns.sub || r.Skips(&s.queue)
 	}, func(c *cmd) bool { return ch.exclude(r, c) })
-	h.start(fenceWalk, &walk{done: r.End, next: func() int {
+	h.startRound(r.Host(), &walk{done: r.End, next: func() int {
 		r.Begin()
 		return next()
 	}})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -130,7 +131,7 @@ func TestOneLookForTimeouts(t *testing.T) {
 		r.w.Advance(time.Duration(timeoutInterval))
 	}
 	n := 0
-	for range h.walks[ownWalk].All() {
+	for range h.own.All() {
 		n++
 	}
 	testutil.Equal(t, n, 1, "looks wait")
@@ -160,7 +161,7 @@ func TestLongRounds(t *testing.T) {
 	h.stopTimeouts()
 	h.stopTimeouts = func() {} // no timer looks for them
 	h.loop = &slowLoop{Loop: h.loop, more: int64(3 * time.Second)}
-	h.start(fenceWalk, &walk{
+	h.startRound(subnet.Owner{}, &walk{
 		next: func() int {
 			left = max(left-1, 0)
 			return min(left, 1)
@@ -176,6 +177,31 @@ func TestLongRounds(t *testing.T) {
 	testutil.True(t, left != 0, "they had to wait for the round")
 	dev.Full(false)
 	r.w.Settle()
+}
+
+// TestRoundsInTurns: a round for one host waits for one of each other host, not for all that these
+// have asked for before.
+func TestRoundsInTurns(t *testing.T) {
+	for _, n := range []int{10, 1000} {
+		r := newHarness(t, 1)
+		h := r.raw[0]
+		var order []string
+		round := func(host string) {
+			h.startRound(subnet.Owner{NQN: host}, &walk{
+				next: func() int { return 0 },
+				done: func() { order = append(order, host) },
+			})
+		}
+		h.dispatch.Checks = true // there are other walks before
+		for range n {
+			round("a")
+		}
+		round("b")
+		h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
+		r.w.Settle()
+		testutil.True(t, len(order) == n+1 && slices.Index(order, "b") == 1,
+			"%d rounds, %d before that of another host", len(order), slices.Index(order, "b"))
+	}
 }
 
 // TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another

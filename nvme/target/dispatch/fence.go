@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -93,8 +94,10 @@ func (ch *Channel) setAccess(a *reservation.Access, f *fence) {
 	f.left++
 	ch.round = &Round{ch: ch, fences: []*fence{f}}
 	ch.r.Exclude(ch, ch.round)
-	ch.r.schedule(ch)
 }
+
+// Host returns the host that takes turns at rounds with others.
+func (r *Round) Host() subnet.Owner { return r.fences[0].change.Host }
 
 // Begin notes that commands are visited from now on.
 func (r *Round) Begin() {
