@@ -47,7 +47,7 @@ type Group struct {
 	turnsUntil  int64  // until then queues take turns, because several have input
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
-	inTurn      int    // bytes sent and received in this poll
+	inTurn      int    // bytes sent and received in this poll, and endBytes
 
 	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
@@ -96,6 +96,9 @@ const (
 	// pollBytes is about the number of bytes that a poll receives and sends for all queues: about
 	// as much as one of them may in its turn. Half of it is for scheduled queues.
 	pollBytes = turnInput
+	// endBytes is the number of bytes that a request counts as in this when its queue ends, which
+	// looks at all of them here and in the handler.
+	endBytes = 256
 	// resumeMost limits the commands that a poll resumes after a wait.
 	resumeMost = 64
 

@@ -132,7 +132,7 @@ func (q *queue) event(events uint32) {
 	case q.state == queueDead:
 		return
 	case q.stalled() && events&ended != 0: // otherwise reading detects it
-		q.kill(errPeerClosed)
+		q.Disconnect(errPeerClosed)
 		return
 	}
 	if events&(unix.EPOLLIN|ended) != 0 {
@@ -314,6 +314,7 @@ func (q *queue) close(state queueState, reason error, linger int64) {
 	if q.stalled() {
 		q.g.stalled--
 	}
+	q.g.inTurn += len(q.reqs) * endBytes
 	q.cur, q.dst, q.left, q.partial = nil, mem.Cursor{}, 0, q.partial[:0]
 	for q.grants.Pop() != nil {
 	}
@@ -349,6 +350,7 @@ func (q *queue) linger() {
 func (q *queue) closeSession() {
 	if q.open {
 		q.open = false
+		q.g.inTurn += len(q.reqs) * endBytes
 		q.g.cfg.Handler.Close(q.session)
 	}
 }
