@@ -47,21 +47,15 @@ func (io *IO) Check(size int64) error {
 	return nil
 }
 
+var opNames = map[Op]string{
+	OpRead: "read", OpWrite: "write", OpFlush: "flush", OpWriteZeroes: "write zeroes",
+	OpDiscard: "discard", OpWriteUncorrectable: "write uncorrectable",
+}
+
 // String returns the operation's name.
 func (op Op) String() string {
-	switch op {
-	case OpRead:
-		return "read"
-	case OpWrite:
-		return "write"
-	case OpFlush:
-		return "flush"
-	case OpWriteZeroes:
-		return "write zeroes"
-	case OpDiscard:
-		return "discard"
-	case OpWriteUncorrectable:
-		return "write uncorrectable"
+	if name, ok := opNames[op]; ok {
+		return name
 	}
 	return fmt.Sprintf("operation %d", uint8(op))
 }

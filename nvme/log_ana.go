@@ -1,6 +1,7 @@
 package nvme
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -51,21 +52,15 @@ var ANAStates = [...]ANAState{
 	ANAStateChange,
 }
 
+var anaStateNames = map[ANAState]string{
+	ANAStateOptimized: "optimized", ANAStateNonOptimized: "non-optimized",
+	ANAStateInaccessible: "inaccessible", ANAStatePersistentLoss: "persistent-loss",
+	ANAStateChange: "change",
+}
+
 // String returns the state as named by Linux: "non-optimized".
 func (s ANAState) String() string {
-	switch s {
-	case ANAStateOptimized:
-		return "optimized"
-	case ANAStateNonOptimized:
-		return "non-optimized"
-	case ANAStateInaccessible:
-		return "inaccessible"
-	case ANAStatePersistentLoss:
-		return "persistent-loss"
-	case ANAStateChange:
-		return "change"
-	}
-	return fmt.Sprintf("state %#x", uint8(s))
+	return cmp.Or(anaStateNames[s], fmt.Sprintf("state %#x", uint8(s)))
 }
 
 // Status returns the status of commands that the state does not allow (Base section 4.2.3.4), or

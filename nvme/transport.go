@@ -1,5 +1,7 @@
 package nvme
 
+import "cmp"
+
 // TransportType is TRTYPE of a discovery log page entry (Base section 5.1.12.3.1).
 type TransportType uint8
 
@@ -11,17 +13,9 @@ const (
 	TransportLoop TransportType = 254
 )
 
-// String is the name nvme-cli uses: "rdma", "fc", "tcp" or "loop".
-func (t TransportType) String() string {
-	switch t {
-	case TransportRDMA:
-		return "rdma"
-	case TransportFC:
-		return "fc"
-	case TransportTCP:
-		return "tcp"
-	case TransportLoop:
-		return "loop"
-	}
-	return "unknown"
+var transportNames = [256]string{
+	TransportRDMA: "rdma", TransportFC: "fc", TransportTCP: "tcp", TransportLoop: "loop",
 }
+
+// String is the name nvme-cli uses: "rdma", "fc", "tcp" or "loop".
+func (t TransportType) String() string { return cmp.Or(transportNames[t], "unknown") }

@@ -290,12 +290,8 @@ func ReadReport(name string) (*Report, error) {
 
 // whole reports whether every pointer of a report that must be set is set.
 func (r *Report) whole() bool {
-	for _, run := range r.Runs {
-		if run == nil || slices.Contains(run.Groups, nil) {
-			return false
-		}
-	}
-	return r.Target != nil
+	return r.Target != nil && !slices.ContainsFunc(r.Runs,
+		func(run *Run) bool { return run == nil || slices.Contains(run.Groups, nil) })
 }
 
 // Title describes the report in one line.

@@ -66,17 +66,9 @@ type run struct {
 }
 
 func (s *stage) writes() bool {
-	for _, w := range s.workloads {
-		if w.Reads < 100 && !w.Verify {
-			return true
-		}
-	}
-	for _, r := range s.runs {
-		if r.write {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.runs, func(r run) bool { return r.write }) ||
+		slices.ContainsFunc(s.workloads,
+			func(w load.Workload) bool { return w.Reads < 100 && !w.Verify })
 }
 
 // stages returns the work for a namespace of this many bytes.

@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -154,10 +155,6 @@ func asks(packet []byte, list []Service, names map[string]bool) bool {
 			known[strings.ToLower(ptr.PTR.String())] = true
 		}
 	}
-	for i := range list {
-		if !known[strings.ToLower(list[i].instanceName())] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list,
+		func(s Service) bool { return !known[strings.ToLower(s.instanceName())] })
 }

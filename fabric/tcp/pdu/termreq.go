@@ -1,6 +1,7 @@
 package pdu
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -33,23 +34,15 @@ const (
 	FESUnsupported   FES = 6 // FEI: byte offset of the bad parameter
 )
 
+var fesNames = map[FES]string{
+	FESInvalidHeader: "Invalid PDU Header Field", FESSequence: "PDU Sequence Error",
+	FESHeaderDigest: "Header Digest Error", FESOutOfRange: "Data Transfer Out Of Range",
+	FESLimit: "Data Transfer Limit Exceeded", FESUnsupported: "Unsupported Parameter",
+}
+
 // String returns the name in the specification.
 func (f FES) String() string {
-	switch f {
-	case FESInvalidHeader:
-		return "Invalid PDU Header Field"
-	case FESSequence:
-		return "PDU Sequence Error"
-	case FESHeaderDigest:
-		return "Header Digest Error"
-	case FESOutOfRange:
-		return "Data Transfer Out Of Range"
-	case FESLimit:
-		return "Data Transfer Limit Exceeded"
-	case FESUnsupported:
-		return "Unsupported Parameter"
-	}
-	return fmt.Sprintf("fatal error status %d", uint16(f))
+	return cmp.Or(fesNames[f], fmt.Sprintf("fatal error status %d", uint16(f)))
 }
 
 // Fault is a fatal error found in a PDU, for a TermReq. The zero value means no error.

@@ -2,6 +2,7 @@ package compound
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
@@ -322,12 +323,9 @@ func (m *Compound) Uses(ch Channel) bool {
 	switch {
 	case m.flush != nil:
 		return m.flush.Uses(ch, m.next)
-	case m.read != nil:
-		for _, x := range m.read.From {
-			if x.Channel == ch {
-				return true
-			}
-		}
+	case m.read != nil && slices.ContainsFunc(m.read.From,
+		func(x Extent) bool { return x.Channel == ch }):
+		return true
 	}
 	return m.ch == ch
 }
