@@ -27,6 +27,7 @@ var oddNames = []string{
 // TestOddNames: subsystems and hosts may have any name. They are created, kept across a restart,
 // served, shown and deleted.
 func TestOddNames(t *testing.T) {
+	t.Parallel() // it mostly waits for storage
 	o := newOrchestrated(t)
 	o.stop()
 	o.write("metrics: {listen: '127.0.0.1:0'}\n")

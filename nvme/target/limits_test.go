@@ -52,14 +52,14 @@ func TestLimits(t *testing.T) {
 		name   string
 		limits qos.Limits
 		blocks uint32
-		want   float64 // commands per second
-		over   int     // seconds; 10 with make soak
+		want   float64       // commands per second
+		over   time.Duration // 10 s with make soak
 	}{
-		{"1 IOPS", qos.Limits{IOPS: 1}, 8, 1, 10},
-		{"777 IOPS", qos.Limits{IOPS: 777}, 8, 777, 10},
-		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 1},
-		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 10},
-		{"both", qos.Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10},
+		{"1 IOPS", qos.Limits{IOPS: 1}, 8, 1, 10 * time.Second},
+		{"777 IOPS", qos.Limits{IOPS: 777}, 8, 777, 10 * time.Second},
+		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 250 * time.Millisecond},
+		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 10 * time.Second},
+		{"both", qos.Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10 * time.Second},
 	} {
 		for _, object := range []string{"host", "subsystem", "namespace"} {
 			for _, reactors := range []int{1, 4} {
@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 					}
 					over := tc.over
 					if testutil.Soaking() {
-						over = 10
+						over = 10 * time.Second
 					}
 					r := newHarness(t, reactors, sub)
 					if object == "host" {
@@ -84,10 +84,10 @@ func TestLimits(t *testing.T) {
 					for _, q := range h.io {
 						l.start(r, q, 16, readBlocks(tc.blocks))
 					}
-					r.w.Advance(time.Second) // past the burst
+					r.w.Advance(min(over, time.Second)) // past the burst
 					before := l.done
-					r.w.Advance(time.Duration(over) * time.Second)
-					expect(t, "commands", l.done-before, float64(over)*tc.want, 0.03)
+					r.w.Advance(over)
+					expect(t, "commands", l.done-before, over.Seconds()*tc.want, 0.03)
 					testutil.True(t, l.failed <= 0, "%d failed", l.failed)
 					l.depth = 0
 					i := r.target.Limits()

@@ -46,7 +46,7 @@ func TestAllCulprits(t *testing.T) {
 
 func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	e := newEnv(t, link, nil)
-	targets, each, n := []*env{e}, window{commands: 1000}, 1
+	targets, each, n := []*env{e}, window{commands: 500}, 1
 	if testutil.Soaking() {
 		targets = []*env{newEnv(t, link, nil), e}
 		each, n = window{length: 30 * time.Second}, rounds(t)

@@ -64,8 +64,8 @@ var deviceRows = []row{
 // giveUpSoon shortens the time that a command waits for nsHung and for data memory. The victim
 // waits for neither.
 func giveUpSoon(c *config.Config) {
-	c.Subsystems[0].Namespaces[nsHung-1].Timeout = 300 * time.Millisecond
-	c.TCP.MemoryTimeout, c.RDMA.MemoryTimeout = 300*time.Millisecond, 300*time.Millisecond
+	c.Subsystems[0].Namespaces[nsHung-1].Timeout = 100 * time.Millisecond
+	c.TCP.MemoryTimeout, c.RDMA.MemoryTimeout = 100*time.Millisecond, 100*time.Millisecond
 }
 
 // bigCommands is more than the data memory holds.

@@ -4,4 +4,9 @@
 // TestMatrix has a row for each resource that a peer or a device can hold or waste. A culprit does
 // so while a victim, another host, reads, writes and sends keep-alives. TestAllCulprits runs them
 // together. bound_test.go has the promise and its measurement.
+//
+// Floods of connections are made of a list of kinds, from half a TLS handshake to a discovery
+// controller, and a list of places where strangers come from. Each pair is a row. Beside a flood, a
+// known host connects with eight queues and uses them when more strangers have come, and a host
+// from an unknown address connects.
 package isolation
