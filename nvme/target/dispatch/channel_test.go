@@ -326,3 +326,26 @@ func TestUnion(t *testing.T) {
 	got := union(ranges(30, 40, 0, 10, 5, 8, 9, 12, 40, 50, 60, 70))
 	testutil.EqualSlices(t, got, ranges(0, 12, 30, 50, 60, 70), "")
 }
+
+// TestLateWrites: late writes keep away what may change their blocks, from other queues only.
+func TestLateWrites(t *testing.T) {
+	own, other := new(Queue), new(Queue)
+	w := &lateWrites{q: own, ranges: []backend.Range{{Off: 512, End: 1024}}}
+	for _, c := range []struct {
+		q      *Queue
+		op     backend.Op
+		off    int64
+		blocks bool
+	}{
+		{other, backend.OpWrite, 512, true},
+		{other, backend.OpDiscard, 0, true},
+		{other, backend.OpWrite, 1024, false},
+		{other, backend.OpRead, 512, false},
+		{other, backend.OpFlush, 512, false},
+		{own, backend.OpWrite, 512, false},
+	} {
+		io := &backend.IO{Op: c.op, Off: c.off, Len: 1024}
+		testutil.Equal(t, w.blocks(io, c.q), c.blocks, "%v at %d, own queue %t", c.op, c.off,
+			c.q == own)
+	}
+}
