@@ -104,8 +104,7 @@ const (
 
 	// turnInput is about the number of bytes that a queue receives in its turn: the data of two 128
 	// KiB writes.
-	turnInput      = 2 * rxSize
-	unlimitedInput = 1 << 30
+	turnInput = 2 * rxSize
 	// directReceives is the number of receives of direct data on a queue before it sends, so that
 	// the responses of several writes leave together.
 	directReceives = 4
@@ -230,9 +229,7 @@ func (g *Group) Poll(budget int) int {
 
 // serve receives and sends for one queue and returns the number of steps made.
 func (g *Group) serve(q *queue) int {
-	if g.input = unlimitedInput; g.takesTurns() {
-		g.input = turnInput
-	}
+	g.input = turnInput
 	steps := q.receive()
 	for i := 1; i < directReceives && steps > 0 && g.input > 0 && !q.drained &&
 		q.expectsDirect(); i++ {

@@ -37,7 +37,8 @@ func (p *Pool) wait(q *flowQueue, l *list.List[Allocation], a *Allocation, n int
 }
 
 // Promote changes a Wait of a into a WaitReserve, ordered by the start of the wait. If a is not in
-// a Wait, it does nothing.
+// a Wait, it does nothing. It looks at the other calls of WaitReserve for the flow: one for each
+// queue of the host that is stalled, and for each of its compounds, which have bounds for a host.
 func (p *Pool) Promote(a *Allocation) {
 	q := a.queue
 	if !a.Waiting() || a.list == &q.urgent {

@@ -259,7 +259,7 @@ func (r *Ring) Arm() bool {
 	// kernel check, in the order of its own barriers: on a weakly ordered machine the flags in
 	// shared memory could still be old. Once is not enough if the kernel leaves some of many
 	// waiting operations, for which it does not set the flag again.
-	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch {
+	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch { // bound: slots
 		r.enter(enterGetEvents)
 	}
 	return r.quiet()
@@ -309,7 +309,7 @@ func (r *Ring) enable() {
 }
 
 // AddFile adds fd to the ring. If there is a free place, fd is registered, which saves the kernel a
-// lookup per operation. The caller removes it before closing fd.
+// lookup per operation. The caller removes it before closing fd. It looks at 1,024 places at most.
 func (r *Ring) AddFile(fd int) File {
 	if !r.enabled {
 		r.enable()
