@@ -59,8 +59,8 @@ func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 
 // change makes the same change of the reservations of namespaces, and completes the command when
 // all are made, or after drainDeadline: then the change may be made or not, or it is made and a
-// device still has commands of hosts that were preempted. Another goroutine submits the changes of
-// many namespaces.
+// device still has commands of hosts that were preempted. The changes of many namespaces are
+// submitted in the turn of the host, see hostWork, also if the command has ended before.
 func (h *Handler) change(c *cmd, list []*namespace,
 	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
 ) {
@@ -116,7 +116,7 @@ func (h *Handler) change(c *cmd, list []*namespace,
 	switch {
 	case many:
 		ctrl.changing = true
-		go submit()
+		c.s.hostWork(submit).Request(&admin.Waiter{Answered: func() {}})
 	case a.left > 0:
 		submit()
 	default:

@@ -114,7 +114,7 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 	}
 	testutil.True(t, logs(false) == logs(true), "the logs were made anew")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
-	release := r.occupy()
+	release := r.occupy(true)
 	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421")))
 	r.w.Settle()

@@ -3,6 +3,7 @@ package target
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
@@ -11,9 +12,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// occupy keeps the workers of a target busy until release is called.
-func (r *harness) occupy() (release func()) {
-	stop, begun := make(chan struct{}), make(chan struct{})
+// occupy keeps the workers of a target busy until release is called. If they are free, they are
+// busy when it returns, otherwise after the work that they do now.
+func (r *harness) occupy(free bool) (release func()) {
+	stop, begun := make(chan struct{}), make(chan struct{}, turns.MaxWorkers())
 	for i := range turns.MaxWorkers() {
 		r.target.workers.Submit(&turns.Job{
 			Owner: subnet.Owner{NQN: fmt.Sprint(i)}, Done: func() {},
@@ -22,7 +24,9 @@ func (r *harness) occupy() (release func()) {
 				<-stop
 			},
 		})
-		<-begun
+		if free {
+			<-begun
+		}
 	}
 	return func() { close(stop) }
 }
@@ -47,7 +51,7 @@ func TestElsewhereInTurns(t *testing.T) {
 			other := info(nvme.TransportTCP)
 			other.Remote = testLocal
 			a, b, ended := r.connectHost(0), r.connectHostInfo(0, other), r.connectHost(0)
-			release := r.occupy()
+			release := r.occupy(true)
 			for range 20 {
 				r.send(a.admin, make())
 				r.send(ended.admin, make())
@@ -65,4 +69,27 @@ func TestElsewhereInTurns(t *testing.T) {
 			testutil.True(t, ran <= 2*turns.MaxWorkers(), "%d commands were served before", ran)
 		})
 	}
+}
+
+// TestChangesInTurn: the reservations of all namespaces are changed in the turn of the host.
+func TestChangesInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newHarness(t, 1)
+		r.target.options.Reservations = &memoryStore{}
+		r.must(r.target.AddSubsystem(ramSubsystem(t, 3)))
+		h := r.connectHost(0)
+		first := r.occupy(true)
+		c := withNSID(setFeature(nvme.FeatureReservationPersist, 1), nvme.NSIDAll)
+		r.send(h.admin, c)
+		second := r.occupy(false) // after the namespaces were looked at
+		first()
+		for range 5 {
+			synctest.Wait()
+			r.w.Settle()
+		}
+		testutil.True(t, !c.Done, "the changes do not wait for their turn")
+		second()
+		r.until("the command completes", func() bool { return c.Done })
+		testutil.True(t, c.CQE.Status().OK(), "%v", c.CQE.Status())
+	})
 }
