@@ -162,14 +162,15 @@ func (q *queue) schedule() {
 
 // run posts as many work requests as the queue's credits and its turn allow, or ends the queue.
 // Responses with their data come first, because they free resources that other requests wait for,
-// then RDMA READs. It returns the number of work requests.
+// then RDMA READs. It returns the number of work requests. The end of a queue, which looks at all
+// requests here and in the handler, counts as one for endPart of them.
 func (q *queue) run() (n int) {
 	if q.state >= queueDraining {
 		return 0
 	}
 	if q.failed {
 		q.beginTeardown()
-		return 0
+		return len(q.reqs) / endPart
 	}
 	left := turnBytes
 	for r := q.toSend.First(); r != nil && left > 0 && q.sendResponse(r); r = q.toSend.First() {
@@ -190,6 +191,7 @@ func (q *queue) run() (n int) {
 	}
 	if q.state == queueClosing && q.finished() {
 		q.beginTeardown()
+		n += len(q.reqs) / endPart
 	}
 	return n
 }

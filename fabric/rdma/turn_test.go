@@ -71,3 +71,30 @@ func TestTurnsOfResponses(t *testing.T) {
 	hold.Release()
 	m.until(t, func() bool { return m.q.sqFree == m.q.sqSize })
 }
+
+// TestManyEnd: however many queues end together, a poll ends some of them.
+func TestManyEnd(t *testing.T) {
+	const queues, depth = 40, 128
+	m := newManual(t, verbstest.Options{}, Config{}, ioParam(depth))
+	for range queues - 1 {
+		m.connect(t, ioParam(depth))
+	}
+	var all []*queue
+	for q := range m.g.queues.all() {
+		all = append(all, q)
+		q.fail(errHostLeft)
+	}
+	ended := 0
+	for polls := 0; ended < queues; polls++ {
+		before := ended
+		m.turn()
+		ended = 0
+		for _, q := range all {
+			if q.session.(*testSession).closed {
+				ended++
+			}
+		}
+		testutil.MustTrue(t, (ended-before)*depth <= (sendMost+depth)*endPart && polls < queues,
+			"%d queues end in a poll", ended-before)
+	}
+}
