@@ -1,0 +1,18 @@
+// Package wire carries RoCEv2 packets: InfiniBand transport packets in UDP datagrams to port 4791
+// (InfiniBand Architecture Specification, volume 1, release 1.4, Annex A17).
+//
+// A packet from Alloc to Recv:
+//
+//	Conn.Alloc   room for the packet in the batch of the sending Conn
+//	Put          the caller writes BTH, the extended headers of the opcode and the payload
+//	Conn.Flush   adds the ICRC, which also covers the addresses and ports, and sends the batch
+//	  network    IP header, UDP header, then the bytes above
+//	Conn.Recv    finds the socket by destination queue pair, checks the ICRC and cuts it off
+//	Header.Parse checks the lengths and takes the headers apart
+//
+// Two networks exist: NewUDP sends real datagrams with ordinary sockets, without privileges;
+// NewMemory passes them between hosts of one process, loses, doubles, delays, reorders and corrupts
+// some, and can run by a manual clock. Both build and check the same ICRC.
+//
+// Sections in the comments of this package are those of the specification above.
+package wire
