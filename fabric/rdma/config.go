@@ -41,8 +41,13 @@ import (
 // Config is the configuration of New. A zero field means its default; defaults and limits are the
 // constants below. The program keeps to the limits, which package config checks.
 type Config struct {
-	// Provider is the RDMA stack. Required.
+	// Provider is the RDMA stack of the devices. Required.
 	Provider verbs.Provider
+	// Soft is the RDMA stack that needs no device; nil: there is none.
+	Soft verbs.Provider
+	// Stack returns the choice between the two for the listener with a port ID. nil: always
+	// AnyStack. Listen calls it.
+	Stack func(portID uint16) Stack
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.
@@ -91,6 +96,22 @@ type Config struct {
 	// requests before its queue pair is destroyed anyway.
 	DrainTimeout time.Duration
 }
+
+// Stack is the choice of an RDMA stack for a listener.
+type Stack uint8
+
+// The choices.
+const (
+	// AnyStack is the device that has the address, or the soft stack if there is none.
+	AnyStack Stack = iota
+	DeviceStack
+	SoftStack
+)
+
+var stackNames = [...]string{"any", "device", "soft"}
+
+// String returns the name, as in the configuration.
+func (s Stack) String() string { return stackNames[s] }
 
 // Defaults and limits of Config.
 const (

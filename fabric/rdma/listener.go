@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -18,6 +19,7 @@ const backlog = 512
 // listener is an open NVMe port.
 type listener struct {
 	t      *Transport
+	stack  Stack // DeviceStack or SoftStack
 	addr   fabric.Addr
 	portID uint16
 	accept func(fabric.Conn)
@@ -41,11 +43,7 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	l := &listener{t: t, addr: addr, portID: portID, accept: accept}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.startCM()
-	if err == nil {
-		err = l.open()
-	}
-	if err != nil {
+	if err := l.open(); err != nil {
 		return nil, fmt.Errorf("listen at %v: %w%s", addr, err, listenHint(err))
 	}
 	t.listeners[l] = struct{}{}
@@ -58,7 +56,7 @@ func listenHint(err error) string {
 	switch {
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
 		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
-			"and is up"
+			"and is up, or serve without one (stack: soft)"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return "; see that an interface has this address (ip address)"
 	case errors.Is(err, unix.EADDRINUSE):
@@ -68,14 +66,37 @@ func listenHint(err error) string {
 	return ""
 }
 
-// open makes the identifier and listens. t.mu is held, so that no connection request is handled
-// before the listener is registered.
+// open listens on the stack that the configuration asks for. t.mu is held, so that no connection
+// request is handled before the listener is registered.
 func (l *listener) open() error {
-	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
+	choice := l.t.cfg.Stack(l.portID)
+	if choice != SoftStack {
+		err := l.openOn(DeviceStack)
+		none := errors.Is(err, verbs.ErrNoDevice) || errors.Is(err, verbs.ErrNotBuilt)
+		if choice == DeviceStack || l.t.cfg.Soft == nil || !none {
+			return err
+		}
+	}
+	return l.openOn(SoftStack)
+}
+
+// openOn makes the identifier of a stack and listens.
+func (l *listener) openOn(s Stack) error {
+	cm, err := l.t.manager(s)
 	if err != nil {
 		return err
 	}
-	l.id = id
+	if s == DeviceStack && l.addr.Addr().IsUnspecified() && l.t.cfg.Soft != nil {
+		// The kernel listens at a wildcard address even if there is no device.
+		if list, err := l.t.cfg.Provider.Devices(); err != nil || len(list) == 0 {
+			return cmp.Or(err, verbs.ErrNoDevice)
+		}
+	}
+	id, err := cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
+	if err != nil {
+		return err
+	}
+	l.id, l.stack = id, s
 	l.t.listening[id] = l
 	if l.addr.Port() == 0 {
 		l.addr.AddrPort = netip.AddrPortFrom(l.addr.Addr(), id.Local().Port())
@@ -85,6 +106,9 @@ func (l *listener) open() error {
 
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
+
+// Stack returns DeviceStack or SoftStack.
+func (l *listener) Stack() Stack { return l.stack }
 
 // Close stops accepting and waits for accept callbacks. Connections stay open.
 func (l *listener) Close() error {

@@ -28,8 +28,7 @@ type Transport struct {
 
 	mu        sync.Mutex
 	closed    bool
-	cm        verbs.CM // made by the first Listen
-	cmDone    chan struct{}
+	cms       map[Stack]*manager // made by Listen
 	listening map[verbs.ID]*listener
 	listeners map[*listener]struct{}
 	devices   map[verbs.Device]*device
@@ -38,11 +37,20 @@ type Transport struct {
 	noSRQ map[verbs.Device]struct{}
 }
 
+// manager is the open communication manager of a stack.
+type manager struct {
+	verbs.CM
+	done chan struct{} // closed when no more events come
+}
+
 // New makes a transport.
 func New(cfg Config) *Transport {
 	cfg.SetDefaults()
 	if cfg.TOS == nil {
 		cfg.TOS = func(uint16) uint8 { return 0 }
+	}
+	if cfg.Stack == nil {
+		cfg.Stack = func(uint16) Stack { return AnyStack }
 	}
 	if cfg.Lost == nil {
 		cfg.Lost = func(uint16) {}
@@ -51,7 +59,7 @@ func New(cfg Config) *Transport {
 		cfg: cfg, log: ratelog.New(cfg.Log), admission: admission.New(cfg.admissionLimits()),
 		listening: make(map[verbs.ID]*listener), listeners: make(map[*listener]struct{}),
 		devices: make(map[verbs.Device]*device), groups: make(map[*group]struct{}),
-		noSRQ: make(map[verbs.Device]struct{}),
+		noSRQ: make(map[verbs.Device]struct{}), cms: make(map[Stack]*manager),
 	}
 	t.next.Store(&cfg)
 	t.deepest.Store(int64(cfg.MaxDepth))
@@ -99,49 +107,54 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	return g, nil
 }
 
-// Close closes the listeners and the communication manager. The groups must be closed first.
+// Close closes the listeners and the communication managers. The groups must be closed first.
 func (t *Transport) Close() error {
 	t.admission.Close()
 	t.mu.Lock()
 	t.closed = true
 	listeners := slices.Collect(maps.Keys(t.listeners))
-	cm := t.cm
+	cms := slices.Collect(maps.Values(t.cms))
 	t.mu.Unlock()
 
 	var errs []error
 	for _, l := range listeners {
 		errs = append(errs, l.Close())
 	}
-	if cm != nil {
+	for _, cm := range cms {
 		if err := cm.Close(); err != nil {
-			return errors.Join(append(errs,
-				fmt.Errorf("rdma: close the communication manager: %w", err))...)
+			errs = append(errs, fmt.Errorf("rdma: close the communication manager: %w", err))
+			continue
 		}
-		<-t.cmDone
+		<-cm.done
 	}
 	return errors.Join(errs...)
 }
 
-// startCM opens the communication manager unless it is open. t.mu is held.
-func (t *Transport) startCM() error {
+// manager returns the communication manager of a stack, which it opens at the first call. t.mu is
+// held.
+func (t *Transport) manager(s Stack) (*manager, error) {
 	if t.closed {
-		return errors.New("the transport is closed")
+		return nil, errors.New("the transport is closed")
 	}
-	if t.cm != nil {
-		return nil
+	if cm := t.cms[s]; cm != nil {
+		return cm, nil
 	}
-	cm, err := t.cfg.Provider.NewCM()
+	p := t.cfg.Provider
+	if s == SoftStack {
+		p = t.cfg.Soft
+	}
+	cm, err := p.NewCM()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.cm, t.cmDone = cm, make(chan struct{})
-	go t.events(cm)
-	return nil
+	t.cms[s] = &manager{cm, make(chan struct{})}
+	go t.events(t.cms[s])
+	return t.cms[s], nil
 }
 
-// events dispatches the events of the communication manager until it is closed.
-func (t *Transport) events(cm verbs.CM) {
-	defer close(t.cmDone)
+// events dispatches the events of a communication manager until it is closed.
+func (t *Transport) events(cm *manager) {
+	defer close(cm.done)
 	for failed := false; ; {
 		ev, err := cm.Next()
 		switch {

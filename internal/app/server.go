@@ -51,8 +51,10 @@ type Options struct {
 	StateDir string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
-	// Verbs is the RDMA stack to use; nil if no listener needs one.
+	// Verbs is the RDMA stack of the devices; nil if no listener needs one.
 	Verbs verbs.Provider
+	// Soft returns the RDMA stack without a device, for a number of reactors; nil: there is none.
+	Soft func(reactors int) verbs.Provider
 	// Network has the addresses of the machine; nil means the real ones.
 	Network listeners.Network
 	// Sockets are the listening sockets that outlive the program; nil means none.
@@ -307,7 +309,8 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 	switch {
 	case t == nil:
 		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
-	case at.Transport == nvme.TransportRDMA && s.opts.OpenDevice == nil: // else it is a test
+	case at.Transport == nvme.TransportRDMA && s.opts.OpenDevice == nil && // else it is a test
+		s.usesDevice(portID):
 		c := s.atStart.Reactors
 		if err := check.Memlock(len(check.ReactorCPUs(c)), c.Memory); err != nil {
 			return nil, fmt.Errorf("listen at %v: %w", at, err)
@@ -316,10 +319,22 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 	return t.Listen(at, portID, s.workers.Place)
 }
 
+// usesDevice reports whether an RDMA device may serve a port.
+func (s *Server) usesDevice(portID uint16) bool {
+	if s.listeners.StackOf(portID) == rdma.SoftStack {
+		return false
+	}
+	list, err := s.opts.Verbs.Devices()
+	return err != nil && !errors.Is(err, verbs.ErrNoDevice) || len(list) > 0
+}
+
 func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
 	c.Log, c.Provider = s.log, s.opts.Verbs
-	c.TOS, c.Lost = s.listeners.TOSOf, s.listeners.Lost
+	if s.opts.Soft != nil {
+		c.Soft = s.opts.Soft(len(check.ReactorCPUs(s.atStart.Reactors)))
+	}
+	c.TOS, c.Lost, c.Stack = s.listeners.TOSOf, s.listeners.Lost, s.listeners.StackOf
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
@@ -107,12 +108,12 @@ func Hosts(c *config.Config) (ps config.Problems) {
 
 // Listeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs such listeners and waits for them.
-func Listeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
+func Listeners(c *config.Config, devices verbs.Provider) (ps config.Problems) {
 	// Without it addresses are only tried.
 	m, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
 		if !c.Faulty(fmt.Sprintf("listeners[%d]", i)) {
-			ps = append(ps, Listener(c, i, &m, Address(c, rdma))...)
+			ps = append(ps, Listener(c, i, &m, Address(c, i, devices))...)
 		}
 	}
 	return ps
@@ -144,17 +145,17 @@ func Listener(c *config.Config, i int, m *netif.State,
 	return config.Problems{c.Warning(key, err.Error(), "")}
 }
 
-// Address returns a function that returns an error if nothing could listen at an address.
-func Address(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error {
+// Address returns a function that returns an error if listener i could not listen at an address.
+// devices is the RDMA stack of the devices.
+func Address(c *config.Config, i int, devices verbs.Provider) func(fabric.Addr) error {
 	return func(at fabric.Addr) error {
-		switch {
-		case at.Transport != nvme.TransportRDMA:
+		if at.Transport != nvme.TransportRDMA {
 			return tcp.Probe(at.AddrPort, &c.TCP)
-		case rdma == nil:
-			return verbs.ErrNotBuilt
 		}
-		if _, err := rdma.Devices(); err != nil {
-			return err
+		if c.Listeners[i].Stack == rdma.DeviceStack {
+			if _, err := devices.Devices(); err != nil {
+				return err
+			}
 		}
 		// It has other ports than TCP, but the addresses of the machine.
 		return tcp.Probe(netip.AddrPortFrom(at.Addr(), 0), &c.TCP)

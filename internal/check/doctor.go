@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	fabrdma "github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -47,7 +48,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 					return nil // the check of the machine reports the user
 				}
 			}
-			return Address(c, rdma)(at)
+			return Address(c, i, rdma)(at)
 		})...)
 	}
 	t := demands(c, &here)
@@ -112,6 +113,9 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: ReactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
+		Device: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+			return l.Stack == fabrdma.DeviceStack
+		}),
 		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)

@@ -65,7 +65,7 @@ func TestDoctor(t *testing.T) {
 			"listener", "is served by process " + fmt.Sprint(os.Getpid()),
 		},
 		{
-			"rdma", listener("transport: rdma, address: 127.0.0.1"), true,
+			"rdma", listener("transport: rdma, address: 127.0.0.1, stack: device"), true,
 			doctor.Error, "locked memory", "the limit of this user is 64 KiB",
 		},
 		{

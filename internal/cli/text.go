@@ -270,7 +270,11 @@ func listeners(t *table, list []observed.Listener) {
 		if l.PortID != 0 {
 			id = fmt.Sprint(l.PortID)
 		}
-		t.row(or(id), l.Transport, l.Address, l.State, l.Connections, l.Name, or(l.Reason))
+		transport := l.Transport
+		if l.Stack != "" {
+			transport += ", " + l.Stack
+		}
+		t.row(or(id), transport, l.Address, l.State, l.Connections, l.Name, or(l.Reason))
 	}
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,7 @@ const infiniband = "sys/class/infiniband" // Documentation/ABI/stable/sysfs-clas
 func (m Machine) memlock(t Target) []Finding {
 	limit, limited := m.Memlock()
 	switch {
-	case !t.RDMA && len(m.list(infiniband)) == 0:
+	case !t.Device && len(m.list(infiniband)) == 0:
 		return nil
 	case !limited:
 		return []Finding{ok("locked memory", "no limit")}
@@ -44,8 +45,11 @@ func (m Machine) memlock(t Target) []Finding {
 func (m Machine) rdmaFiles(t Target) (list []Finding) {
 	const why = "Without it there is no RDMA; the target waits, and serves TCP meanwhile."
 	if len(m.list(infiniband)) == 0 {
-		if !t.RDMA {
+		switch {
+		case !t.RDMA:
 			return []Finding{ok("rdma", "no RDMA device, and no listener for RDMA")}
+		case !t.Device:
+			return m.soft()
 		}
 		return []Finding{{
 			"rdma", Warning, "no RDMA device", why,
@@ -84,6 +88,45 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 	}
 	return list
 }
+
+// soft checks the conditions of RoCEv2 without a device.
+func (m Machine) soft() []Finding {
+	list := []Finding{{
+		"rdma", Note, "no RDMA device: the target does RoCEv2 itself (stack: soft)",
+		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, unless " +
+			"the hosts have RDMA adapters.",
+		"if there is an adapter, load its driver and ib_uverbs",
+	}}
+	const enough = 4 << 20
+	if n, err := strconv.Atoi(m.read("proc/sys/net/core/rmem_max")); err == nil && n < enough {
+		list = append(list, Finding{
+			"rdma", Note, fmt.Sprintf("net.core.rmem_max is %d KiB", n>>10),
+			"The receive buffer of the UDP socket is no larger. Packets that find it full are lost " +
+				"and repeated.",
+			fmt.Sprintf("sysctl -w net.core.rmem_max=%d", enough),
+		})
+	}
+	for _, table := range []string{"proc/net/udp", "proc/net/udp6"} {
+		for line := range strings.Lines(m.read(table)) {
+			f := strings.Fields(line)
+			if len(f) < 10 {
+				continue
+			}
+			if a, known := parseAddress(f[1]); known && a.Port() == rocePort && f[9] == "0" {
+				return append(list, Finding{
+					"rdma", Warning, fmt.Sprintf("the kernel has UDP port %d", rocePort),
+					"RoCEv2 without a device needs the port. rdma_rxe takes it in its network " +
+						"namespace.",
+					"give the listener an address of the device (rdma link), or remove the devices " +
+						"of rdma_rxe",
+				})
+			}
+		}
+	}
+	return list
+}
+
+const rocePort = 4791 // of RoCEv2 (InfiniBand specification, annex A17)
 
 func (m Machine) rdmaPorts(Target) (list []Finding) {
 	for _, dev := range m.list(infiniband) {

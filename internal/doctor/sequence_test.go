@@ -45,6 +45,8 @@ func TestSequences(t *testing.T) {
 					}
 				case "rdma":
 					at.RDMA = true
+				case "device":
+					at.RDMA, at.Device = true, true
 				case "memory":
 					at.Memory = testutil.Value(strconv.ParseInt(value, 10, 64))(t)
 				case "limit":

@@ -196,9 +196,9 @@ func (tr *transition) check() (ps config.Problems) {
 		check.Keys(tr.next)...)
 	// Without it addresses are only tried.
 	machine, _ := tr.e.Network.Read(listeners.Devices(tr.next.Listeners)...)
-	probe := check.Address(tr.next, tr.e.Verbs)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
+			probe := check.Address(tr.next, i, tr.e.Verbs)
 			ps = append(ps, check.Listener(tr.next, i, &machine, func(at fabric.Addr) error {
 				if tr.e.Listeners.Occupy(at) {
 					return nil // it is taken over, or closed before

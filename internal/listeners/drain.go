@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
@@ -110,6 +111,9 @@ func (ls *Listeners) States() (list []observed.Listener) {
 			Name: p.l.Name, Transport: p.addr.Transport.String(),
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 			Connections: ls.Target.PortSessions(p.id),
+		}
+		if open, ok := p.open.(interface{ Stack() rdma.Stack }); ok {
+			out.Stack = open.Stack().String()
 		}
 		switch {
 		case ls.isDrained(p):

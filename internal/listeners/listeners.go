@@ -16,6 +16,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mdns"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
@@ -220,7 +221,7 @@ func (ls *Listeners) modify(c config.Listener) error {
 // keep their type of service.
 func (ls *Listeners) set(l *listener, c config.Listener) error {
 	ls.mu.Lock()
-	again, tls := l.TOS != c.TOS, l.TLS != c.TLS
+	again, tls := l.TOS != c.TOS || l.Stack != c.Stack, l.TLS != c.TLS
 	l.Listener = c
 	ports := ls.byID()
 	errs := []error{ls.applyANA()}
@@ -301,6 +302,14 @@ func (ls *Listeners) TOSOf(portID uint16) uint8 {
 		return c.TOS
 	}
 	return 0 // it is being closed
+}
+
+// StackOf returns the choice of the RDMA stack of a port.
+func (ls *Listeners) StackOf(portID uint16) rdma.Stack {
+	if c := ls.settings(portID); c != nil {
+		return c.Stack
+	}
+	return rdma.AnyStack // it is being closed
 }
 
 // TLSOf reports whether new connections of a port use TLS.

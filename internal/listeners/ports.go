@@ -243,7 +243,8 @@ func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 		case ls.isDrained(w):
 			p.err = nil
 			unwanted = append(unwanted, p)
-		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
+		case p.open == nil || p.lost || p.l.TOS != w.l.TOS,
+			p.l.Stack != w.l.Stack:
 			open = append(open, p)
 		}
 		if p.known && (p.l.Name != w.l.Name || p.l.TLS != w.l.TLS) {

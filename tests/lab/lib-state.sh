@@ -80,6 +80,7 @@ lab_down() {
   ip link del veth1 2>/dev/null
   ip link del veth0 2>/dev/null
   [ ! -e /run/netns/target ] || ip netns del target
+  [ $LINK != soft ] || wait_for 10 rdma system set netns shared # the namespace goes a little later
   state_disks_down
 }
 state_controllers() { state_kernel | grep '^NVMe'; }

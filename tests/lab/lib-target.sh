@@ -54,7 +54,15 @@ ours_start() {
   wait_for 20 ours_ready
 }
 # exec keeps the process ID: $TPID is the target itself.
-ours_exec() { target_exec "$TARGET_BIN" "$@"; }
+ours_exec() {
+  if [ $LINK = soft ]; then
+    install -m 755 "$TARGET_BIN" /run/nvmf-target # the file may be in a directory of root
+    mkdir -p $STATE_DIRECTORY; chown nobody $STATE_DIRECTORY /run/notify
+    target_exec setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs \
+      --inh-caps=-all --bounding-set=-all /run/nvmf-target "$@"
+  fi
+  target_exec "$TARGET_BIN" "$@"
+}
 target_exec() { # COMMAND...: like on_target, in place of this process
   if [ $TOPOLOGY = two ]; then exec nsenter --net=/run/netns/target "$@"; else exec "$@"; fi
 }

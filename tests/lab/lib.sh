@@ -1,5 +1,6 @@
 # Sourced by every scenario, inside the lab's kernel. Environment:
-#   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6)
+#   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6); soft is a host over rxe and a
+#               target without RDMA device and without privileges
 #   TARGET      ours (default) or nvmet: the kernel's own target, for comparison
 #   TARGET_BIN  the nvmf-target binary
 #   TOPOLOGY    two:  the target has a network namespace of its own at the other end of a veth
@@ -20,7 +21,7 @@ OUT=/run/out
 
 case $TRANSPORT in *6) FAMILY=6 LINK=${TRANSPORT%6} ;; *) FAMILY=4 LINK=$TRANSPORT ;; esac
 case $LINK in
-  rxe | siw) TRTYPE=rdma ;;
+  rxe | siw | soft) TRTYPE=rdma ;;
   tcp) TRTYPE=tcp ;;
   *) echo "unknown transport $TRANSPORT"; exit 2 ;;
 esac
@@ -31,7 +32,7 @@ esac
 # The kernel's RDMA hosts and targets use the first network namespace, and before Linux 7 so does
 # soft RoCE.
 if [ -z "${TOPOLOGY:-}" ]; then
-  case $TARGET-$(uname -r) in nvmet-* | *-[1-6].*) TOPOLOGY=wire ;; *) TOPOLOGY=two ;; esac
+  case $TARGET-$(uname -r)-$LINK in *-soft) TOPOLOGY=two ;; nvmet-* | *-[1-6].*) TOPOLOGY=wire ;; *) TOPOLOGY=two ;; esac
 fi
 
 . "$LAB_DIR/lib-target.sh"
@@ -76,6 +77,7 @@ on_target() {
 # The network: veth0 is the target's, veth1 the host's, with an RDMA device on each unless the
 # transport is tcp.
 lab_up() {
+  [ $LINK != soft ] || rdma system set netns exclusive # only host0 is in the first namespace
   ip link add veth0 type veth peer name veth1
   if [ $TOPOLOGY = two ]; then
     ip netns add target; ip link set veth0 netns target; on_target ip link set lo up
@@ -85,7 +87,7 @@ lab_up() {
   [ $TOPOLOGY = loop ] || ip addr add $HOSTADDR/$PREFIX dev veth1 $(dad)
   [ $TOPOLOGY != wire ] || wire_routes
   if [ $TRTYPE = rdma ]; then
-    rdma_link target0 veth0 on_target
+    [ $LINK = soft ] || rdma_link target0 veth0 on_target
     [ $TOPOLOGY = loop ] || rdma_link host0 veth1 ""
   fi
   [ $TOPOLOGY = loop ] || wait_for 10 reachable
@@ -116,7 +118,7 @@ reachable() { ping -c1 -W1 -q $ADDR >/dev/null 2>&1; }
 dad() { [ $FAMILY = 4 ] || echo nodad; }
 
 rdma_link() { # DEVICE INTERFACE PREFIX-COMMAND
-  $3 rdma link add $1 type $LINK netdev $2
+  $3 rdma link add $1 type ${LINK/soft/rxe} netdev $2
   wait_for 10 eval "rdma link show $1/1 | grep -q 'state ACTIVE'"
 }
 
