@@ -1,0 +1,244 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// Options describe a device.
+type Options struct {
+	// Name is the name of the device, soft0 if empty.
+	Name string
+	// Engines is the number of completion vectors, 1 to wire.MaxEngines; 0 means 1.
+	Engines int
+	// Background runs a goroutine per engine that steps it when its socket has work, for users that
+	// do not poll their completion queues all the time. Completion channels are then exact: they
+	// become readable only for a completion.
+	Background bool
+}
+
+// Device is a soft RDMA device: a verbs.Device. It has the sockets of one wire.Network.
+type Device struct {
+	net     wire.Network
+	attr    verbs.DeviceAttr
+	engines []*Engine
+	manager wire.Conn
+	opts    Options
+	err     atomic.Pointer[error]
+
+	qps, cqs, srqs, mrs atomic.Int32
+	table               *[keySlots]atomic.Pointer[mr]
+
+	background sync.WaitGroup
+	stopping   atomic.Bool
+
+	mu       sync.Mutex // of watchers and events
+	watchers []*watcher
+	events   []verbs.AsyncEvent
+	telling  bool // a goroutine delivers events
+}
+
+// Limits of a device. What they allow to hold is memory of the process; nothing on the path of a
+// packet depends on them.
+const (
+	maxQP, maxCQ, maxSRQ = 1 << 16, 1 << 16, 1 << 16
+	maxWR                = 1 << 15
+	maxCQE               = 1 << 22
+	maxSGE               = 32
+	// maxReads is the number of READs served and issued at once on a queue pair.
+	maxReads = 16
+)
+
+// New opens the sockets of a device. Close closes them.
+func New(net wire.Network, o Options) (*Device, error) {
+	if o.Name == "" {
+		o.Name = "soft0"
+	}
+	o.Engines = max(o.Engines, 1)
+	if o.Engines > wire.MaxEngines {
+		return nil, fmt.Errorf("%s: %d engines, at most %d: %w", o.Name, o.Engines, wire.MaxEngines,
+			unix.EINVAL)
+	}
+	conns, err := net.Open(o.Engines)
+	if err != nil {
+		return nil, fmt.Errorf("%s: open its sockets: %w", o.Name, err)
+	}
+	d := &Device{
+		net: net, opts: o, manager: conns[o.Engines],
+		table: new([keySlots]atomic.Pointer[mr]),
+		attr: verbs.DeviceAttr{
+			Name: o.Name, MaxQP: maxQP, MaxQPWR: maxWR, MaxSGE: maxSGE, MaxSGERD: maxSGE,
+			MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxMRSize: 1 << 48,
+			MaxQPRdAtom: maxReads, MaxQPInitRdAtom: maxReads,
+			MaxSRQ: maxSRQ, MaxSRQWR: maxWR, MaxSRQSGE: len(verbs.RecvWR{}.SGE),
+			NumCompVectors: o.Engines, Node: -1,
+		},
+	}
+	for i, c := range conns[:o.Engines] {
+		e := &Engine{
+			dev: d, index: i, conn: conn{Conn: c}, endpoints: make(map[uint32]*Handle),
+		}
+		d.engines = append(d.engines, e)
+	}
+	if o.Background {
+		for _, e := range d.engines {
+			e.sleepers.Add(1)
+			d.background.Go(e.background)
+		}
+	}
+	return d, nil
+}
+
+// background steps the engine whenever its socket has work.
+func (e *Engine) background() {
+	fds := []unix.PollFd{{Fd: int32(e.conn.FD()), Events: unix.POLLIN}}
+	for !e.dev.stopping.Load() {
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			e.dev.fail(fmt.Errorf("wait for the socket of engine %d: %w", e.index, err))
+			return
+		}
+		e.Step()
+	}
+}
+
+// Close ends the engines and closes the sockets, also that of the communication manager, whose
+// goroutine has ended. All objects of the device have been destroyed; packets to endpoints that
+// still exist are no longer received. No method of the device may be called afterwards.
+func (d *Device) Close() error {
+	d.stopping.Store(true)
+	for _, e := range d.engines {
+		e.conn.Wake()
+	}
+	d.background.Wait()
+	// When all are closed, no engine uses its socket or hands a packet to another.
+	for _, e := range d.engines {
+		e.Do(func() { e.closed = true })
+	}
+	errs := []error{d.manager.Close()}
+	for _, e := range d.engines {
+		errs = append(errs, e.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Attr describes the device (ibv_query_device).
+func (d *Device) Attr() verbs.DeviceAttr { return d.attr }
+
+// Engine returns the engine of a completion vector.
+func (d *Device) Engine(vector int) *Engine { return d.engines[vector%len(d.engines)] }
+
+// Manager returns the socket of the communication manager. The device closes it.
+func (d *Device) Manager() wire.Conn { return d.manager }
+
+// Network returns the network of the device.
+func (d *Device) Network() wire.Network { return d.net }
+
+// Err returns the reason why the device has failed, nil if it has not.
+func (d *Device) Err() error {
+	if err := d.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// watcher is a call of Watch.
+type watcher struct {
+	fn   func(verbs.AsyncEvent)
+	stop atomic.Bool
+}
+
+// Watch calls fn with the asynchronous events that are raised from now on. See verbs.Device.
+func (d *Device) Watch(fn func(verbs.AsyncEvent)) (stop func(), err error) {
+	w := &watcher{fn: fn}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watchers = append(slices.Clone(d.watchers), w)
+	return func() {
+		w.stop.Store(true)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.watchers = slices.DeleteFunc(slices.Clone(d.watchers), func(x *watcher) bool {
+			return x == w
+		})
+	}, nil
+}
+
+// Raise reports an event to the watchers, in another goroutine. Any goroutine may call it, also with
+// an engine held. The caller bounds the number of its events: every object raises each at most once.
+func (d *Device) Raise(ev verbs.AsyncEvent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.watchers) == 0 {
+		return
+	}
+	d.events = append(d.events, ev)
+	if !d.telling {
+		d.telling = true
+		go d.tell()
+	}
+}
+
+// tell delivers events until there are none.
+func (d *Device) tell() {
+	for {
+		d.mu.Lock()
+		events, watchers := d.events, d.watchers
+		d.events = nil
+		d.telling = len(events) > 0
+		d.mu.Unlock()
+		if len(events) == 0 {
+			return
+		}
+		for _, ev := range events {
+			for _, w := range watchers {
+				if !w.stop.Load() {
+					w.fn(ev)
+				}
+			}
+		}
+	}
+}
+
+// uses counts the users of an object: it can be freed when there are none.
+type uses struct{ n atomic.Int32 }
+
+// Hold keeps the object from being destroyed until Release. EINVAL if it has been destroyed.
+func (u *uses) Hold() error {
+	for n := u.n.Load(); n >= 0; n = u.n.Load() {
+		if u.n.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+	return unix.EINVAL
+}
+
+// Release undoes Hold.
+func (u *uses) Release() { u.n.Add(-1) }
+
+// free makes Hold fail. EBUSY while the object is held, EINVAL if it has been freed.
+func (u *uses) free() error {
+	switch {
+	case u.n.CompareAndSwap(0, -1):
+		return nil
+	case u.n.Load() < 0:
+		return unix.EINVAL
+	}
+	return unix.EBUSY
+}
+
+// reserve counts an object of the device. ENOMEM if there are as many as allowed.
+func reserve(n *atomic.Int32, most int) error {
+	if n.Add(1) > int32(most) {
+		n.Add(-1)
+		return unix.ENOMEM
+	}
+	return nil
+}
