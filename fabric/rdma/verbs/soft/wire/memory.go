@@ -1,41 +1,449 @@
 package wire
 
 import (
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
 	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// MemoryOptions are the faults of a memory network. The zero value has none. The probabilities are
-// per packet, from 0 to 1.
+// MemoryOptions are the properties of a memory network and its faults. The zero value has no
+// faults. Probabilities are per packet, from 0 to 1.
 type MemoryOptions struct {
+	// Loss, Duplicate and Corrupt are the probabilities that a packet is lost, arrives twice, and
+	// arrives with one to four bytes changed.
 	Loss, Duplicate, Corrupt float64
-	// Reorder is the probability that a packet arrives after the next one to its socket.
+	// Reorder is the probability that a packet takes up to a millisecond longer than Delay, so that
+	// later ones overtake it.
 	Reorder float64
-	// Delay is the time of every packet on the way.
+	// Mark is the probability that a packet that allows it (ECT0) arrives with CE.
+	Mark float64
+	// Refuse is the probability, per Flush, that the socket takes nothing this time.
+	Refuse float64
+	// Delay is the time of a packet on the way.
 	Delay time.Duration
-	// Seed makes a run repeatable.
+	// Filter, if not nil, is called with each packet sent, before the other faults; false loses it.
+	// It may change Data, as an attacker would: the ICRC is computed afterwards. It must not call
+	// methods of the network, and only one call runs at a time.
+	Filter func(p *Packet) bool
+	// Queue is the number of packets that wait at a socket; further ones are lost. 0 means 4,096.
+	Queue int
+	// Seed makes the faults repeatable.
 	Seed uint64
 	// Manual makes Now stand still but for Advance. Otherwise it is the real time.
 	Manual bool
-	// MTU of the links; 0 means 9,000.
+	// MTU is that of the links; 0 means 9,000.
 	MTU int
 }
 
-// A Memory is an IP network in memory.
-type Memory struct{ opts MemoryOptions }
+// A Memory is an IP network in memory. It shows the machine as many hosts as a test needs.
+//
+// A Path on it may have any local address, so that a test can forge it.
+type Memory struct {
+	start  time.Time
+	manual bool
+	clock  atomic.Int64 // if manual
+
+	mu    sync.Mutex
+	opts  MemoryOptions
+	rand  *rand.Rand
+	hosts map[netip.Addr]*memoryHost
+	conns []*memoryConn // open
+	free  []*datagram
+	seq   uint64
+	icrc  invariant
+}
+
+// A datagram is a packet on the way, with its ICRC.
+type datagram struct {
+	p   Packet
+	at  time.Duration // of the arrival
+	seq uint64        // order of packets that arrive at the same time
+	ect bool
+	buf [MaxPacket + ICRCSize]byte
+}
 
 // NewMemory makes a network without hosts.
-func NewMemory(opts MemoryOptions) *Memory { return &Memory{opts} }
+func NewMemory(opts MemoryOptions) *Memory {
+	m := &Memory{
+		start: time.Now(), manual: opts.Manual, opts: withDefaults(opts),
+		rand: rand.New(rand.NewPCG(opts.Seed, opts.Seed)), hosts: map[netip.Addr]*memoryHost{},
+	}
+	m.clock.Store(1) // zero stops a timer, so it is no time
+	return m
+}
 
-// Host adds a host. Its Network panics if a host of the network has one of the addresses already.
-func (m *Memory) Host(name string, addrs ...netip.Addr) Network { panic("not yet") }
+func withDefaults(opts MemoryOptions) MemoryOptions {
+	if opts.Queue == 0 {
+		opts.Queue = 4096
+	}
+	if opts.MTU == 0 {
+		opts.MTU = 9000
+	}
+	return opts
+}
 
-// SetFaults replaces the faults from now on; Manual, Seed and MTU do not change.
-func (m *Memory) SetFaults(opts MemoryOptions) {}
+// SetFaults replaces the options from now on, except for Seed and Manual. Packets on the way are
+// not affected.
+func (m *Memory) SetFaults(opts MemoryOptions) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.opts = withDefaults(opts)
+}
 
-// Advance moves the manual clock, packet by packet and timer by timer, and wakes the Conns that
-// have something to do.
-func (m *Memory) Advance(d time.Duration) {}
+// Host adds a host with an interface of its name. It panics if a host has one of the addresses
+// already.
+func (m *Memory) Host(name string, addrs ...netip.Addr) Network {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := &memoryHost{m: m, name: name, addrs: addrs}
+	for _, a := range addrs {
+		if m.hosts[a] != nil {
+			panic(fmt.Sprintf("%s: host %s has %s already", name, m.hosts[a].name, a))
+		}
+		m.hosts[a] = h
+	}
+	return h
+}
 
-// Next returns the time until the next arrival or timer, and false if there is none.
-func (m *Memory) Next() (time.Duration, bool) { return 0, false }
+// Advance moves the manual clock and wakes the Conns for which a packet has arrived or the timer is
+// due.
+func (m *Memory) Advance(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Duration(m.clock.Add(int64(d)))
+	for _, c := range m.conns {
+		if at, ok := c.next(); ok && at <= now {
+			c.Wake()
+		}
+	}
+}
+
+// Next returns the time until the next arrival or timer, 0 if it is due. It reports false if there
+// is none.
+func (m *Memory) Next() (d time.Duration, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.conns {
+		if at, soon := c.next(); soon && (!ok || at < d) {
+			d, ok = at, true
+		}
+	}
+	return max(0, d-m.now()), ok
+}
+
+func (m *Memory) now() time.Duration {
+	if m.manual {
+		return time.Duration(m.clock.Load())
+	}
+	return time.Since(m.start) + 1
+}
+
+func (m *Memory) chance(p float64) bool { return p > 0 && m.rand.Float64() < p }
+
+func (m *Memory) get() *datagram {
+	if n := len(m.free); n > 0 {
+		d := m.free[n-1]
+		m.free = m.free[:n-1]
+		return d
+	}
+	return new(datagram)
+}
+
+// send takes a packet, without its ICRC, through Filter and the faults to its socket.
+func (m *Memory) send(d *datagram) {
+	if m.opts.Filter != nil && !m.opts.Filter(&d.p) {
+		m.free = append(m.free, d)
+		return
+	}
+	n := len(d.p.Data)
+	d.p.Data = d.buf[:n+ICRCSize]
+	m.icrc.set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+	m.icrc.put(d.p.Data)
+	if m.chance(m.opts.Duplicate) {
+		e := m.get()
+		e.p, e.ect = d.p, d.ect
+		e.p.Data = e.buf[:copy(e.buf[:], d.p.Data)]
+		m.deliver(e)
+	}
+	m.deliver(d)
+}
+
+func (m *Memory) deliver(d *datagram) {
+	if m.chance(m.opts.Corrupt) {
+		for range 1 + m.rand.IntN(4) {
+			d.buf[m.rand.IntN(len(d.p.Data))] ^= byte(1 + m.rand.IntN(255))
+		}
+	}
+	c := m.socket(d)
+	if c == nil || m.chance(m.opts.Loss) {
+		m.free = append(m.free, d)
+		return
+	}
+	if len(c.queue) >= m.opts.Queue {
+		c.stats.Overflows.Add(1)
+		m.free = append(m.free, d)
+		return
+	}
+	d.p.CE = d.ect && m.chance(m.opts.Mark)
+	m.seq++
+	d.at, d.seq = m.now()+m.opts.Delay, m.seq
+	if m.chance(m.opts.Reorder) {
+		d.at += time.Duration(m.rand.Int64N(int64(time.Millisecond)))
+	}
+	heap.Push(&c.queue, d)
+	c.rearm()
+}
+
+// socket returns the socket that a packet goes to, nil if there is none.
+func (m *Memory) socket(d *datagram) *memoryConn {
+	h := m.hosts[d.p.Remote.Addr()]
+	if h == nil || len(h.conns) == 0 {
+		return nil
+	}
+	qpn := binary.BigEndian.Uint32(d.buf[4:]) & PSNMask
+	c := h.conns[Steer(qpn, len(h.conns)-1)]
+	if c.closed {
+		return nil
+	}
+	return c
+}
+
+// arrivals is a heap of packets on the way to a socket.
+type arrivals []*datagram
+
+func (a arrivals) Len() int { return len(a) }
+
+func (a arrivals) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].seq < a[j].seq
+}
+
+func (a arrivals) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *arrivals) Push(x any)   { *a = append(*a, x.(*datagram)) }
+
+func (a *arrivals) Pop() any {
+	n := len(*a) - 1
+	d := (*a)[n]
+	*a = (*a)[:n]
+	return d
+}
+
+// A memoryHost is the Network of a host.
+type memoryHost struct {
+	m     *Memory
+	name  string
+	addrs []netip.Addr
+	conns []*memoryConn
+}
+
+// Open is Network.Open.
+func (h *memoryHost) Open(n int) ([]Conn, error) {
+	if n < 1 || n > MaxEngines {
+		return nil, fmt.Errorf("%d engines: 1 to %d", n, MaxEngines)
+	}
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if len(h.conns) > 0 {
+		return nil, fmt.Errorf("host %s: port %d is taken", h.name, Port)
+	}
+	conns := make([]Conn, 0, n+1)
+	for i := range n + 1 {
+		c := &memoryConn{host: h, port: 50000 + uint16(i)}
+		var err error
+		if c.descriptor, err = openDescriptor(h.m.now, h.m.manual); err != nil {
+			for _, c := range h.conns {
+				c.descriptor.close()
+			}
+			h.conns = nil
+			return nil, err
+		}
+		h.conns = append(h.conns, c)
+		conns = append(conns, c)
+	}
+	h.m.conns = append(h.m.conns, h.conns...)
+	return conns, nil
+}
+
+// Addrs is Network.Addrs.
+func (h *memoryHost) Addrs() ([]Interface, error) {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	var list []Interface
+	for _, a := range h.addrs {
+		list = append(list, Interface{h.name, 1, a, h.m.opts.MTU, true})
+	}
+	return list, nil
+}
+
+// Route is Network.Route.
+func (h *memoryHost) Route(local, remote netip.Addr) (netip.Addr, int, error) {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	mtu, err := pathMTU(h.m.opts.MTU)
+	if err != nil {
+		return netip.Addr{}, 0, err
+	}
+	for _, a := range h.addrs {
+		if a.Is4() == remote.Is4() && (a == local || !local.IsValid() || local.IsUnspecified()) {
+			return a, mtu, nil
+		}
+	}
+	return netip.Addr{}, 0, fmt.Errorf("host %s: no route from %s to %s", h.name, local, remote)
+}
+
+// A memoryConn is a socket. Its methods take the lock of the network.
+type memoryConn struct {
+	*descriptor
+	host    *memoryHost
+	port    uint16 // source port
+	stats   Stats
+	batch   []*datagram
+	refused bool // the last Flush
+	packets []Packet
+	scrap   [MaxPacket]byte
+
+	// Guarded by the lock of the network, like the timer of the descriptor:
+	queue    arrivals
+	received []*datagram // packets of the last Recv
+	icrc     invariant
+	timed    time.Duration // by SetTimer
+	closed   bool
+}
+
+// Now is Conn.Now.
+func (c *memoryConn) Now() time.Duration { return c.host.m.now() }
+
+// Stats is Conn.Stats.
+func (c *memoryConn) Stats() *Stats { return &c.stats }
+
+// SetTimer is Conn.SetTimer.
+func (c *memoryConn) SetTimer(at time.Duration) {
+	c.host.m.mu.Lock()
+	defer c.host.m.mu.Unlock()
+	c.timed = at
+	c.rearm()
+}
+
+// next returns the time of the next arrival or timer.
+func (c *memoryConn) next() (at time.Duration, ok bool) {
+	if len(c.queue) > 0 {
+		at, ok = c.queue[0].at, true
+	}
+	if c.timed != 0 && (!ok || c.timed < at) {
+		at, ok = c.timed, true
+	}
+	return at, ok
+}
+
+// rearm makes the descriptor readable when something is due.
+func (c *memoryConn) rearm() {
+	at, ok := c.next()
+	switch {
+	case !ok:
+		c.setTimer(0)
+	case at <= c.now():
+		c.Wake()
+	default:
+		c.setTimer(at)
+	}
+}
+
+// Recv is Conn.Recv.
+func (c *memoryConn) Recv() ([]Packet, error) {
+	m := c.host.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.closed {
+		return nil, net.ErrClosed
+	}
+	c.ready()
+	m.free = append(m.free, c.received...)
+	c.received, c.packets = c.received[:0], c.packets[:0]
+	now := m.now()
+	for len(c.queue) > 0 && c.queue[0].at <= now && len(c.received) < MaxBatch {
+		d := heap.Pop(&c.queue).(*datagram)
+		c.received = append(c.received, d)
+		c.icrc.set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+		if !c.icrc.check(d.p.Data, false) {
+			c.stats.BadICRC.Add(1)
+			continue
+		}
+		c.stats.Received.Add(1)
+		c.packets = append(c.packets, Packet{
+			Local: d.p.Remote, Remote: d.p.Local, CE: d.p.CE,
+			Data: d.p.Data[:len(d.p.Data)-ICRCSize],
+		})
+	}
+	if c.timed <= now {
+		c.timed = 0
+	}
+	c.rearm()
+	return c.packets, nil
+}
+
+// Alloc is Conn.Alloc.
+func (c *memoryConn) Alloc(p *Path, n int) []byte {
+	if len(c.batch) == MaxBatch {
+		if c.Flush(); len(c.batch) == MaxBatch {
+			return nil
+		}
+	}
+	if p.Local.Is4() != p.Remote.Is4() || !p.Remote.IsValid() {
+		c.stats.Dropped.Add(1)
+		return c.scrap[:n]
+	}
+	m := c.host.m
+	m.mu.Lock()
+	d := m.get()
+	m.mu.Unlock()
+	d.p = Packet{
+		Local: netip.AddrPortFrom(p.Local, c.port), Remote: netip.AddrPortFrom(p.Remote, Port),
+		Data: d.buf[:n],
+	}
+	d.ect = p.TOS&3 == ECT0
+	c.batch = append(c.batch, d)
+	return d.p.Data
+}
+
+// Flush is Conn.Flush.
+func (c *memoryConn) Flush() {
+	if len(c.batch) == 0 {
+		return
+	}
+	m := c.host.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.refused = !c.refused && m.chance(m.opts.Refuse); c.refused {
+		c.stats.Blocked.Add(1)
+		c.Wake()
+		return
+	}
+	c.stats.Sent.Add(uint64(len(c.batch)))
+	for _, d := range c.batch {
+		m.send(d)
+	}
+	c.batch = c.batch[:0]
+}
+
+// Close is Conn.Close.
+func (c *memoryConn) Close() error {
+	m := c.host.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed = true
+	c.descriptor.close()
+	m.conns = slices.DeleteFunc(m.conns, func(o *memoryConn) bool { return o == c })
+	if !slices.ContainsFunc(c.host.conns, func(o *memoryConn) bool { return !o.closed }) {
+		c.host.conns = nil
+	}
+	return nil
+}

@@ -77,7 +77,8 @@ var shapes = func() (t [256]shape) {
 			kind: KindSend, first: true, last: true, payload: true, name: "SEND only",
 		},
 		SendLastInvalidate: {
-			kind: KindSend, last: true, ieth: true, payload: true, name: "SEND last with invalidate",
+			kind: KindSend, last: true, ieth: true, payload: true,
+			name: "SEND last with invalidate",
 		},
 		SendOnlyInvalidate: {
 			kind: KindSend, first: true, last: true, ieth: true, payload: true,

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,20 @@ type Path struct {
 	MTU int
 
 	route route
+}
+
+// linkHeaders is the length of everything but payload that rxe reckons with (RXE_MAX_HDR_LENGTH in
+// drivers/infiniband/sw/rxe/rxe_hdr.h), so that both ends choose the same path MTU.
+const linkHeaders = 80
+
+// pathMTU returns the largest RoCE path MTU for the MTU of a link.
+func pathMTU(link int) (int, error) {
+	for mtu := 4096; mtu >= 256; mtu /= 2 {
+		if link-linkHeaders >= mtu {
+			return mtu, nil
+		}
+	}
+	return 0, fmt.Errorf("link MTU %d is too small: RoCE needs at least %d", link, 256+linkHeaders)
 }
 
 // ECT0 in TOS allows routers to mark packets instead of losing them (RFC 3168, section 5).

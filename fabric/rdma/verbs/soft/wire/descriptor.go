@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// A descriptor is what FD of a Conn returns: an epoll set with an eventfd for Wake and a timerfd. A
+// UDP Conn adds its sockets.
+type descriptor struct {
+	epoll, event, timer int
+	events              [8]unix.EpollEvent
+	count               [8]byte
+	woken               atomic.Bool
+	// want is the time the timer has to fire, armed the time it will; 0 is never. armed may be
+	// earlier than want: deadlines mostly move away, and a system call for each costs more than a
+	// needless wake-up.
+	want, armed time.Duration
+	// now is the clock, and manual reports that the timerfd does not follow it.
+	now    func() time.Duration
+	manual bool
+}
+
+func openDescriptor(now func() time.Duration, manual bool) (*descriptor, error) {
+	d := &descriptor{epoll: -1, event: -1, timer: -1, now: now, manual: manual}
+	var err error
+	if d.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll_create1: %w", err)
+	}
+	d.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		d.close()
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	d.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		d.close()
+		return nil, fmt.Errorf("timerfd_create: %w", err)
+	}
+	for _, fd := range []int{d.event, d.timer} {
+		if err := d.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN); err != nil {
+			d.close()
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// watch adds, changes or removes a descriptor of the epoll set.
+func (d *descriptor) watch(op, fd int, events uint32) error {
+	event := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	if err := unix.EpollCtl(d.epoll, op, fd, &event); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+func (d *descriptor) close() {
+	for _, fd := range []int{d.epoll, d.event, d.timer} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// FD is Conn.FD.
+func (d *descriptor) FD() int { return d.epoll }
+
+var one = binary.NativeEndian.AppendUint64(nil, 1)
+
+// Wake is Conn.Wake. Only the first call since the last Recv writes.
+func (d *descriptor) Wake() {
+	if !d.woken.Swap(true) {
+		_, _ = unix.Write(d.event, one) // cannot fail: the counter is at most 1
+	}
+}
+
+// ready returns the descriptors that are ready, after it has dealt with event and timer. A Wake at
+// the same time may write nothing because woken is still set: its caller has left its work before,
+// and the caller of Recv looks for work afterwards.
+func (d *descriptor) ready() []unix.EpollEvent {
+	n, e := sys.EpollWait(d.epoll, d.events[:], 0)
+	if e != 0 { // EINTR
+		return nil
+	}
+	for i := range d.events[:n] {
+		switch int(d.events[i].Fd) {
+		case d.event:
+			_, _ = unix.Read(d.event, d.count[:])
+			d.woken.Store(false)
+		case d.timer:
+			_, _ = unix.Read(d.timer, d.count[:])
+			d.armed = 0
+			if d.want > d.now() {
+				d.arm(d.want)
+			}
+		}
+	}
+	return d.events[:n]
+}
+
+// setTimer makes the descriptor readable at the given time, or never.
+func (d *descriptor) setTimer(at time.Duration) {
+	d.want = at
+	if at != 0 && !d.manual && (d.armed == 0 || at < d.armed) {
+		d.arm(at)
+	}
+}
+
+func (d *descriptor) arm(at time.Duration) {
+	d.armed = at
+	wait := unix.NsecToTimespec(int64(max(at-d.now(), 1))) // 0 would stop it
+	for {
+		err := unix.TimerfdSettime(d.timer, 0, &unix.ItimerSpec{Value: wait}, nil)
+		if err != syscall.EINTR {
+			return
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"math/bits"
+	"net/netip"
+)
+
+// The ICRC (invariant CRC, section 7.8.1 and, for RoCEv2, A17.3.3) is the CRC-32 of Ethernet over
+//
+//	8 bytes of ones, in the place of the LRH of InfiniBand
+//	the IP and UDP headers
+//	the packet from BTH to the padding
+//
+// where the fields that a router may change count as ones: type of service, time to live and header
+// checksum of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum; byte 4 of
+// the BTH, which has FECN and BECN. It follows the padding with its least significant byte first.
+//
+// The identification of the IPv4 header is covered, but a UDP socket neither sets nor shows it. We
+// send 0: Linux does so for a socket that is not connected, if it does not fragment. Other senders
+// count. A CRC is linear: the difference between the ICRC received and the one with the
+// identification 0 depends only on the identification and the number of bytes behind it. So check
+// finds the identification with one multiplication. Of 2^32 wrong ICRCs, 2^16 pass then, because
+// they fit some identification.
+
+// afterLRH is the CRC of the eight bytes of ones.
+const afterLRH = 0x2144df1c
+
+const (
+	ip4Size  = 20
+	ip6Size  = 40
+	udpSize  = 8
+	idToUDP  = ip4Size - 4 // bytes from the identification to the end of the header
+	protoUDP = 17
+	poly     = crc32.IEEE // x^32 is not stored; the coefficient of x^0 is the highest bit
+	polyOne  = 1 << 31    // the polynomial 1
+)
+
+// invariant builds the masked headers in front of a packet. The headers lie in memory that lives
+// long, since crc32.Update makes its argument escape.
+type invariant struct {
+	header [ip6Size + udpSize + BTHSize]byte
+	ip     int // bytes of the IP header
+}
+
+// set fills in addresses and source port. Both addresses are of one family; an IPv4 address is not
+// mapped to IPv6.
+func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
+	h := v.header[:]
+	if src.Is4() {
+		v.ip = ip4Size
+		s, d := src.As4(), dst.As4()
+		h[0], h[1] = 0x45, 0xff                  // version, header length; type of service
+		binary.BigEndian.PutUint16(h[4:], 0)     // identification
+		binary.BigEndian.PutUint16(h[6:], 1<<14) // do not fragment
+		h[8], h[9], h[10], h[11] = 0xff, protoUDP, 0xff, 0xff
+		copy(h[12:], s[:])
+		copy(h[16:], d[:])
+	} else {
+		v.ip = ip6Size
+		s, d := src.As16(), dst.As16()
+		h[0], h[1], h[2], h[3] = 0x6f, 0xff, 0xff, 0xff
+		h[6], h[7] = protoUDP, 0xff
+		copy(h[8:], s[:])
+		copy(h[24:], d[:])
+	}
+	u := h[v.ip:]
+	binary.BigEndian.PutUint16(u, srcPort)
+	binary.BigEndian.PutUint16(u[2:], dstPort)
+	u[6], u[7] = 0xff, 0xff
+}
+
+// sum computes the ICRC of a packet, from BTH to the padding, for the identification 0.
+func (v *invariant) sum(packet []byte) uint32 {
+	h := v.header[:]
+	udp := udpSize + len(packet) + ICRCSize
+	if v.ip == ip4Size {
+		binary.BigEndian.PutUint16(h[2:], uint16(ip4Size+udp))
+	} else {
+		binary.BigEndian.PutUint16(h[4:], uint16(udp))
+	}
+	binary.BigEndian.PutUint16(h[v.ip+4:], uint16(udp))
+	bth := h[v.ip+udpSize : v.ip+udpSize+BTHSize]
+	copy(bth, packet)
+	bth[4] = 0xff
+	crc := crc32.Update(afterLRH, crc32.IEEETable, h[:v.ip+udpSize+BTHSize])
+	return crc32.Update(crc, crc32.IEEETable, packet[BTHSize:])
+}
+
+// put writes the ICRC behind the packet: b is the packet with four bytes more.
+func (v *invariant) put(b []byte) {
+	n := len(b) - ICRCSize
+	binary.LittleEndian.PutUint32(b[n:], v.sum(b[:n]))
+}
+
+// check reports whether the last four bytes of b are the ICRC of the others. With anyID, an IPv4
+// packet may have any identification.
+func (v *invariant) check(b []byte, anyID bool) bool {
+	n := len(b) - ICRCSize
+	diff := v.sum(b[:n]) ^ binary.LittleEndian.Uint32(b[n:])
+	if diff == 0 {
+		return true
+	}
+	if !anyID || v.ip != ip4Size {
+		return false
+	}
+	_, ok := identification(diff, n)
+	return ok
+}
+
+// identification returns the identification that changes the ICRC of a packet of n bytes by diff.
+// It reports false if there is none.
+//
+// The next four bytes may be added to the register of the CRC at once, the first in the lowest bits.
+// So another identification is a difference in the lower 16 bits of the register in front of it.
+// The k bytes from there to the end multiply the difference by x^8k, modulo the generator. Hence
+// diff * x^-8k is zero in the upper 16 bits.
+func identification(diff uint32, n int) (id uint16, ok bool) {
+	register := multiply(diff, backwards[n/4])
+	return bits.ReverseBytes16(uint16(register)), register>>16 == 0
+}
+
+// backwards[i] is x^-8k for a packet of 4i bytes, where k is the number of bytes from the
+// identification to the padding.
+var backwards = func() (t [MaxPacket/4 + 1]uint32) {
+	p := uint32(polyOne)
+	for range 8 * (idToUDP + udpSize) {
+		p = divideX(p)
+	}
+	for i := range t {
+		t[i] = p
+		for range 32 {
+			p = divideX(p)
+		}
+	}
+	return t
+}()
+
+// divideX divides a polynomial by x, modulo the generator. In the reflected form a division shifts
+// to the left.
+func divideX(p uint32) uint32 {
+	if p&polyOne != 0 { // the generator ends in 1: add it, and the sum is divisible
+		return (p^poly)<<1 | 1
+	}
+	return p << 1
+}
+
+// multiplyX multiplies a polynomial by x, modulo the generator.
+func multiplyX(p uint32) uint32 { return p>>1 ^ poly&-(p&1) }
+
+// multiply multiplies two polynomials modulo the generator.
+func multiply(a, b uint32) (product uint32) {
+	for range 32 {
+		product ^= b & -(a >> 31)
+		a <<= 1
+		b = multiplyX(b)
+	}
+	return product
+}

@@ -1,0 +1,358 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+var (
+	addrA  = netip.MustParseAddr("192.0.2.1")
+	addrB  = netip.MustParseAddr("192.0.2.2")
+	addrA6 = netip.MustParseAddr("2001:db8::1")
+	addrB6 = netip.MustParseAddr("2001:db8::2")
+)
+
+// open opens the sockets of a network and closes them after the test.
+func open(t testing.TB, n Network, engines int) []Conn {
+	t.Helper()
+	conns, err := n.Open(engines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range conns {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return conns
+}
+
+// memoryPair is a network with hosts a and b, with one engine each.
+func memoryPair(t testing.TB, opts MemoryOptions) (m *Memory, a, b []Conn) {
+	m = NewMemory(opts)
+	a = open(t, m.Host("a", addrA, addrA6), 1)
+	b = open(t, m.Host("b", addrB, addrB6), 1)
+	return m, a, b
+}
+
+// send puts a SEND only packet with n bytes of payload, numbered by its PSN, in the batch.
+func send(t testing.TB, c Conn, p *Path, qpn, psn uint32, n int) {
+	t.Helper()
+	b := c.Alloc(p, BTHSize+n)
+	if b == nil {
+		t.Fatal("the batch is full")
+	}
+	h := BTH{Opcode: SendOnly, PKey: PKeyDefault, QPN: qpn, PSN: psn}
+	h.Put(b)
+	for i := range b[BTHSize:] {
+		b[BTHSize+i] = byte(int(psn) + i)
+	}
+}
+
+// received reports whether p is a packet of send.
+func received(p Packet, psn uint32, n int) bool {
+	var h Header
+	if !h.Parse(p.Data) || h.Kind != KindSend || h.PSN != psn || len(h.Payload) != n {
+		return false
+	}
+	for i, b := range h.Payload {
+		if b != byte(int(psn)+i) {
+			return false
+		}
+	}
+	return true
+}
+
+// readable reports whether the descriptor of c is readable within ms milliseconds.
+func readable(t testing.TB, c Conn, ms int) bool {
+	t.Helper()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}, ms)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+}
+
+func recv(t testing.TB, c Conn) []Packet { t.Helper(); return testutil.Value(c.Recv())(t) }
+
+func TestMemory(t *testing.T) {
+	_, a, b := memoryPair(t, MemoryOptions{Manual: true})
+	for _, p := range []*Path{{Local: addrA, Remote: addrB}, {Local: addrA6, Remote: addrB6}} {
+		for i := range 100 {
+			send(t, a[0], p, 5, uint32(i), 256)
+		}
+		a[0].Flush()
+		var got []Packet
+		for readable(t, b[0], 0) {
+			for _, k := range recv(t, b[0]) {
+				k.Data = bytes.Clone(k.Data)
+				got = append(got, k)
+			}
+		}
+		if len(got) != 100 {
+			t.Fatalf("%d packets", len(got))
+		}
+		for i, k := range got {
+			if !received(k, uint32(i), 256) || k.Local != netip.AddrPortFrom(p.Remote, Port) ||
+				k.Remote.Addr() != p.Local {
+				t.Fatalf("packet %d: %+v", i, k)
+			}
+		}
+	}
+	send(t, a[0], &Path{Local: addrA, Remote: addrB}, CMQPN, 7, 0)
+	a[0].Flush()
+	if got := recv(t, b[1]); len(got) != 1 || !received(got[0], 7, 0) {
+		t.Errorf("to the communication manager: %v", got)
+	}
+	// A packet to nobody is lost, one of two families dropped.
+	send(t, a[0], &Path{Local: addrA, Remote: netip.MustParseAddr("192.0.2.9")}, 5, 0, 0)
+	send(t, a[0], &Path{Local: addrA, Remote: addrB6}, 5, 0, 0)
+	a[0].Flush()
+	if s, d := a[0].Stats().Sent.Load(), a[0].Stats().Dropped.Load(); s != 202 || d != 1 {
+		t.Errorf("%d sent, %d dropped", s, d)
+	}
+}
+
+func TestMemoryClock(t *testing.T) {
+	m, a, b := memoryPair(t, MemoryOptions{Manual: true, Delay: time.Millisecond})
+	p := &Path{Local: addrA, Remote: addrB}
+	send(t, a[0], p, 5, 0, 0)
+	a[0].Flush()
+	if readable(t, b[0], 0) || len(recv(t, b[0])) != 0 {
+		t.Fatal("arrived too early")
+	}
+	b[0].SetTimer(b[0].Now() + 3*time.Millisecond)
+	for _, want := range []struct {
+		next time.Duration
+		n    int
+	}{{time.Millisecond, 1}, {2 * time.Millisecond, 0}} {
+		d, ok := m.Next()
+		if !ok || d != want.next {
+			t.Fatalf("next in %v %v, want %v", d, ok, want.next)
+		}
+		m.Advance(d - 1)
+		if readable(t, b[0], 0) {
+			t.Fatal("readable too early")
+		}
+		m.Advance(1)
+		if !readable(t, b[0], 0) {
+			t.Fatal("not readable")
+		}
+		if n := len(recv(t, b[0])); n != want.n || readable(t, b[0], 0) {
+			t.Fatalf("%d packets, want %d", n, want.n)
+		}
+	}
+	if _, ok := m.Next(); ok {
+		t.Error("something is due")
+	}
+	b[0].SetTimer(b[0].Now() + 1)
+	b[0].SetTimer(0)
+	m.Advance(time.Hour)
+	if readable(t, b[0], 0) {
+		t.Error("a stopped timer fired")
+	}
+}
+
+// The real clock: packets with a delay and timers make the descriptor readable.
+func TestMemoryRealClock(t *testing.T) {
+	_, a, b := memoryPair(t, MemoryOptions{Delay: time.Millisecond})
+	send(t, a[0], &Path{Local: addrA, Remote: addrB}, 5, 9, 0)
+	a[0].Flush()
+	var got []Packet
+	for len(got) == 0 && readable(t, b[0], 10_000) {
+		got = recv(t, b[0])
+	}
+	if len(got) != 1 || !received(got[0], 9, 0) {
+		t.Fatalf("%v", got)
+	}
+	testTimer(t, b[0])
+}
+
+// testTimer tests timer and Wake of a Conn with a real clock.
+func testTimer(t *testing.T, c Conn) {
+	t.Helper()
+	at := c.Now() + time.Millisecond
+	c.SetTimer(at)
+	for c.Now() < at {
+		if !readable(t, c, 10_000) {
+			t.Fatal("the timer does not fire")
+		}
+		recv(t, c)
+	}
+	at = c.Now() + time.Millisecond
+	c.SetTimer(at)
+	c.SetTimer(at + time.Hour) // the first wake-up may come, but no other
+	for range 2 {
+		if readable(t, c, 5) {
+			recv(t, c)
+		}
+	}
+	if readable(t, c, 0) {
+		t.Error("readable without a cause")
+	}
+	c.SetTimer(0)
+	c.Wake()
+	c.Wake()
+	if !readable(t, c, 0) {
+		t.Error("not readable after Wake")
+	}
+	recv(t, c)
+	if readable(t, c, 0) {
+		t.Error("readable after the Wake was consumed")
+	}
+	c.Wake()
+	if !readable(t, c, 0) {
+		t.Error("not readable after a second Wake")
+	}
+	recv(t, c)
+}
+
+func TestMemoryFaults(t *testing.T) {
+	const n = 2000
+	for _, tt := range []struct {
+		name  string
+		opts  MemoryOptions
+		check func(arrived, doubles, disorder, ce int, s *Stats) bool
+	}{
+		{"none", MemoryOptions{}, func(arrived, doubles, disorder, ce int, s *Stats) bool {
+			return arrived == n && doubles == 0 && disorder == 0 && ce == 0
+		}},
+		{"loss", MemoryOptions{Loss: .1}, func(arrived, doubles, disorder, _ int, s *Stats) bool {
+			return arrived > n*85/100 && arrived < n*95/100 && doubles == 0 && disorder == 0
+		}},
+		{"doubles", MemoryOptions{Duplicate: .1}, func(arrived, doubles, _, _ int, s *Stats) bool {
+			return arrived == n+doubles && doubles > n*5/100 && doubles < n*15/100
+		}},
+		{"corruption", MemoryOptions{Corrupt: .1}, func(arrived, _, _, _ int, s *Stats) bool {
+			return arrived+int(s.BadICRC.Load()) == n && arrived > n*85/100 && arrived < n*95/100
+		}},
+		{"disorder", MemoryOptions{Reorder: .1}, func(arrived, _, disorder, _ int, s *Stats) bool {
+			return arrived == n && disorder > n*1/100 && disorder < n*15/100
+		}},
+		{"marks", MemoryOptions{Mark: .1}, func(arrived, _, _, ce int, s *Stats) bool {
+			return arrived == n && ce > n*5/100 && ce < n*15/100
+		}},
+		{"refusal", MemoryOptions{Refuse: .5}, func(arrived, _, disorder, _ int, s *Stats) bool {
+			return arrived == n && disorder == 0
+		}},
+		{"filter", MemoryOptions{Filter: func(p *Packet) bool {
+			return binary.BigEndian.Uint32(p.Data[8:])%2 == 0
+		}}, func(arrived, _, _, _ int, s *Stats) bool { return arrived == n/2 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.opts.Manual = true
+			m, a, b := memoryPair(t, tt.opts)
+			p := &Path{Local: addrA, Remote: addrB, TOS: ECT0}
+			var (
+				seen                               [n]bool
+				arrived, doubles, disorder, ce, at int
+			)
+			for i := 0; i < n || readable(t, b[0], 0) || readable(t, a[0], 0); {
+				if i < n {
+					send(t, a[0], p, 5, uint32(i), 64)
+					i++
+				}
+				recv(t, a[0])
+				a[0].Flush()
+				m.Advance(10 * time.Microsecond)
+				if i == n {
+					m.Advance(time.Second)
+				}
+				for _, k := range recv(t, b[0]) {
+					psn := int(binary.BigEndian.Uint32(k.Data[8:]))
+					if !received(k, uint32(psn), 64) {
+						t.Fatalf("%+v", k)
+					}
+					arrived++
+					if seen[psn] {
+						doubles++
+					}
+					seen[psn] = true
+					if psn < at {
+						disorder++
+					}
+					at = psn
+					if k.CE {
+						ce++
+					}
+				}
+			}
+			if !tt.check(arrived, doubles, disorder, ce, b[0].Stats()) {
+				t.Errorf("%d of %d arrived, %d doubles, %d out of order, %d marked", arrived, n,
+					doubles, disorder, ce)
+			}
+		})
+	}
+}
+
+// A socket that refuses: Alloc returns nil when the batch is full, and goes on after FD was
+// readable. A full queue loses packets.
+func TestMemoryRefuses(t *testing.T) {
+	_, a, b := memoryPair(t, MemoryOptions{Manual: true, Refuse: 1, Queue: 10})
+	p := &Path{Local: addrA, Remote: addrB}
+	for i := range MaxBatch {
+		send(t, a[0], p, 5, uint32(i), 4)
+	}
+	if a[0].Alloc(p, BTHSize) != nil || !readable(t, a[0], 0) {
+		t.Fatal("the batch is not full")
+	}
+	recv(t, a[0])
+	send(t, a[0], p, 5, MaxBatch, 4)
+	if n := len(recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != MaxBatch-10 {
+		t.Errorf("%d packets, %d lost", n, b[0].Stats().Overflows.Load())
+	}
+}
+
+func TestMemoryOpen(t *testing.T) {
+	m := NewMemory(MemoryOptions{MTU: 1500})
+	h := m.Host("a", addrA, addrA6)
+	conns := testutil.Value(h.Open(3))(t)
+	if _, err := h.Open(1); err == nil || len(conns) != 4 {
+		t.Errorf("opened twice, %d conns", len(conns))
+	}
+	for _, c := range conns {
+		testutil.Must(t, c.Close())
+	}
+	open(t, h, 2)
+	local, mtu, err := h.Route(netip.Addr{}, addrB6)
+	if local != addrA6 || mtu != 1024 || err != nil {
+		t.Errorf("route %s %d %v", local, mtu, err)
+	}
+	if _, _, err := h.Route(addrB, addrA); err == nil {
+		t.Error("a route from an address of others")
+	}
+}
+
+// Nothing is allocated per packet.
+func TestMemoryAllocations(t *testing.T) {
+	_, a, b := memoryPair(t, MemoryOptions{})
+	p := &Path{Local: addrA, Remote: addrB}
+	round := func() {
+		for i := range 16 {
+			send(t, a[0], p, 5, uint32(i), 1024)
+		}
+		a[0].Flush()
+		a[0].SetTimer(a[0].Now() + time.Second)
+		if n := len(recv(t, b[0])); n != 16 {
+			t.Fatalf("%d packets", n)
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(100, round); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
