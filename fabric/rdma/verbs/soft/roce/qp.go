@@ -1,0 +1,437 @@
+package roce
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// Limits of a queue pair.
+const (
+	// MaxMessage is the largest message in bytes. PSNs allow 2^31 (section 9.7.2), but then two of
+	// them could not be told apart at the smallest MTU.
+	MaxMessage = 1 << 30
+	// maxReads is the largest number of READs that a queue pair issues or answers at once.
+	maxReads = 128
+	// burst is the number of packets that a queue pair sends before others get their turn.
+	burst = 32
+)
+
+type state int32
+
+const (
+	stateInit      state = iota // receives may be posted
+	stateReady                  // connected, in both directions (RTS)
+	stateError                  // everything is flushed
+	stateDestroyed              // no method is called anymore
+)
+
+// A QP is a queue pair. PostSend and PostRecv may run in one goroutine each while another one holds
+// the engine: they write behind the tail of a ring, the holder reads before it. Everything else is
+// used only by the goroutine that holds the engine.
+type QP struct {
+	engine.Handle
+	dev      *engine.Device
+	eng      *engine.Engine
+	pd       *engine.PD
+	scq, rcq *engine.CQ
+	rq       engine.RecvQueue
+	own      *engine.RecvRing // rq if it is the queue pair's own
+	holds    []holder
+	num      uint32
+	state    atomic.Int32
+
+	path    wire.Path
+	mtu     uint32
+	peerQPN uint32
+	pieces  [][]byte // of one packet's payload, see locate
+
+	onFirst, onFatal func()
+
+	requester requester
+	responder responder
+	lastCNP   time.Duration
+	sendCNP   bool
+
+	stats *Stats
+}
+
+// Stats counts the events of all queue pairs of a device.
+type Stats struct {
+	Retransmissions atomic.Uint64 // times a requester went back, for any reason
+	Timeouts        atomic.Uint64 // of them, because no acknowledgment came
+	OutOfOrder      atomic.Uint64 // requests with a later PSN than expected
+	Duplicates      atomic.Uint64 // requests with an earlier PSN
+	RNRSent         atomic.Uint64 // NAKs because no receive was posted
+	RNRReceived     atomic.Uint64
+	CNPSent         atomic.Uint64
+	CNPReceived     atomic.Uint64
+	// Ignored counts packets that do not belong to the connection or its state: another source,
+	// an acknowledgment of something not sent, READ responses nobody asked for.
+	Ignored atomic.Uint64
+}
+
+// A Peer is the other end of a connection, as the communication managers have agreed.
+type Peer struct {
+	Path     wire.Path
+	QPN, PSN uint32
+	// ResponderResources is the number of READs that the peer may have outstanding here,
+	// InitiatorDepth the number that we may have there.
+	ResponderResources, InitiatorDepth uint8
+	// AckTimeout is the time after which a request without an acknowledgment counts as one retry:
+	// 4.096 µs << AckTimeout. RetryCount is the number of retries.
+	AckTimeout, RetryCount uint8
+	// RNRRetry is the number of times that a SEND is repeated to a peer without a receive; 7 means
+	// no end.
+	RNRRetry uint8
+	// MinRNRTimer is the timer code in our own RNR NAKs.
+	MinRNRTimer uint8
+}
+
+// New makes a queue pair of a protection domain. Both completion queues belong to one engine. stats
+// counts its events; queue pairs may share it, and nil counts nothing.
+func New(d *engine.Device, pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
+	scq, ok1 := init.SendCQ.(*engine.CQ)
+	rcq, ok2 := init.RecvCQ.(*engine.CQ)
+	attr := d.Attr()
+	switch {
+	case !ok1 || !ok2 || scq.Engine() != rcq.Engine():
+		return nil, fmt.Errorf("create queue pair: both completion queues need to be of this "+
+			"device and have the same vector: %w", unix.EINVAL)
+	case init.MaxSendWR < 0 || init.MaxSendWR > attr.MaxQPWR || init.MaxRecvWR < 0 ||
+		init.MaxRecvWR > attr.MaxQPWR || init.MaxSendSGE < 0 || init.MaxSendSGE > attr.MaxSGE ||
+		init.MaxRecvSGE < 0 || init.MaxRecvSGE > attr.MaxSGE:
+		return nil, fmt.Errorf("create queue pair: %d send and %d receive work requests with %d "+
+			"and %d elements, the device has %d with %d: %w", init.MaxSendWR, init.MaxRecvWR,
+			init.MaxSendSGE, init.MaxRecvSGE, attr.MaxQPWR, attr.MaxSGE, unix.EINVAL)
+	}
+	if stats == nil {
+		stats = new(Stats)
+	}
+	q := &QP{dev: d, eng: scq.Engine(), pd: pd, scq: scq, rcq: rcq, stats: stats}
+	q.pieces = make([][]byte, 0, max(init.MaxSendSGE, len(verbs.RecvWR{}.SGE)))
+	q.requester.init(init)
+	var psn [4]byte
+	_, _ = rand.Read(psn[:]) // never fails
+	q.requester.start(firstSeq(binary.BigEndian.Uint32(psn[:])))
+	if err := q.attach(init); err != nil {
+		return nil, fmt.Errorf("create queue pair: %w", err)
+	}
+	return q, nil
+}
+
+// attach holds the objects that the queue pair uses and makes it known to the engine.
+func (q *QP) attach(init verbs.QPInit) (err error) {
+	q.holds = append(q.holds, q.pd, q.scq, q.rcq)
+	if init.SRQ != nil {
+		srq, ok := init.SRQ.(*engine.SRQ)
+		if !ok {
+			return fmt.Errorf("shared receive queue of another device: %w", unix.EINVAL)
+		}
+		q.rq = srq
+		q.holds = append(q.holds, srq)
+	} else {
+		if q.own, err = engine.NewRecvRing(init.MaxRecvWR, init.MaxRecvSGE); err != nil {
+			return err
+		}
+		q.rq = q.own
+	}
+	for i, h := range q.holds {
+		if err = h.Hold(); err != nil {
+			q.holds = q.holds[:i]
+			q.release()
+			return fmt.Errorf("an object of the queue pair was destroyed: %w", err)
+		}
+	}
+	q.eng.Do(func() { q.num, err = q.eng.Attach(q) })
+	if err != nil {
+		q.release()
+	}
+	return err
+}
+
+// A holder is an object that cannot be destroyed while the queue pair uses it.
+type holder interface {
+	Hold() error
+	Release()
+}
+
+func (q *QP) release() {
+	for _, h := range q.holds {
+		h.Release()
+	}
+	q.holds = nil
+}
+
+// Num implements verbs.QP.
+func (q *QP) Num() uint32 { return q.num }
+
+// MaxInline implements verbs.QP: inline data is not offered.
+func (q *QP) MaxInline() int { return 0 }
+
+// PSN returns the PSN of the first packet we will send.
+func (q *QP) PSN() uint32 { return q.requester.first.psn() }
+
+// OnFirstPacket sets a function that is called once, with the engine held, when the first request
+// of the peer arrives: it has seen the reply of the communication manager. Call it before Connect.
+func (q *QP) OnFirstPacket(fn func()) { q.eng.Do(func() { q.onFirst = fn }) }
+
+// OnFatal sets a function that is called once, with the engine held, when the queue pair goes to
+// the error state by itself. Call it before Connect.
+func (q *QP) OnFatal(fn func()) { q.eng.Do(func() { q.onFatal = fn }) }
+
+// Connect connects the queue pair to its peer. It sends and receives from now on.
+func (q *QP) Connect(p Peer) (err error) {
+	if p.Path.MTU < 256 || p.Path.MTU > 4096 || p.Path.MTU&(p.Path.MTU-1) != 0 {
+		return fmt.Errorf("connect queue pair: path MTU %d: %w", p.Path.MTU, unix.EINVAL)
+	}
+	q.eng.Do(func() {
+		if q.load() != stateInit {
+			err = fmt.Errorf("connect queue pair: it is connected already, or failed: %w",
+				unix.EINVAL)
+			return
+		}
+		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&wire.PSNMask
+		q.requester.connect(&p, q.mtu)
+		q.responder.connect(&p)
+		q.state.Store(int32(stateReady))
+		q.eng.Schedule(&q.Handle)
+	})
+	return err
+}
+
+// ShortenRNRTimer implements verbs.QP.
+func (q *QP) ShortenRNRTimer() (err error) {
+	q.eng.Do(func() {
+		if q.load() != stateReady {
+			err = fmt.Errorf("shorten RNR timer: the queue pair is not connected: %w", unix.EINVAL)
+			return
+		}
+		q.responder.rnrTimer = shortRNR
+	})
+	return err
+}
+
+// ToError implements verbs.QP. The queue pair sends nothing from then on.
+func (q *QP) ToError() error {
+	q.eng.Do(func() {
+		q.responder.failed = 0
+		q.toError()
+	})
+	return nil
+}
+
+// Destroy implements verbs.QP. It is called once.
+func (q *QP) Destroy() error {
+	q.eng.Do(func() {
+		q.eng.Detach(q.num)
+		q.state.Store(int32(stateDestroyed))
+		q.onFirst, q.onFatal = nil, nil
+	})
+	q.release()
+	return nil
+}
+
+func (q *QP) load() state { return state(q.state.Load()) }
+
+// toError goes to the error state and completes everything posted as flushed, in order.
+func (q *QP) toError() {
+	if s := q.load(); s == stateError || s == stateDestroyed {
+		return
+	}
+	q.state.Store(int32(stateError))
+	q.eng.SetDeadline(&q.Handle, 0)
+	q.flush()
+	if q.own == nil {
+		q.dev.Raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.num})
+	}
+}
+
+// fatal goes to the error state because of an error.
+func (q *QP) fatal() {
+	q.toError()
+	if fn := q.onFatal; fn != nil {
+		q.onFatal = nil
+		fn()
+	}
+}
+
+// flush completes everything posted in the error state.
+func (q *QP) flush() {
+	q.flushSends()
+	if r := &q.responder; r.message == messageSend {
+		r.message = messageNone
+		q.completeRecv(verbs.WC{Status: verbs.WCWRFlushErr})
+	}
+	for q.own != nil && q.own.Take(&q.responder.recv) {
+		q.completeRecv(verbs.WC{Status: verbs.WCWRFlushErr})
+	}
+}
+
+// badOpcode is the opcode of failed completions, where it has no meaning.
+const badOpcode verbs.WCOpcode = 0xbad
+
+// completeRecv completes the receive taken last.
+func (q *QP) completeRecv(wc verbs.WC) {
+	wc.WRID, wc.QPNum, wc.Opcode = q.responder.recv.WRID, q.num, verbs.WCRecv
+	if wc.Status != verbs.WCSuccess {
+		wc.Opcode = badOpcode
+	}
+	q.rcq.Push(&wc)
+}
+
+// Receive implements engine.Endpoint. A packet that does not belong to the connection is silently
+// dropped (section 9.6.1).
+func (q *QP) Receive(p *wire.Packet, h *wire.Header) {
+	s := q.load()
+	if s != stateReady && (s != stateError || q.responder.failed == 0) {
+		return
+	}
+	if !same(p.Remote.Addr(), q.path.Remote) || !same(p.Local.Addr(), q.path.Local) ||
+		h.PKey&0x7fff != wire.PKeyDefault&0x7fff || len(h.Payload) > int(q.mtu) {
+		q.stats.Ignored.Add(1)
+		return
+	}
+	if p.CE {
+		q.congested()
+	}
+	switch {
+	case h.Kind == wire.KindCNP:
+		q.stats.CNPReceived.Add(1)
+		q.requester.slowDown()
+	case !h.Opcode.RC():
+		q.stats.Ignored.Add(1)
+	case !h.Opcode.Response():
+		q.request(h)
+	case s != stateReady:
+	case h.Kind == wire.KindAck:
+		q.acknowledgment(h)
+	case h.Kind == wire.KindReadResponse:
+		q.readResponse(h)
+	default:
+		q.stats.Ignored.Add(1)
+	}
+}
+
+// same compares addresses without their zones, which only one of them may have.
+func same(a, b netip.Addr) bool {
+	return a == b || a.Unmap().WithZone("") == b.Unmap().WithZone("")
+}
+
+// cnpInterval is the shortest time between two CNPs of a queue pair.
+const cnpInterval = 50 * time.Microsecond
+
+// congested answers a packet that a router has marked (section A17.9.3).
+func (q *QP) congested() {
+	if now := q.eng.Now(); q.lastCNP == 0 || now-q.lastCNP >= cnpInterval {
+		q.lastCNP, q.sendCNP = now, true
+	}
+}
+
+// Run implements engine.Endpoint: responses first, because the peer waits for them with its
+// resources occupied, then requests.
+func (q *QP) Run() (again bool) {
+	switch q.load() {
+	case stateReady:
+	case stateError:
+		q.flush() // work requests posted since
+		if q.responder.failed == 0 {
+			return false
+		}
+	default:
+		return false
+	}
+	left := burst
+	if q.sendCNP && !q.cnp() || !q.respond(&left) {
+		return true
+	}
+	if q.load() != stateReady {
+		return false
+	}
+	return q.transmit(left)
+}
+
+// Expire implements engine.Endpoint.
+func (q *QP) Expire() {
+	if q.load() == stateReady {
+		q.expire()
+	}
+}
+
+// alloc returns room for a packet with n bytes of payload, after writing its BTH; the padding is
+// zeroed. The extended headers begin at wire.BTHSize and the payload at the opcode's HeaderSize. It
+// returns nil if there is no room.
+func (q *QP) alloc(op wire.Opcode, psn uint32, ackReq bool, n int) []byte {
+	size := op.HeaderSize()
+	b := q.eng.Conn().Alloc(&q.path, size+n+wire.Pad(n))
+	if b == nil {
+		return nil
+	}
+	h := wire.BTH{
+		Opcode: op, MigReq: true, Pad: uint8(wire.Pad(n)), PKey: wire.PKeyDefault, QPN: q.peerQPN,
+		PSN: psn, AckReq: ackReq, BECN: op == wire.CNP,
+	}
+	h.Put(b)
+	clear(b[size+n:])
+	return b
+}
+
+// cnpPayload is the number of reserved bytes in a CNP.
+const cnpPayload = 16
+
+func (q *QP) cnp() bool {
+	b := q.alloc(wire.CNP, 0, false, cnpPayload)
+	if b == nil {
+		return false
+	}
+	clear(b[wire.BTHSize:])
+	q.sendCNP = false
+	q.stats.CNPSent.Add(1)
+	return true
+}
+
+// locate finds the bytes [off, off+n) of the elements and keeps them in pieces. It reports false if
+// a key does not allow it, or the elements are shorter. The rights are checked for each packet,
+// because a region may be deregistered in between.
+func (q *QP) locate(sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
+	q.pieces = q.pieces[:0]
+	for i := 0; i < len(sges) && n > 0; i++ {
+		s := sges[i]
+		if off >= s.Length {
+			off -= s.Length
+			continue
+		}
+		s.Addr += uint64(off)
+		s.Length = min(n, s.Length-off)
+		b, ok := q.dev.Local(q.pd, s, need)
+		if !ok {
+			return false
+		}
+		q.pieces = append(q.pieces, b)
+		n, off = n-s.Length, 0
+	}
+	return n == 0
+}
+
+// gather copies the pieces to a packet.
+func (q *QP) gather(to []byte) {
+	for _, b := range q.pieces {
+		to = to[copy(to, b):]
+	}
+}
+
+// scatter copies a payload to the pieces.
+func (q *QP) scatter(from []byte) {
+	for _, b := range q.pieces {
+		from = from[copy(b, from):]
+	}
+}

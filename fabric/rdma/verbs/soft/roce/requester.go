@@ -1,0 +1,619 @@
+package roce
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// Constants of the requester.
+const (
+	// The window is in packets; a READ counts the packets of its response.
+	firstWindow = 32
+	minWindow   = 2
+	maxWindow   = 256
+	// readChunk is the number of bytes that one READ request asks for. A longer READ is sent as
+	// several requests, so that the window also holds for READs. Chunks begin at multiples of it,
+	// so that a repeated request never spans two earlier ones.
+	readChunk = 32 << 10
+	// firstRetry is the time until the first repetition. It doubles with each up to the timeout of
+	// the connection, which therefore only decides when to give up. Most losses are noticed by a
+	// NAK.
+	firstRetry = 10 * time.Millisecond
+	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
+	minRNR = time.Millisecond
+	// ackEvery is the largest number of packets without a request for an acknowledgment.
+	ackEvery = 16
+	// The timeout of the peer's AckTimeout is between 4.2 ms and 4.3 s; 0 would mean no end.
+	minAckTimeout = 10
+	maxAckTimeout = 20
+)
+
+// A sendWR is a slot of the send queue.
+type sendWR struct {
+	verbs.SendWR
+	bytes uint32
+	// status is set if the work request has failed here. It completes after earlier ones.
+	status verbs.WCStatus
+	// PSNs, assigned when its first packet is due.
+	first, end seq
+}
+
+// The requester has a ring of work requests:
+//
+//	head      oldest work request not completed
+//	cur       the one with the next packet to send
+//	numbered  first one without PSNs
+//	tail      end of the work requests posted
+type requester struct {
+	sq         []sendWR
+	sges       []verbs.SGE // maxSGE for each slot
+	maxSGE     int
+	head, tail atomic.Uint64
+	cur        uint64
+	numbered   uint64
+	numberedTo seq // first PSN of the next work request
+
+	first          seq
+	una, next, max seq
+	mtu            uint32
+	sinceAck       int // packets sent since an acknowledgment was requested
+
+	// reads are the ends of the READ requests outstanding, a ring of the initiator depth.
+	reads            []seq
+	readHead, readNo int
+
+	window, threshold int // packets
+	gained            int // packets acknowledged since the window grew
+	recover           seq // the window shrinks at most once until this is acknowledged
+	rewound           seq // una when the requester last went back because of a NAK
+	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one message part is sent
+	// until it is.
+	probe bool
+
+	armed      bool          // the timer runs, for a repetition or an RNR wait
+	giveUp     time.Duration // time when the connection fails
+	retry      time.Duration // time until the next repetition
+	ackTimeout time.Duration
+	retryTime  time.Duration // without progress before we give up
+	rnrRetry   uint8         // as in Peer
+	rnrLeft    uint8
+	rnrWait    bool
+}
+
+func (r *requester) init(init verbs.QPInit) {
+	r.sq = make([]sendWR, init.MaxSendWR)
+	r.maxSGE = init.MaxSendSGE
+	r.sges = make([]verbs.SGE, init.MaxSendWR*init.MaxSendSGE)
+}
+
+func (r *requester) start(s seq) {
+	r.first, r.una, r.next, r.max, r.numberedTo, r.recover = s, s, s, s, s, s
+}
+
+func (r *requester) connect(p *Peer, mtu uint32) {
+	r.mtu = mtu
+	r.reads = make([]seq, min(p.InitiatorDepth, maxReads))
+	r.window, r.threshold = firstWindow, maxWindow
+	timeout := min(max(p.AckTimeout, minAckTimeout), maxAckTimeout)
+	if p.AckTimeout == 0 {
+		timeout = maxAckTimeout
+	}
+	r.ackTimeout = 4096 * time.Nanosecond << timeout
+	r.retryTime = r.ackTimeout * time.Duration(p.RetryCount&7+1)
+	r.rnrRetry, r.rnrLeft = p.RNRRetry&7, p.RNRRetry&7
+	r.retry = min(firstRetry, r.ackTimeout)
+}
+
+// Errors of posting are made once, because posting does not allocate.
+var (
+	errSendFull  = fmt.Errorf("post send: the send queue is full: %w", unix.ENOMEM)
+	errSendState = fmt.Errorf("post send: the queue pair is not connected: %w", unix.EINVAL)
+	errSendWR    = fmt.Errorf("post send: malformed work request: %w", unix.EINVAL)
+	errRecvSRQ   = fmt.Errorf("post receive: the queue pair has a shared receive queue: %w",
+		unix.EINVAL)
+)
+
+// PostSend implements verbs.QP. It sends as much as the window allows, unless another goroutine
+// holds the engine, which then does it.
+func (q *QP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
+	if q.load() == stateInit {
+		return 0, errSendState
+	}
+	r := &q.requester
+	tail := r.tail.Load()
+	n, err := 0, error(nil)
+	for n < len(wrs) {
+		if tail-r.head.Load() >= uint64(len(r.sq)) {
+			err = errSendFull
+			break
+		}
+		if !r.put(tail, &wrs[n], sges) {
+			err = errSendWR
+			break
+		}
+		tail++
+		n++
+	}
+	if n > 0 {
+		r.tail.Store(tail)
+		q.Kick()
+	}
+	return n, err
+}
+
+// put fills a slot.
+func (r *requester) put(at uint64, wr *verbs.SendWR, sges []verbs.SGE) bool {
+	n := int(wr.NumSGE)
+	if n > r.maxSGE || wr.Flags&verbs.SendInline != 0 ||
+		uint64(wr.FirstSGE)+uint64(n) > uint64(len(sges)) && n > 0 {
+		return false
+	}
+	switch wr.Opcode {
+	case verbs.WRSend, verbs.WRSendWithInv, verbs.WRRDMAWrite, verbs.WRRDMARead:
+	default:
+		return false
+	}
+	total := uint64(0)
+	slot := int(at % uint64(len(r.sq)))
+	if n > 0 {
+		to := r.sges[slot*r.maxSGE:][:copy(r.sges[slot*r.maxSGE:][:n], sges[wr.FirstSGE:])]
+		for i := range to {
+			total += uint64(to[i].Length)
+		}
+	}
+	if total > MaxMessage {
+		return false
+	}
+	r.sq[slot] = sendWR{SendWR: *wr, bytes: uint32(total)}
+	return true
+}
+
+// PostRecv implements verbs.QP.
+func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if q.own == nil {
+		return 0, errRecvSRQ
+	}
+	n, err := q.own.Post(wrs)
+	if q.load() == stateError {
+		q.Kick() // to flush them
+	}
+	return n, err
+}
+
+func (r *requester) slot(at uint64) (*sendWR, []verbs.SGE) {
+	i := int(at % uint64(len(r.sq)))
+	e := &r.sq[i]
+	return e, r.sges[i*r.maxSGE:][:e.NumSGE]
+}
+
+// current returns the work request with the next packet to send, nil if there is none.
+func (r *requester) current() (*sendWR, []verbs.SGE) {
+	for r.cur < r.tail.Load() {
+		e, sges := r.slot(r.cur)
+		if r.cur == r.numbered {
+			e.first, e.end = r.numberedTo, r.numberedTo+packets(e.bytes, r.mtu)
+			r.numberedTo = e.end
+			r.numbered++
+		}
+		if r.next < e.end {
+			return e, sges
+		}
+		r.cur++
+	}
+	return nil, nil
+}
+
+// transmit sends at most n packets of requests. It reports whether there are more to send now.
+func (q *QP) transmit(n int) (again bool) {
+	r := &q.requester
+	for !r.rnrWait && !again {
+		e, sges := r.current()
+		if e == nil || e.status != verbs.WCSuccess || !r.open(e) {
+			break
+		}
+		off := uint32(r.next-e.first) * r.mtu
+		size, need := min(r.mtu, e.bytes-off), verbs.Access(0)
+		if e.Opcode == verbs.WRRDMARead {
+			if len(r.reads) == 0 {
+				q.localError(e, verbs.WCLocQPOpErr)
+				break
+			}
+			size, need = r.chunkSize(e, off), verbs.AccessLocalWrite
+		}
+		if !q.locate(sges, off, size, need) {
+			q.localError(e, verbs.WCLocProtErr)
+			break
+		}
+		if n == 0 || e.Opcode == verbs.WRRDMARead && !q.sendRead(e, off, size) ||
+			e.Opcode != verbs.WRRDMARead && !q.sendData(e, off, size) {
+			again = true
+		}
+		n--
+	}
+	if q.load() == stateReady {
+		q.arm()
+	}
+	return again
+}
+
+// open reports whether the window, and for a READ the initiator depth, allow the next packet.
+func (r *requester) open(e *sendWR) bool {
+	if r.next == r.una {
+		return true
+	}
+	if r.probe || e.Opcode == verbs.WRRDMARead && r.readNo == len(r.reads) {
+		return false
+	}
+	n := seq(1)
+	if e.Opcode == verbs.WRRDMARead {
+		n = packets(r.chunkSize(e, uint32(r.next-e.first)*r.mtu), r.mtu)
+	}
+	return int(r.next-r.una+n) <= r.window
+}
+
+// chunkSize returns the number of bytes that the READ request at an offset asks for.
+func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
+	return min(readChunk-off%readChunk, e.bytes-off)
+}
+
+func (q *QP) sendRead(e *sendWR, off, size uint32) bool {
+	r := &q.requester
+	b := q.alloc(wire.ReadRequest, r.next.psn(), true, 0)
+	if b == nil {
+		return false
+	}
+	wire.RETH{Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size}.Put(b[wire.BTHSize:])
+	end := r.next + packets(size, r.mtu)
+	r.reads[(r.readHead+r.readNo)%len(r.reads)] = end
+	r.readNo++
+	r.sinceAck = 0
+	r.sent(end)
+	return true
+}
+
+// sendData sends a packet of a SEND or WRITE.
+func (q *QP) sendData(e *sendWR, off, size uint32) bool {
+	r := &q.requester
+	first, last := r.next == e.first, r.next+1 == e.end
+	op := opcodes[e.Opcode&15][position(first, last)]
+	ack := r.wantAck(e, last)
+	b := q.alloc(op, r.next.psn(), ack, int(size))
+	if b == nil {
+		return false
+	}
+	switch {
+	case e.Opcode == verbs.WRRDMAWrite && first:
+		wire.RETH{Addr: e.RemoteAddr, RKey: e.RKey, Len: e.bytes}.Put(b[wire.BTHSize:])
+	case e.Opcode == verbs.WRSendWithInv && last:
+		wire.IETH(e.InvalidateRKey).Put(b[wire.BTHSize:])
+	}
+	q.gather(b[op.HeaderSize():][:size])
+	if r.sinceAck++; ack {
+		r.sinceAck = 0
+	}
+	r.sent(r.next + 1)
+	return true
+}
+
+// wantAck reports whether the next packet asks for an acknowledgment. The last packet before a
+// pause does in any case: at the end of the queue, of the window, and before a READ, which may wait
+// for the window.
+func (r *requester) wantAck(e *sendWR, last bool) bool {
+	if r.probe || r.sinceAck+1 >= ackEvery || int(r.next-r.una)+1 >= r.window {
+		return true
+	}
+	if !last {
+		return false
+	}
+	if e.Flags&verbs.SendSignaled != 0 || r.cur+1 >= r.tail.Load() {
+		return true
+	}
+	following, _ := r.slot(r.cur + 1)
+	return following.Opcode == verbs.WRRDMARead || following.status != verbs.WCSuccess
+}
+
+func (r *requester) sent(to seq) {
+	r.next = to
+	r.max = max(r.max, to)
+}
+
+const (
+	posFirst = iota
+	posMiddle
+	posLast
+	posOnly
+)
+
+func position(first, last bool) int {
+	switch {
+	case first && last:
+		return posOnly
+	case first:
+		return posFirst
+	case last:
+		return posLast
+	}
+	return posMiddle
+}
+
+var opcodes = [16][4]wire.Opcode{
+	verbs.WRSend: {wire.SendFirst, wire.SendMiddle, wire.SendLast, wire.SendOnly},
+	verbs.WRSendWithInv: {
+		wire.SendFirst, wire.SendMiddle, wire.SendLastInvalidate, wire.SendOnlyInvalidate,
+	},
+	verbs.WRRDMAWrite: {wire.WriteFirst, wire.WriteMiddle, wire.WriteLast, wire.WriteOnly},
+	verbs.WRRDMARead: {
+		wire.ReadResponseFirst, wire.ReadResponseMiddle, wire.ReadResponseLast,
+		wire.ReadResponseOnly,
+	},
+}
+
+// acknowledgment handles an ACK or NAK. Its PSN acknowledges everything before it, an ACK also the
+// request that has it (section 9.7.5.1).
+func (q *QP) acknowledgment(h *wire.Header) {
+	r := &q.requester
+	s := r.una.near(h.PSN)
+	if s >= r.max || h.AETH.Syndrome&0x80 != 0 {
+		q.stats.Ignored.Add(1)
+		return
+	}
+	if s < r.una {
+		return
+	}
+	switch t := h.AETH.Syndrome; t.Type() {
+	case wire.SyndromeACK:
+		q.advance(s + 1)
+	case wire.SyndromeRNR:
+		if q.advance(s) {
+			q.receiverNotReady(t.Value())
+		}
+	case wire.SyndromeNAK:
+		if !q.advance(s) {
+			return
+		}
+		switch t {
+		case wire.NAKSequence:
+			q.lost()
+		case wire.NAKInvalid:
+			q.fail(verbs.WCRemInvReqErr)
+		case wire.NAKAccess:
+			q.fail(verbs.WCRemAccessErr)
+		case wire.NAKOperational:
+			q.fail(verbs.WCRemOpErr)
+		}
+	}
+}
+
+// advance acknowledges all requests before to. It stops at a READ with data missing: the response
+// is lost (section 9.7.5.1.3, implied NAK). It reports whether it came to the end.
+func (q *QP) advance(to seq) bool {
+	r := &q.requester
+	from := r.una
+	for r.una < to && q.load() == stateReady {
+		e, _ := r.slot(r.head.Load())
+		if e.Opcode == verbs.WRRDMARead {
+			break
+		}
+		r.una = min(to, e.end)
+		if r.una == e.end {
+			q.complete(verbs.WCSuccess)
+		}
+	}
+	if r.una != from {
+		q.progress(int(r.una - from))
+	}
+	if q.load() != stateReady {
+		return false
+	}
+	if r.una < to {
+		q.lost()
+		return false
+	}
+	return true
+}
+
+// readResponse handles data of a READ. Whether it is first, middle, last or only does not matter:
+// the PSN says where the data belongs and how much it is.
+func (q *QP) readResponse(h *wire.Header) {
+	r := &q.requester
+	s := r.una.near(h.PSN)
+	if s >= r.max || h.Opcode != wire.ReadResponseMiddle &&
+		(h.AETH.Syndrome.Type() != wire.SyndromeACK || h.AETH.Syndrome&0x80 != 0) {
+		q.stats.Ignored.Add(1)
+		return
+	}
+	if s < r.una {
+		return // a duplicate
+	}
+	if r.readNo == 0 {
+		q.stats.Ignored.Add(1) // nobody asked for it, or the request will be repeated
+		return
+	}
+	if !q.advance(s) {
+		return
+	}
+	e, sges := r.slot(r.head.Load())
+	if e.Opcode != verbs.WRRDMARead {
+		q.stats.Ignored.Add(1)
+		return
+	}
+	off := uint32(s-e.first) * r.mtu
+	n := min(r.mtu, e.bytes-off)
+	if uint32(len(h.Payload)) != n {
+		q.stats.Ignored.Add(1)
+		return
+	}
+	if !q.locate(sges, off, n, verbs.AccessLocalWrite) {
+		q.fail(verbs.WCLocProtErr)
+		return
+	}
+	q.scatter(h.Payload)
+	r.una++
+	if r.una == e.end {
+		q.complete(verbs.WCSuccess)
+	}
+	q.progress(1)
+}
+
+// progress handles the acknowledgment of n PSNs.
+func (q *QP) progress(n int) {
+	r := &q.requester
+	for r.readNo > 0 && r.reads[r.readHead] <= r.una {
+		r.readHead = (r.readHead + 1) % len(r.reads)
+		r.readNo--
+	}
+	if r.next < r.una {
+		r.rewind() // acknowledged before the repetition came so far
+	}
+	r.probe, r.rnrWait = false, false
+	r.rnrLeft = r.rnrRetry
+	r.retry = min(firstRetry, r.ackTimeout)
+	r.armed = false // arm starts it again
+	if r.window >= r.threshold {
+		// One packet for each window acknowledged, else one for each packet: RFC 5681, section 3.1.
+		if r.gained += n; r.gained < r.window {
+			return
+		}
+		r.gained, n = 0, 1
+	}
+	r.window = min(r.window+n, maxWindow)
+}
+
+// rewind makes una the next packet to send.
+func (r *requester) rewind() {
+	r.next, r.cur = r.una, r.head.Load()
+	r.readNo = 0
+}
+
+// lost goes back because the peer misses the packet at una. It happens once for each packet: if the
+// repetition is lost as well, the timer notices.
+func (q *QP) lost() {
+	r := &q.requester
+	if r.rewound == r.una || r.next == r.una {
+		return
+	}
+	r.rewound = r.una
+	q.goBack()
+}
+
+func (q *QP) goBack() {
+	q.stats.Retransmissions.Add(1)
+	q.requester.slowDown()
+	q.requester.rewind()
+}
+
+// slowDown halves the window, once for the packets in flight.
+func (r *requester) slowDown() {
+	if r.una < r.recover {
+		return
+	}
+	r.recover = max(r.max, r.una+1)
+	r.window = max(r.window/2, minWindow)
+	r.threshold, r.gained = r.window, 0
+}
+
+// receiverNotReady waits before it repeats the SEND at una (section 9.7.5.2.8).
+func (q *QP) receiverNotReady(code uint8) {
+	r := &q.requester
+	if r.rnrWait {
+		return
+	}
+	q.stats.RNRReceived.Add(1)
+	if r.rnrRetry != 7 {
+		if r.rnrLeft == 0 {
+			q.fail(verbs.WCRNRRetryExcErr)
+			return
+		}
+		r.rnrLeft--
+	}
+	r.rewind()
+	r.rnrWait, r.probe = true, true
+	r.armed = true
+	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))
+}
+
+// arm starts the timer if something is outstanding.
+func (q *QP) arm() {
+	r := &q.requester
+	if r.armed || r.rnrWait || r.next == r.una {
+		return
+	}
+	now := q.eng.Now()
+	r.armed, r.giveUp = true, now+r.retryTime
+	q.eng.SetDeadline(&q.Handle, now+r.retry)
+}
+
+func (q *QP) expire() {
+	r := &q.requester
+	now := q.eng.Now()
+	switch {
+	case !r.armed:
+	case r.rnrWait:
+		r.rnrWait, r.armed = false, false
+	case now >= r.giveUp:
+		q.fail(verbs.WCRetryExcErr)
+	default:
+		q.stats.Timeouts.Add(1)
+		q.goBack()
+		r.probe = true
+		r.retry = min(2*r.retry, r.ackTimeout)
+		q.eng.SetDeadline(&q.Handle, min(now+r.retry, r.giveUp))
+	}
+}
+
+// localError fails a work request that cannot be sent. Earlier ones complete first.
+func (q *QP) localError(e *sendWR, status verbs.WCStatus) {
+	e.status = status
+	if q.requester.cur == q.requester.head.Load() {
+		q.fail(status)
+	}
+}
+
+// complete completes the oldest work request.
+func (q *QP) complete(status verbs.WCStatus) {
+	r := &q.requester
+	head := r.head.Load()
+	e, _ := r.slot(head)
+	wc := verbs.WC{WRID: e.WRID, Status: status, QPNum: q.num, ByteLen: e.bytes, Opcode: badOpcode}
+	if status == verbs.WCSuccess {
+		switch e.Opcode {
+		case verbs.WRRDMAWrite:
+			wc.Opcode = verbs.WCRDMAWrite
+		case verbs.WRRDMARead:
+			wc.Opcode = verbs.WCRDMARead
+		default:
+			wc.Opcode = verbs.WCSend
+		}
+	}
+	signaled := e.Flags&verbs.SendSignaled != 0 || status != verbs.WCSuccess
+	r.head.Store(head + 1) // the slot is free when the completion can be seen
+	r.cur = max(r.cur, head+1)
+	if signaled {
+		q.scq.Push(&wc)
+	}
+	if status == verbs.WCSuccess && head+1 < r.numbered {
+		if e, _ := r.slot(head + 1); e.status != verbs.WCSuccess {
+			q.fail(e.status)
+		}
+	}
+}
+
+// fail ends the connection with the error of the oldest work request.
+func (q *QP) fail(status verbs.WCStatus) {
+	q.complete(status)
+	q.fatal()
+}
+
+func (q *QP) flushSends() {
+	r := &q.requester
+	for r.head.Load() < r.tail.Load() {
+		q.complete(verbs.WCWRFlushErr)
+	}
+	r.cur, r.numbered = r.head.Load(), r.head.Load()
+}

@@ -1,0 +1,364 @@
+package roce
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// A message is the kind of a message that has begun and not ended.
+type message uint8
+
+const (
+	messageNone message = iota
+	messageSend
+	messageWrite
+)
+
+// The responder executes requests in the order of PSNs.
+type responder struct {
+	expected seq
+	msn      uint32 // messages completed
+	message  message
+
+	recv     verbs.RecvWR // of the SEND that has begun, or the one completed last
+	recvRoom uint32       // bytes its elements have
+	recvDone uint32       // bytes of the message so far
+
+	write     wire.RETH // of the WRITE that has begun
+	writeDone uint32
+
+	// reads is a ring of the READs executed last, one for each that the peer may have outstanding.
+	// They stay, because the response may be lost.
+	reads   []read
+	readNo  uint64 // READs executed so far
+	pending int    // reads with something to send
+
+	ack bool // an acknowledgment is due
+	// nak is the NAK that is due, 0 if none. It has the expected PSN.
+	nak wire.Syndrome
+	// silent: a NAK was sent for the expected PSN. Later packets get no other (section 9.7.5.2.8).
+	silent bool
+	// failed is the NAK that ended the connection, 0 if none.
+	failed   wire.Syndrome
+	rnrTimer uint8
+}
+
+// A read is a READ request that was executed. Of its PSNs [first, end), those in [next, to) are to
+// be sent. The response to the request sent last begins at begin.
+type read struct {
+	wire.RETH
+	first, end      seq
+	next, to, begin seq
+	again           bool // all was sent once
+}
+
+func (r *responder) connect(p *Peer) {
+	r.expected = firstSeq(p.PSN)
+	r.reads = make([]read, min(p.ResponderResources, maxReads))
+	r.rnrTimer = p.MinRNRTimer & 31
+}
+
+// request handles a request packet (section 9.7.4.1).
+func (q *QP) request(h *wire.Header) {
+	r := &q.responder
+	s := r.expected.near(h.PSN)
+	switch {
+	case s < r.expected:
+		q.stats.Duplicates.Add(1)
+		q.duplicate(h, s)
+		return
+	case r.failed != 0:
+		r.nak = r.failed // it was lost
+		return
+	case s > r.expected:
+		q.stats.OutOfOrder.Add(1)
+		if !r.silent {
+			r.silent, r.nak = true, wire.NAKSequence
+		}
+		return
+	}
+	r.silent = false
+	if r.nak.Type() == wire.SyndromeRNR {
+		r.nak = 0
+	}
+	if fn := q.onFirst; fn != nil {
+		q.onFirst = nil
+		fn()
+	}
+	nak := wire.Syndrome(0)
+	switch h.Kind {
+	case wire.KindSend:
+		nak = q.send(h)
+	case wire.KindWrite:
+		nak = q.write(h)
+	case wire.KindRead:
+		nak = q.read(h)
+	default:
+		// Immediate data, atomics and reserved opcodes.
+		nak = wire.NAKInvalid
+	}
+	switch {
+	case nak == 0:
+		r.ack = r.ack || h.AckReq
+	case nak.Type() == wire.SyndromeRNR:
+		q.stats.RNRSent.Add(1)
+		r.silent, r.nak = true, nak
+	default:
+		r.nak, r.failed = nak, nak
+		q.fatal()
+	}
+}
+
+// sized reports whether the payload has the length that its place in the message demands (section
+// 9.7.4.1.6): the path MTU unless it is the last, and not nothing unless it is the only one.
+func (q *QP) sized(h *wire.Header) bool {
+	n := uint32(len(h.Payload))
+	if !h.Opcode.Last() {
+		return n == q.mtu
+	}
+	return n > 0 || h.Opcode.First()
+}
+
+// send executes a packet of a SEND. It returns the NAK, or 0.
+func (q *QP) send(h *wire.Header) wire.Syndrome {
+	r := &q.responder
+	first, n := h.Opcode.First(), uint32(len(h.Payload))
+	if first != (r.message == messageNone) || !first && r.message != messageSend || !q.sized(h) {
+		return wire.NAKInvalid
+	}
+	if first {
+		if !q.rq.Take(&r.recv) {
+			return wire.SyndromeRNR | wire.Syndrome(r.rnrTimer)
+		}
+		r.message, r.recvRoom, r.recvDone = messageSend, 0, 0
+		for _, s := range r.recv.SGE[:r.recv.NumSGE] {
+			r.recvRoom += min(s.Length, MaxMessage)
+		}
+	}
+	if n > r.recvRoom-r.recvDone {
+		return q.failRecv(verbs.WCLocLenErr, wire.NAKInvalid)
+	}
+	if !q.locate(r.recv.SGE[:r.recv.NumSGE], r.recvDone, n, verbs.AccessLocalWrite) {
+		return q.failRecv(verbs.WCLocProtErr, wire.NAKOperational)
+	}
+	q.scatter(h.Payload)
+	r.recvDone += n
+	if h.Opcode.Last() {
+		wc := verbs.WC{ByteLen: r.recvDone}
+		if h.Opcode.Invalidates() {
+			if !q.dev.Invalidate(q.pd, uint32(h.IETH)) {
+				return q.failRecv(verbs.WCRemInvReqErr, wire.NAKInvalid)
+			}
+			wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, uint32(h.IETH)
+		}
+		r.message = messageNone
+		r.msn++
+		q.completeRecv(wc)
+	}
+	r.expected++
+	return 0
+}
+
+// failRecv completes the receive of a SEND that cannot be executed and passes the NAK on.
+func (q *QP) failRecv(status verbs.WCStatus, nak wire.Syndrome) wire.Syndrome {
+	q.responder.message = messageNone
+	q.completeRecv(verbs.WC{Status: status})
+	return nak
+}
+
+// write executes a packet of a WRITE. It returns the NAK, or 0.
+func (q *QP) write(h *wire.Header) wire.Syndrome {
+	r := &q.responder
+	first, n := h.Opcode.First(), uint32(len(h.Payload))
+	if first != (r.message == messageNone) || !first && r.message != messageWrite || !q.sized(h) {
+		return wire.NAKInvalid
+	}
+	if first {
+		w := h.RETH
+		if w.Len > MaxMessage || h.Opcode.Last() && w.Len != n {
+			return wire.NAKInvalid
+		}
+		// All of it, before any byte is written (section 9.7.4.1.5).
+		if _, ok := q.dev.Remote(q.pd, w.RKey, w.Addr, w.Len, verbs.AccessRemoteWrite); !ok {
+			return wire.NAKAccess
+		}
+		r.message, r.write, r.writeDone = messageWrite, w, 0
+	}
+	w := &r.write
+	if left := w.Len - r.writeDone; n > left || h.Opcode.Last() != (n == left) {
+		return wire.NAKInvalid
+	}
+	// Again for each packet: the region may have been deregistered or invalidated.
+	to, ok := q.dev.Remote(q.pd, w.RKey, w.Addr+uint64(r.writeDone), n, verbs.AccessRemoteWrite)
+	if !ok {
+		return wire.NAKAccess
+	}
+	copy(to, h.Payload)
+	r.writeDone += n
+	if h.Opcode.Last() {
+		r.message = messageNone
+		r.msn++
+	}
+	r.expected++
+	return 0
+}
+
+// read executes a READ request: it notes it for respond. It returns the NAK, or 0.
+func (q *QP) read(h *wire.Header) wire.Syndrome {
+	r := &q.responder
+	if r.message != messageNone || h.RETH.Len > MaxMessage || len(r.reads) == 0 {
+		return wire.NAKInvalid
+	}
+	e := &r.reads[r.readNo%uint64(len(r.reads))]
+	if e.next < e.to {
+		if !e.again {
+			return wire.NAKInvalid // more READs outstanding than agreed
+		}
+		r.pending-- // the peer has the data, else it had one READ less outstanding
+	}
+	if _, ok := q.dev.Remote(q.pd, h.RETH.RKey, h.RETH.Addr, h.RETH.Len,
+		verbs.AccessRemoteRead); !ok {
+		e.next = e.to
+		return wire.NAKAccess
+	}
+	end := r.expected + packets(h.RETH.Len, q.mtu)
+	*e = read{
+		RETH: h.RETH, first: r.expected, end: end, next: r.expected, to: end, begin: r.expected,
+	}
+	r.readNo++
+	r.pending++
+	r.msn++
+	r.expected = end
+	return 0
+}
+
+// duplicate handles a request that was executed before (section 9.7.5.2.2 and 9.7.1.4). A SEND or
+// WRITE is acknowledged again, a READ is answered again from where the request begins.
+func (q *QP) duplicate(h *wire.Header, s seq) {
+	r := &q.responder
+	if h.Kind != wire.KindRead {
+		if r.ack = true; r.failed != 0 {
+			r.nak = r.failed
+		}
+		return
+	}
+	for i := range r.reads {
+		e := &r.reads[i]
+		if s < e.first || s >= e.end {
+			continue
+		}
+		off := uint64(s-e.first) * uint64(q.mtu)
+		to := s + packets(h.RETH.Len, q.mtu)
+		if h.RETH.RKey != e.RKey || h.RETH.Addr != e.Addr+off || to > e.end ||
+			uint64(h.RETH.Len) > uint64(e.Len)-off {
+			break
+		}
+		if e.next >= e.to {
+			r.pending++
+		} else if s >= e.next {
+			return // still on its way
+		} else {
+			to = max(to, e.to)
+		}
+		e.next, e.begin, e.to = s, s, to
+		return
+	}
+	q.stats.Ignored.Add(1)
+}
+
+// respond sends READ responses, then the ACK or NAK, at most *left packets. It reports whether all
+// are sent.
+func (q *QP) respond(left *int) bool {
+	r := &q.responder
+	for r.pending > 0 {
+		if e := r.oldest(); !q.readData(e, left) {
+			return false
+		}
+	}
+	if !r.ack && r.nak == 0 {
+		return true
+	}
+	syndrome, psn := wire.AckNoCredits, r.expected-1
+	if r.nak != 0 {
+		syndrome, psn = r.nak, r.expected
+	}
+	if *left == 0 {
+		return false
+	}
+	b := q.alloc(wire.Acknowledge, psn.psn(), false, 0)
+	if b == nil {
+		return false
+	}
+	*left--
+	wire.AETH{Syndrome: syndrome, MSN: r.msn}.Put(b[wire.BTHSize:])
+	r.ack, r.nak = false, 0
+	return true
+}
+
+// oldest returns the oldest READ with something to send.
+func (r *responder) oldest() *read {
+	n := uint64(len(r.reads))
+	for i := range n {
+		if e := &r.reads[(r.readNo+i)%n]; e.next < e.to {
+			return e
+		}
+	}
+	panic("roce: pending READs are not counted right")
+}
+
+// readData sends the response to a READ. It reports whether all is sent.
+func (q *QP) readData(e *read, left *int) bool {
+	r := &q.responder
+	for e.next < e.to {
+		if *left == 0 {
+			return false
+		}
+		off := uint32(e.next-e.first) * q.mtu
+		n := min(q.mtu, e.Len-off)
+		from, ok := q.dev.Remote(q.pd, e.RKey, e.Addr+uint64(off), n, verbs.AccessRemoteRead)
+		if !ok {
+			q.readGone(e)
+			return true
+		}
+		op := opcodes[verbs.WRRDMARead][position(e.next == e.begin, e.next+1 == e.to)]
+		b := q.alloc(op, e.next.psn(), false, int(n))
+		if b == nil {
+			return false
+		}
+		*left--
+		if op != wire.ReadResponseMiddle {
+			wire.AETH{Syndrome: wire.AckNoCredits, MSN: r.msn}.Put(b[wire.BTHSize:])
+		}
+		copy(b[op.HeaderSize():], from)
+		e.next++
+	}
+	r.pending--
+	e.again = true
+	if e.end == r.expected {
+		r.ack = false // the response acknowledges everything before it
+	}
+	return true
+}
+
+// readGone handles a READ whose memory has gone. A repetition may come late, when the peer has the
+// data and has told its owner so; that is no error.
+func (q *QP) readGone(e *read) {
+	r := &q.responder
+	r.pending--
+	gone := e.next
+	e.to = e.next
+	if e.again || r.failed != 0 {
+		return
+	}
+	// Later requests were executed, but not acknowledged: they fail with this one.
+	r.expected = gone
+	r.nak, r.failed, r.pending = wire.NAKAccess, wire.NAKAccess, 0
+	for i := range r.reads {
+		if l := &r.reads[i]; l.first >= gone {
+			l.to = l.next
+		} else if l.next < l.to {
+			r.pending++
+		}
+	}
+	q.fatal()
+}
