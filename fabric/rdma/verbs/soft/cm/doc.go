@@ -1,0 +1,32 @@
+// Package cm is the InfiniBand communication manager in user space: it makes and ends reliable
+// connections between queue pairs over RoCEv2 (InfiniBand Architecture Specification, volume 1,
+// release 1.4, chapter 12, and the RDMA IP CM service, annex A11).
+//
+// Queue pair 1 of every machine exchanges management datagrams (MADs) of 256 bytes. Active side on
+// the left:
+//
+//	Connect         REQ  ->                 ConnectRequest; CreateQP
+//	                     <-  MRA            a repeated REQ finds the program still busy
+//	                     <-  REP            Accept: the queue pair is ready to receive and to send
+//	queue pair ready
+//	Established     RTU  ->                 Established, also by the first packet of the connection
+//
+//	                     <-  REJ            instead of REP: Reject, or the manager refuses by itself
+//
+//	Disconnect      DREQ ->                 Disconnected; either side may begin
+//	Disconnected         <-  DREP           Disconnect
+//	timewait                                timewait
+//
+// Datagrams get lost. Whoever waits for an answer sends its message again after a time and gives up
+// after a number of tries; a message that arrives again is answered from the state of the
+// connection. States, timers and answers are in conn.go, active.go and passive.go; mad.go is the
+// format of the messages.
+//
+// There is no authentication: anybody can forge a source address. So a message for a connection
+// must come from the address of its peer and have both communication IDs, which are random. The
+// connections that a stranger can make us hold are bounded (limits.go), and no answer is larger
+// than the message it answers.
+//
+// A Manager holds its lock during every step. It may call queue pairs, which wait for their engine;
+// the engine never waits for the Manager (Manager.note).
+package cm

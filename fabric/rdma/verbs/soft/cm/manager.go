@@ -1,0 +1,380 @@
+package cm
+
+import (
+	"container/heap"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// Device is the part of the soft device that connections need.
+type Device interface {
+	verbs.Device
+	NewQP(pd verbs.PD, init verbs.QPInit) (QP, error)
+}
+
+// A QP is a queue pair to connect. The Manager calls it with its lock held.
+type QP interface {
+	verbs.QP
+	// PSN is the first PSN that it sends.
+	PSN() uint32
+	// Connect makes it ready to receive and to send. It fails if the queue pair is connected or in
+	// the error state.
+	Connect(Peer) error
+	// OnFirstPacket and OnFatal set functions to call once: when the first valid packet of the peer
+	// has arrived, and when the queue pair fails by itself. They neither block nor call it.
+	OnFirstPacket(fn func())
+	OnFatal(fn func())
+}
+
+// A Peer is the other side of a connection, and how to talk to it.
+type Peer struct {
+	Path     wire.Path
+	QPN, PSN uint32
+	// ResponderResources is the number of RDMA READs to serve at once, InitiatorDepth the number to
+	// issue.
+	ResponderResources, InitiatorDepth uint8
+	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
+	AckTimeout           uint8
+	RetryCount, RNRRetry uint8
+	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655 ms.
+	MinRNRTimer uint8
+}
+
+// Options are times and limits. Zero values mean the ones of Linux (drivers/infiniband/core/cma.c),
+// unless noted.
+type Options struct {
+	// ResponseTimeout is the time for an answer, without the time on the way: 4.096 µs << n. Default
+	// 20, which is 4.3 s.
+	ResponseTimeout uint8
+	// AckTimeout is that of the queue pairs. The time that a packet may be on the way is half of it.
+	// Default 17, which is 0.54 s.
+	AckTimeout uint8
+	// Retries is the number of times that a REQ and DREQ is repeated. Default 15.
+	Retries int
+	// Replies is the number of REPs that answer one REQ. Default 3; Linux sends 16, which a forged
+	// source address turns into an attack.
+	Replies int
+}
+
+func (o *Options) setDefaults() {
+	for _, x := range []struct {
+		to *uint8
+		n  uint8
+	}{{&o.ResponseTimeout, 20}, {&o.AckTimeout, 17}} {
+		if *x.to == 0 {
+			*x.to = x.n
+		}
+	}
+	if o.Retries == 0 {
+		o.Retries = 15
+	}
+	if o.Replies == 0 {
+		o.Replies = 3
+	}
+}
+
+// ibTime is 4.096 µs << n (section 12.7.6).
+func ibTime(n uint8) time.Duration { return 4096 * time.Nanosecond << min(n, 31) }
+
+// interval is the time until a message is sent again if the peer needs ibTime(wait) to answer it.
+func (o *Options) interval(wait uint8) time.Duration {
+	return ibTime(wait) + 2*ibTime(o.AckTimeout-1)
+}
+
+// Stats are the counters of a Manager.
+type Stats struct {
+	Received, Sent atomic.Uint64 // messages
+	Invalid        atomic.Uint64 // no messages: wrong queue key, class, length
+	Repeated       atomic.Uint64 // sent again because no answer came
+	Duplicates     atomic.Uint64 // received again
+	Strays         atomic.Uint64 // for no connection, or not from the address of its peer
+	Refused        atomic.Uint64 // requests refused without asking the program
+	Dropped        atomic.Uint64 // requests beyond a limit
+	Blocked        atomic.Uint64 // messages that the socket did not take
+}
+
+// A Manager is the communication manager of a machine. Any goroutine may call its methods.
+type Manager struct {
+	net  wire.Network
+	conn wire.Conn
+	dev  Device
+	opt  Options
+	guid uint64 // of the channel adapter
+
+	stats Stats
+	file  *os.File // duplicate of the descriptor of conn, for the Go runtime to wait on
+	done  chan struct{}
+
+	mu        sync.Mutex
+	err       error // of the socket, for ever
+	closed    bool
+	conns     map[uint32]*conn // by our communication ID
+	remotes   map[remoteKey]*conn
+	queues    map[remoteKey]*conn
+	listeners []*ID
+	hosts     map[netip.Addr]*host
+	total     counts
+	timers    timers
+	armed     time.Duration
+	psn       uint32
+	scratch   message // for the message being sent
+
+	// noteMu is held for a moment by the engine, which must not wait for mu.
+	noteMu sync.Mutex
+	noted  []*conn
+}
+
+// remoteKey is an address with a number that is unique there: of a communication ID (remotes, for
+// passive connections) or of a queue pair (queues).
+type remoteKey struct {
+	addr netip.Addr
+	n    uint32
+}
+
+// New makes a Manager on the socket of queue pair 1, and starts its goroutine.
+func New(net wire.Network, socket wire.Conn, dev Device, opt Options) (*Manager, error) {
+	m := newManager(net, socket, dev, opt)
+	if err := unix.SetNonblock(socket.FD(), true); err != nil {
+		return nil, err
+	}
+	dup, err := unix.FcntlInt(uintptr(socket.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	m.file = os.NewFile(uintptr(dup), "communication manager")
+	raw, err := m.file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, m.file.Close())
+	}
+	m.done = make(chan struct{})
+	go m.run(raw)
+	return m, nil
+}
+
+func newManager(net wire.Network, socket wire.Conn, dev Device, opt Options) *Manager {
+	opt.setDefaults()
+	return &Manager{
+		net: net, conn: socket, dev: dev, opt: opt, guid: random64(),
+		conns: map[uint32]*conn{}, remotes: map[remoteKey]*conn{},
+		queues: map[remoteKey]*conn{}, hosts: map[netip.Addr]*host{},
+	}
+}
+
+func (m *Manager) run(raw syscall.RawConn) {
+	defer close(m.done)
+	_ = raw.Read(func(uintptr) bool { // fails when the file is closed
+		for m.step() {
+		}
+		return false
+	})
+}
+
+// Close ends the goroutine. Connections are forgotten without a message. The caller closes the
+// socket.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	err := m.file.Close()
+	<-m.done
+	return err
+}
+
+// Stats returns the counters.
+func (m *Manager) Stats() *Stats { return &m.stats }
+
+// step handles everything that is due, and reports whether there is more: others must get the lock
+// in between.
+func (m *Manager) step() (more bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.err != nil {
+		return false
+	}
+	packets, err := m.conn.Recv()
+	if err != nil {
+		m.err = err
+		return false
+	}
+	for i := range packets {
+		m.receive(&packets[i])
+	}
+	m.noteMu.Lock()
+	noted := m.noted
+	m.noted = nil
+	m.noteMu.Unlock()
+	for _, c := range noted {
+		c.takeNotes()
+	}
+	m.expire()
+	m.flush()
+	return len(packets) > 0
+}
+
+// flush sends the messages of a step and sets the timer. Every method that may have sent something
+// or changed a deadline ends with it.
+func (m *Manager) flush() {
+	m.conn.Flush()
+	at := time.Duration(0)
+	if len(m.timers) > 0 {
+		at = max(m.timers[0].deadline, 1)
+	}
+	if at != m.armed {
+		m.armed = at
+		m.conn.SetTimer(at)
+	}
+}
+
+// qkey is the queue key of queue pair 1 (section 10.2.4).
+const qkey = 0x80010000
+
+const packetSize = wire.BTHSize + wire.DETHSize + madSize
+
+// send sends a message.
+func (m *Manager) send(path *wire.Path, mad []byte) {
+	b := m.conn.Alloc(path, packetSize)
+	if b == nil {
+		m.stats.Blocked.Add(1) // as if it were lost on the way
+		return
+	}
+	m.psn++
+	bth := wire.BTH{
+		Opcode: wire.UDSendOnly, MigReq: true, PKey: wire.PKeyDefault, QPN: wire.CMQPN, PSN: m.psn,
+	}
+	bth.Put(b)
+	wire.DETH{QKey: qkey, SrcQP: wire.CMQPN}.Put(b[wire.BTHSize:])
+	copy(b[wire.BTHSize+wire.DETHSize:], mad)
+	m.stats.Sent.Add(1)
+}
+
+// answer sends a message that belongs to no connection to the sender of a packet.
+func (m *Manager) answer(p *wire.Packet, a *message) {
+	var mad [madSize]byte
+	a.encode(mad[:])
+	m.send(&wire.Path{Local: p.Local.Addr(), Remote: p.Remote.Addr()}, mad[:])
+}
+
+// reject answers a message with a REJ.
+func (m *Manager) reject(p *wire.Packet, q *message, of uint8, reason uint16, info ...byte) {
+	m.stats.Refused.Add(1)
+	a := message{attr: attrREJ, tid: q.tid, local: q.remote, remote: q.local, of: of, reason: reason}
+	a.infoSize = uint8(copy(a.info[:], info))
+	m.answer(p, &a)
+}
+
+// receive handles a packet to queue pair 1.
+func (m *Manager) receive(p *wire.Packet) {
+	var h wire.Header
+	q := &m.scratch
+	if !h.Parse(p.Data) || h.Kind != wire.KindDatagram || h.QPN != wire.CMQPN ||
+		h.DETH.QKey != qkey || h.PKey&0x7fff != wire.PKeyDefault&0x7fff || !q.decode(h.Payload) {
+		m.stats.Invalid.Add(1)
+		return
+	}
+	m.stats.Received.Add(1)
+	switch q.attr {
+	case attrREQ:
+		m.receiveREQ(p, q)
+	case attrREP:
+		m.receiveREP(p, q)
+	case attrMRA:
+		m.receiveMRA(p, q)
+	case attrREJ:
+		m.receiveREJ(p, q)
+	case attrRTU:
+		m.receiveRTU(p, q)
+	case attrDREQ:
+		m.receiveDREQ(p, q)
+	case attrDREP:
+		m.receiveDREP(p, q)
+	}
+}
+
+// find returns the connection of a message. It must name the communication IDs of both sides and
+// come from the address of the peer.
+func (m *Manager) find(p *wire.Packet, q *message) *conn {
+	if c := m.findLocal(p, q); c != nil && c.remote == q.local {
+		return c
+	}
+	return nil
+}
+
+// findLocal is like find for the first answer of the passive side, whose communication ID is new.
+func (m *Manager) findLocal(p *wire.Packet, q *message) *conn {
+	c := m.conns[q.remote]
+	if c == nil || plain(p.Remote.Addr()) != plain(c.peer.Path.Remote) ||
+		plain(p.Local.Addr()) != plain(c.peer.Path.Local) {
+		return nil
+	}
+	return c
+}
+
+func (m *Manager) stray() { m.stats.Strays.Add(1) }
+
+// plain makes addresses comparable: IPv4 is not mapped, and messages have no zones.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// expire handles the deadlines that have passed.
+func (m *Manager) expire() {
+	for now := m.conn.Now(); len(m.timers) > 0 && m.timers[0].deadline <= now; {
+		c := m.timers[0]
+		m.stop(c)
+		c.expired()
+	}
+}
+
+// timers is a heap of connections by deadline.
+type timers []*conn
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].deadline < t[j].deadline }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].timer, t[j].timer = i+1, j+1
+}
+
+func (t *timers) Push(x any) {
+	c := x.(*conn)
+	*t = append(*t, c)
+	c.timer = len(*t)
+}
+
+func (t *timers) Pop() any {
+	n := len(*t) - 1
+	c := (*t)[n]
+	(*t)[n] = nil
+	*t = (*t)[:n]
+	c.timer = 0
+	return c
+}
+
+// start sets the deadline of a connection.
+func (m *Manager) start(c *conn, after time.Duration) {
+	m.stop(c)
+	c.deadline = m.conn.Now() + after
+	heap.Push(&m.timers, c)
+}
+
+func (m *Manager) stop(c *conn) {
+	if c.timer > 0 {
+		heap.Remove(&m.timers, c.timer-1)
+	}
+}
+
+func random64() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:])
+}

@@ -1,0 +1,206 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// receiveREQ handles a connection request.
+func (m *Manager) receiveREQ(p *wire.Packet, q *message) {
+	from, to := plain(p.Remote.Addr()), plain(p.Local.Addr())
+	if c := m.remotes[remoteKey{from, q.local}]; c != nil && !m.newer(c, q) {
+		m.repeatedREQ(c, p, q)
+		return
+	}
+	var ip ipPrivate
+	switch {
+	case q.service&^0xffff != serviceTCP:
+		m.reject(p, q, ofREQ, rejInvalidServiceID)
+		return
+	case q.transport != transportRC:
+		m.reject(p, q, ofREQ, rejInvalidTransport)
+		return
+	case q.from != from || q.to != to: // the answers would go elsewhere
+		m.reject(p, q, ofREQ, rejInvalidGID)
+		return
+	case !ip.decode(q.private[:]) || q.qpn <= wire.CMQPN:
+		m.reject(p, q, ofREQ, rejUnsupported)
+		return
+	}
+	l := m.listener(netip.AddrPortFrom(to, uint16(q.service)))
+	if l == nil {
+		m.reject(p, q, ofREQ, rejInvalidServiceID)
+		return
+	}
+	if m.queues[remoteKey{from, q.qpn}] != nil {
+		// Section 12.9.8.3.1 lets the old connection end here. A forged request could end any
+		// connection then; so it ends when its own timers find that the peer is gone.
+		m.reject(p, q, ofREQ, rejStale)
+		return
+	}
+	class, ok := m.admit(from)
+	if !ok || l.pending >= l.backlog {
+		m.stats.Dropped.Add(1) // the peer will try again
+		return
+	}
+	local, mtu, err := m.net.Route(p.Local.Addr(), p.Remote.Addr())
+	if err != nil || plain(local) != to {
+		m.stats.Dropped.Add(1)
+		return
+	}
+	if mtuOf(q.mtu) == 0 || mtuOf(q.mtu) > mtu {
+		m.reject(p, q, ofREQ, rejInvalidMTU, mtuCode(mtu)<<4)
+		return
+	}
+	m.request(l, class, p, q, ip.port)
+}
+
+// newer reports whether a request that has the communication ID of an old connection is another
+// one, and forgets the old connection if that is over.
+func (m *Manager) newer(c *conn, q *message) bool {
+	if c.peer.QPN == q.qpn && c.peer.PSN == q.psn || c.state != timewait && c.state != rejected {
+		return false
+	}
+	m.free(c)
+	return true
+}
+
+// repeatedREQ answers a REQ that comes again.
+func (m *Manager) repeatedREQ(c *conn, p *wire.Packet, q *message) {
+	m.stats.Duplicates.Add(1)
+	switch {
+	case c.peer.QPN != q.qpn || c.peer.PSN != q.psn || c.state == timewait:
+		m.reject(p, q, ofREQ, rejStale)
+	case c.state == reqReceived:
+		a := c.message(attrMRA)
+		a.of, a.wait = ofREQ, maxMRA
+		m.answer(p, a)
+	case c.state == rejected:
+		c.again()
+	}
+	// Otherwise REP has been sent and repeats itself, within its own limit.
+}
+
+// request makes the connection of a request, and tells the listener.
+func (m *Manager) request(l *ID, class class, p *wire.Packet, q *message, port uint16) {
+	id := l.cm.newID()
+	id.state, id.parent, id.bound = idDone, l, true
+	id.local = netip.AddrPortFrom(p.Local.Addr(), uint16(q.service))
+	id.remote = netip.AddrPortFrom(p.Remote.Addr(), port)
+	c := m.newConn(id, wire.Path{
+		Local: p.Local.Addr(), Remote: p.Remote.Addr(), TOS: q.trafficClass &^ 3, MTU: mtuOf(q.mtu),
+	})
+	c.state, c.remote, c.tid = reqReceived, q.local, q.tid
+	c.peer.QPN, c.peer.PSN, c.peer.InitiatorDepth = q.qpn, q.psn, q.responder
+	c.peer.RetryCount, c.peer.RNRRetry = q.retries, q.rnrRetry
+	if c.peer.AckTimeout = q.ackTimeout; q.ackTimeout == 0 || q.ackTimeout > maxAckTimeout {
+		c.peer.AckTimeout = maxAckTimeout // 0 is no timeout
+	}
+	// The peer says how long it takes to answer a REP. It cannot make us wait for hours.
+	c.interval = m.opt.interval(min(max(q.localWait, minWait), m.opt.ResponseTimeout))
+	c.account(class)
+	m.remotes[c.key(c.remote)] = c
+	m.queues[c.key(q.qpn)] = c
+	l.pending++
+	c.post(verbs.Event{
+		Type: verbs.EventConnectRequest, Listener: l, Param: verbs.ConnParam{
+			PrivateData:        append([]byte(nil), q.data()[ipHeader:]...),
+			ResponderResources: q.initiator, InitiatorDepth: q.responder,
+			RetryCount: q.retries, RNRRetryCount: q.rnrRetry, FlowControl: q.flowControl,
+		},
+	})
+}
+
+const (
+	// minWait is the shortest time for an answer: 4 ms.
+	minWait = 10
+	// maxAckTimeout is the longest time after which a packet is sent again: 4.3 s. A peer that asks
+	// for more could disappear unnoticed.
+	maxAckTimeout = 20
+)
+
+// Accept sends a REP.
+func (id *ID) Accept(p verbs.ConnParam) error {
+	m := id.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := id.conn
+	if c == nil || c.state != reqReceived || id.qp == nil {
+		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.remote, unix.EINVAL)
+	}
+	err := m.check(&p, repPrivate)
+	if err == nil {
+		peer := c.peer
+		peer.ResponderResources = p.ResponderResources
+		peer.InitiatorDepth = min(p.InitiatorDepth, peer.InitiatorDepth)
+		id.qp.QP.OnFirstPacket(func() { c.note(notePacket) })
+		id.qp.QP.OnFatal(func() { c.note(noteFatal) })
+		err = id.qp.QP.Connect(peer)
+	}
+	if err != nil {
+		return fmt.Errorf("accept %v: %w", id.remote, err)
+	}
+	q := c.message(attrREP)
+	q.guid, q.failover = m.guid, failoverUnsupported
+	q.qpn, q.psn, q.srq = id.qp.Num(), id.qp.QP.PSN(), id.qp.srq
+	q.responder, q.initiator = p.ResponderResources, p.InitiatorDepth
+	q.rnrRetry, q.flowControl = min(p.RNRRetryCount, 7), p.FlowControl
+	copy(q.private[:], p.PrivateData)
+	c.send(q)
+	c.await(repSent, m.opt.Replies-1)
+	m.flush()
+	return nil
+}
+
+// Reject sends a REJ.
+func (id *ID) Reject(private []byte) error {
+	m := id.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := id.conn
+	switch {
+	case c == nil || c.state != reqReceived:
+		return fmt.Errorf("reject %v: no request: %w", id.remote, unix.EINVAL)
+	case len(private) > rejPrivate:
+		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.remote,
+			len(private), rejPrivate, unix.EINVAL)
+	}
+	c.refuse(rejConsumer, private)
+	m.flush()
+	return nil
+}
+
+// receiveRTU handles the confirmation of a REP.
+func (m *Manager) receiveRTU(p *wire.Packet, q *message) {
+	c := m.find(p, q)
+	switch {
+	case c == nil || c.active:
+		m.stray()
+	case c.state == repSent:
+		c.connected(verbs.ConnParam{})
+	case c.state == rejected:
+		// The program withdrew its acceptance, but the peer has not seen the REJ.
+		c.disconnect()
+	default:
+		m.stats.Duplicates.Add(1)
+	}
+}
+
+// check checks the parameters of a Connect or Accept.
+func (m *Manager) check(p *verbs.ConnParam, private int) error {
+	a := m.dev.Attr()
+	switch {
+	case len(p.PrivateData) > private:
+		return fmt.Errorf("%d bytes of private data, at most %d: %w", len(p.PrivateData), private,
+			unix.EINVAL)
+	case int(p.ResponderResources) > a.MaxQPRdAtom || int(p.InitiatorDepth) > a.MaxQPInitRdAtom:
+		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
+			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom, unix.EINVAL)
+	}
+	return nil
+}
