@@ -112,10 +112,10 @@ func (v *invariant) check(b []byte, anyID bool) bool {
 // identification returns the identification that changes the ICRC of a packet of n bytes by diff.
 // It reports false if there is none.
 //
-// The next four bytes may be added to the register of the CRC at once, the first in the lowest bits.
-// So another identification is a difference in the lower 16 bits of the register in front of it.
-// The k bytes from there to the end multiply the difference by x^8k, modulo the generator. Hence
-// diff * x^-8k is zero in the upper 16 bits.
+// The next four bytes may be added to the register of the CRC at once, the first in the lowest
+// byte. So another identification is a difference in the lower 16 bits of the register in front of
+// it. The k bytes from there to the end multiply the difference by x^8k, modulo the generator.
+// Hence diff * x^-8k is zero in the upper 16 bits.
 func identification(diff uint32, n int) (id uint16, ok bool) {
 	register := multiply(diff, backwards[n/4])
 	return bits.ReverseBytes16(uint16(register)), register>>16 == 0

@@ -394,7 +394,8 @@ func (c *memoryConn) Alloc(p *Path, n int) []byte {
 			return nil
 		}
 	}
-	if p.Local.Is4() != p.Remote.Is4() || !p.Remote.IsValid() {
+	local, remote := p.Local.Unmap(), p.Remote.Unmap()
+	if !local.IsValid() || !remote.IsValid() || local.Is4() != remote.Is4() {
 		c.stats.Dropped.Add(1)
 		return c.scrap[:n]
 	}
@@ -403,7 +404,7 @@ func (c *memoryConn) Alloc(p *Path, n int) []byte {
 	d := m.get()
 	m.mu.Unlock()
 	d.p = Packet{
-		Local: netip.AddrPortFrom(p.Local, c.port), Remote: netip.AddrPortFrom(p.Remote, Port),
+		Local: netip.AddrPortFrom(local, c.port), Remote: netip.AddrPortFrom(remote, Port),
 		Data: d.buf[:n],
 	}
 	d.ect = p.TOS&3 == ECT0

@@ -1,7 +1,327 @@
 package wire
 
-// route is the cached part of a Path.
-type route struct{}
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// UDPOptions narrow the sockets of a UDP network. The zero value is right except for tests.
+type UDPOptions struct {
+	// IPv4 and IPv6 are the addresses to bind to. The zero value is any address.
+	IPv4, IPv6 netip.Addr
+	// Port is the port of both ends; 0 is Port.
+	Port uint16
+}
+
+// udp is the IP network of the process's network namespace.
+//
+// Every Conn has two sockets per address family. One receives: it is bound to port 4791, which all
+// of them share, and a filter on the destination QPN chooses among them. The other sends, from a
+// port of its own, so that receivers, which hash ports, spread the load of several engines. Both
+// are unconnected and never fragment: that makes the identification of IPv4 packets 0, which the
+// ICRC needs.
+type udp struct {
+	bind [2]netip.Addr // by family
+	port uint16
+}
+
+// Indices of address families.
+const (
+	ip4 = iota
+	ip6
+)
+
+var families = [2]struct {
+	name               string
+	domain, level      int
+	mtuDiscover, probe int // IP_MTU_DISCOVER, IP_PMTUDISC_PROBE
+	mtu                int // IP_MTU
+	recv               [2]int
+}{
+	{
+		"IPv4", unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE,
+		unix.IP_MTU, [2]int{unix.IP_PKTINFO, unix.IP_RECVTOS},
+	},
+	{
+		"IPv6", unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE,
+		unix.IPV6_MTU, [2]int{unix.IPV6_RECVPKTINFO, unix.IPV6_RECVTCLASS},
+	},
+}
+
+// socketBuffer is the wish for the sizes of the buffers of sockets. Without privileges the system
+// allows rmem_max and wmem_max.
+const socketBuffer = 8 << 20
 
 // NewUDP returns the IP network of the process's network namespace.
-func NewUDP() Network { panic("not yet") }
+func NewUDP(opts UDPOptions) Network {
+	u := &udp{bind: [2]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}, port: Port}
+	if opts.IPv4.IsValid() {
+		u.bind[ip4] = opts.IPv4
+	}
+	if opts.IPv6.IsValid() {
+		u.bind[ip6] = opts.IPv6
+	}
+	if opts.Port != 0 {
+		u.port = opts.Port
+	}
+	return u
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return ip4
+	}
+	return ip6
+}
+
+// Open is Network.Open. A machine without IPv6 gets sockets for IPv4 only, and the other way round.
+func (u *udp) Open(n int) (conns []Conn, err error) {
+	if n < 1 || n > MaxEngines {
+		return nil, fmt.Errorf("%d engines: 1 to %d", n, MaxEngines)
+	}
+	list := make([]*udpConn, n+1)
+	defer func() {
+		if err != nil {
+			for _, c := range list {
+				if c != nil {
+					c.Close()
+				}
+			}
+		}
+	}()
+	start := time.Now()
+	for i := range list {
+		if list[i], err = newUDPConn(u, start); err != nil {
+			return nil, err
+		}
+		conns = append(conns, list[i])
+	}
+	opened := false
+	for f := range families {
+		missing, err := u.openFamily(f, list)
+		if err != nil {
+			return nil, err
+		}
+		opened = opened || !missing
+	}
+	if !opened {
+		return nil, errors.New("neither IPv4 nor IPv6 is usable")
+	}
+	return conns, nil
+}
+
+// openFamily opens the sockets of one address family. It reports missing if the machine does not
+// have the family, or not the address.
+func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
+	// Another process of the same user could share the port, and its sockets would be counted by
+	// the filter. So the port must be free for a socket that does not share it.
+	probe, err := u.socket(f, u.port, false)
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL):
+		return true, nil
+	case errors.Is(err, unix.EADDRINUSE):
+		return false, fmt.Errorf("UDP port %d is taken: by another process, or by rdma_rxe in this "+
+			"network namespace (see rdma link): %w", u.port, err)
+	case err != nil:
+		return false, err
+	}
+	unix.Close(probe)
+	for i, c := range list {
+		if c.receiver[f], err = u.socket(f, u.port, true); err != nil {
+			return false, err
+		}
+		if i == 0 {
+			if err := steer(c.receiver[f], len(list)-1); err != nil {
+				return false, err
+			}
+		}
+		if err := c.openReceiver(f); err != nil {
+			return false, err
+		}
+		if c.sender[f], err = u.socket(f, 0, false); err != nil {
+			return false, err
+		}
+		if err := c.openSender(f); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// socket opens a socket that does not fragment, and binds it.
+func (u *udp) socket(f int, port uint16, share bool) (fd int, err error) {
+	family := &families[f]
+	fd, err = unix.Socket(family.domain, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("%s socket: %w", family.name, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+			fd = -1
+		}
+	}()
+	set := func(level, opt, value int, name string) {
+		if err == nil {
+			err = os.NewSyscallError("setsockopt "+name,
+				unix.SetsockoptInt(fd, level, opt, value))
+		}
+	}
+	set(family.level, family.mtuDiscover, family.probe, "MTU_DISCOVER")
+	if f == ip6 {
+		set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY")
+		set(unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1, "IPV6_DONTFRAG")
+	}
+	if share {
+		set(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1, "SO_REUSEPORT")
+	}
+	if err != nil {
+		return fd, err
+	}
+	if err = unix.Bind(fd, address(netip.AddrPortFrom(u.bind[f], port), 0)); err != nil {
+		err = fmt.Errorf("bind to %s, UDP port %d: %w", u.bind[f], port, err)
+	}
+	return fd, err
+}
+
+// steer attaches the filter that chooses the socket of the group, in the order of bind(2). It sees
+// the payload of the UDP datagram. It does what Steer does.
+func steer(fd, n int) error {
+	ret := func(jump uint8, k uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET, Jt: jump, K: k}
+	}
+	qpn := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4},
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: PSNMask},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: CMQPN, Jf: 1},
+		ret(0, uint32(n)),
+		{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: engineShift},
+		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		{Code: unix.BPF_RET | unix.BPF_A},
+	}
+	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF", unix.SetsockoptSockFprog(fd,
+		unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+		&unix.SockFprog{Len: uint16(len(qpn)), Filter: &qpn[0]}))
+}
+
+// Addrs is Network.Addrs.
+func (u *udp) Addrs() ([]Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var list []Interface
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil { // it has just gone
+			continue
+		}
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			addr, _ := netip.AddrFromSlice(n.IP)
+			addr = addr.Unmap()
+			if b := u.bind[family(addr)]; !b.IsUnspecified() && b != addr {
+				continue
+			}
+			if addr.IsLinkLocalUnicast() && addr.Is6() {
+				addr = addr.WithZone(i.Name)
+			}
+			list = append(list, Interface{i.Name, i.Index, addr, i.MTU, i.Flags&net.FlagUp != 0})
+		}
+	}
+	return list, nil
+}
+
+// Route is Network.Route. It asks the system with a socket that is connected for a moment and sends
+// nothing.
+func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
+	f := family(remote)
+	if !local.IsValid() || local.IsUnspecified() {
+		local = u.bind[f]
+	}
+	fail := func(err error) (netip.Addr, int, error) {
+		return netip.Addr{}, 0, fmt.Errorf("no route from %s to %s: %w", local, remote, err)
+	}
+	if family(local) != f {
+		return fail(unix.EAFNOSUPPORT)
+	}
+	zone, err := zoneIndex(remote)
+	if err != nil {
+		return fail(err)
+	}
+	fd, err := unix.Socket(families[f].domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	localZone, err := zoneIndex(local)
+	if err != nil {
+		return fail(err)
+	}
+	if err := unix.Bind(fd, address(netip.AddrPortFrom(local, 0), localZone)); err != nil {
+		return fail(err)
+	}
+	if err := unix.Connect(fd, address(netip.AddrPortFrom(remote, u.port), zone)); err != nil {
+		return fail(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return fail(err)
+	}
+	switch n := name.(type) {
+	case *unix.SockaddrInet4:
+		local = netip.AddrFrom4(n.Addr)
+	case *unix.SockaddrInet6:
+		zone := local.Zone()
+		local = netip.AddrFrom16(n.Addr)
+		if local.IsLinkLocalUnicast() {
+			if zone == "" {
+				zone = remote.Zone()
+			}
+			local = local.WithZone(zone)
+		}
+	}
+	link, err := unix.GetsockoptInt(fd, families[f].level, families[f].mtu)
+	if err != nil {
+		return fail(err)
+	}
+	mtu, err := pathMTU(link)
+	if err != nil {
+		return fail(err)
+	}
+	return local, mtu, nil
+}
+
+// address converts an address for the slow calls.
+func address(a netip.AddrPort, zone uint32) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16(), ZoneId: zone}
+}
+
+// zoneIndex returns the index of the interface that is the zone of a.
+func zoneIndex(a netip.Addr) (uint32, error) {
+	zone := a.Zone()
+	if zone == "" {
+		return 0, nil
+	}
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n), nil
+	}
+	i, err := net.InterfaceByName(zone)
+	if err != nil {
+		return 0, fmt.Errorf("zone %q: %w", zone, err)
+	}
+	return uint32(i.Index), nil
+}

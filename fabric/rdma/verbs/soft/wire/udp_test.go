@@ -1,0 +1,395 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+var (
+	loopA = netip.MustParseAddr("127.0.0.2")
+	loopB = netip.MustParseAddr("127.0.0.3")
+	loop6 = netip.IPv6Loopback()
+)
+
+// freePort returns a UDP port that nobody uses on this machine.
+func freePort(t testing.TB) uint16 {
+	t.Helper()
+	c := testutil.Value(net.ListenUDP("udp", nil))(t)
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+}
+
+// udpPair is two networks on loopback addresses, with the given number of engines each.
+func udpPair(t testing.TB, engines int) (a, b []Conn) {
+	t.Helper()
+	port := freePort(t)
+	a = open(t, NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: port}), engines)
+	b = open(t, NewUDP(UDPOptions{IPv4: loopB, IPv6: addrA6, Port: port}), engines)
+	return a, b
+}
+
+// recvAll receives until n packets have come, and copies them.
+func recvAll(t testing.TB, c Conn, n int) (all []Packet) {
+	t.Helper()
+	for len(all) < n {
+		if !readable(t, c, 10_000) {
+			t.Fatalf("%d packets of %d: %d with a wrong ICRC, %d malformed", len(all), n,
+				c.Stats().BadICRC.Load(), c.Stats().Malformed.Load())
+		}
+		for _, p := range recv(t, c) {
+			p.Data = bytes.Clone(p.Data)
+			all = append(all, p)
+		}
+	}
+	if len(all) != n || readable(t, c, 0) {
+		t.Fatalf("%d packets, want %d", len(all), n)
+	}
+	return all
+}
+
+// Every engine and the communication manager get the packets to their queue pairs.
+func TestUDPSteering(t *testing.T) {
+	const engines, each = 3, 40
+	a, b := udpPair(t, engines)
+	p := &Path{Local: loopA, Remote: loopB}
+	ports := map[netip.AddrPort]bool{}
+	for i := range each {
+		for e := range engines {
+			qpn := uint32(e+engines*(i%20))<<engineShift | uint32(i+2)
+			send(t, a[e], p, qpn, uint32(i), 256)
+			a[e].Flush()
+		}
+		send(t, a[engines], p, CMQPN, uint32(i), 256)
+		a[engines].Flush()
+	}
+	for e, c := range b {
+		for i, k := range recvAll(t, c, each) {
+			if !received(k, uint32(i), 256) || k.Local.Addr() != loopB || k.Remote.Addr() != loopA ||
+				k.CE || Steer(binary.BigEndian.Uint32(k.Data[4:])&PSNMask, engines) != e {
+				t.Fatalf("engine %d: packet %d: %+v", e, i, k)
+			}
+			ports[k.Remote] = true
+		}
+	}
+	if len(ports) != engines+1 {
+		t.Errorf("source ports %v, want one for each engine", ports)
+	}
+}
+
+// A network on all addresses: each packet tells the address that it came to, and goes out from the
+// address of its path. IPv6 works as IPv4 does. Queue pairs of one network reach each other.
+func TestUDPAddresses(t *testing.T) {
+	n := NewUDP(UDPOptions{Port: freePort(t)})
+	c := open(t, n, 1)[0]
+	paths := []*Path{
+		{Local: loopA, Remote: loopB},
+		{Local: loopB, Remote: netip.MustParseAddr("127.1.2.3"), TOS: 3},
+		{Local: loop6, Remote: loop6, TOS: 0x40 | ECT0},
+		{Local: loop6, Remote: loop6, TOS: 3},
+	}
+	if c.(*udpConn).sender[ip6] < 0 {
+		t.Log("no IPv6 on this machine")
+		paths = paths[:2]
+	}
+	for _, p := range paths {
+		for _, size := range []int{0, 4, 1024, 4096} {
+			send(t, c, p, 77, 9, size)
+			c.Flush()
+			k := recvAll(t, c, 1)[0]
+			if !received(k, 9, size) || k.Local.Addr() != p.Remote || k.Remote.Addr() != p.Local ||
+				k.CE != (p.TOS&3 == 3) {
+				t.Errorf("%v, %d bytes: from %v to %v, CE %v", p.Local, size, k.Remote, k.Local, k.CE)
+			}
+		}
+		local, mtu, err := n.Route(netip.Addr{}, p.Remote)
+		if err != nil || mtu != 4096 || !local.IsLoopback() {
+			t.Errorf("route to %s: %s, %d, %v", p.Remote, local, mtu, err)
+		}
+		if local, _, err := n.Route(p.Local, p.Remote); err != nil || local != p.Local {
+			t.Errorf("route from %s to %s: %s, %v", p.Local, p.Remote, local, err)
+		}
+	}
+	if _, _, err := n.Route(addrA, loopA); err == nil {
+		t.Error("a route from an address of others")
+	}
+	found := false
+	for _, i := range testutil.Value(n.Addrs())(t) {
+		found = found || i.Addr == netip.MustParseAddr("127.0.0.1") && i.Up && i.MTU > 4096
+	}
+	if !found {
+		t.Error("127.0.0.1 is missing")
+	}
+	testTimer(t, c)
+}
+
+// Packets that cannot be sent are dropped, and the others of the batch go out.
+func TestUDPUnsendable(t *testing.T) {
+	a, b := udpPair(t, 1)
+	for i, p := range []*Path{
+		{Local: loopA, Remote: loopB},
+		{Local: addrA, Remote: loopB}, // not our address
+		{Local: loopA, Remote: loopB},
+		{Local: loopA, Remote: loop6},
+		{Remote: loopB},
+		{Local: loopA, Remote: loopB},
+	} {
+		send(t, a[0], p, 5, uint32(i), 0)
+	}
+	a[0].Flush()
+	got := recvAll(t, b[0], 3)
+	if !received(got[2], 5, 0) || a[0].Stats().Dropped.Load() != 3 || a[0].Stats().Sent.Load() != 3 {
+		t.Errorf("%d dropped, %d sent", a[0].Stats().Dropped.Load(), a[0].Stats().Sent.Load())
+	}
+}
+
+func TestUDPPortTaken(t *testing.T) {
+	port := freePort(t)
+	n := NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: port})
+	open(t, n, 1)
+	if _, err := n.Open(1); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if _, err := NewUDP(UDPOptions{Port: port}).Open(1); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("opened all addresses: %v", err)
+	}
+	if _, err := NewUDP(UDPOptions{IPv4: addrA, IPv6: addrA6}).Open(1); err == nil {
+		t.Error("opened with addresses of others")
+	}
+}
+
+// Whatever arrives at the port: only packets with the right ICRC get through.
+func TestUDPHostile(t *testing.T) {
+	_, b := udpPair(t, 1)
+	c := b[0].(*udpConn)
+	from := testutil.Value(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9)}))(t)
+	defer from.Close()
+	source := from.LocalAddr().(*net.UDPAddr).AddrPort()
+	to := netip.AddrPortFrom(loopB, c.net.port)
+	packet := func(n int, id uint16) []byte {
+		p := make([]byte, BTHSize+n+ICRCSize)
+		h := BTH{Opcode: SendOnly, PKey: PKeyDefault, QPN: 5, PSN: 1}
+		h.Put(p)
+		for i := range n {
+			p[BTHSize+i] = byte(1 + i)
+		}
+		var v invariant
+		v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port(), to.Port())
+		binary.BigEndian.PutUint16(v.header[4:], id)
+		v.put(p)
+		return p
+	}
+	flip := func(p []byte, i int) []byte { p[i] ^= 1; return p }
+	bad, malformed := uint64(0), uint64(0)
+	for _, tt := range []struct {
+		name                string
+		data                []byte
+		arrives, badICRC, m int
+	}{
+		{"right", packet(64, 0), 1, 0, 0},
+		{"a sender that counts identifications", packet(64, 0xfedc), 1, 0, 0},
+		{"FECN and BECN on the way", flip(packet(64, 0), 4), 1, 0, 0},
+		{"opcode", flip(packet(64, 0), 0), 0, 1, 0},
+		{"payload", flip(packet(64, 0), 40), 0, 1, 0},
+		{"ICRC", flip(packet(64, 0), 12+64), 0, 1, 0},
+		{"other source port", func() []byte {
+			p := packet(64, 0)
+			var v invariant
+			v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port()^1, to.Port())
+			v.put(p)
+			return p
+		}(), 0, 1, 0},
+		{"empty", nil, 0, 0, 1},
+		{"short", make([]byte, BTHSize), 0, 0, 1},
+		{"odd length", packet(65, 0), 0, 0, 1},
+		{"longest", packet(MaxPacket-BTHSize, 0), 1, 0, 0},
+		{"too long", packet(MaxPacket-BTHSize+4, 0), 0, 0, 1},
+		{"much too long", make([]byte, 60_000), 0, 0, 1},
+	} {
+		testutil.Value(from.WriteToUDPAddrPort(tt.data, to))(t)
+		if !readable(t, c, 10_000) {
+			t.Fatalf("%s: nothing arrived", tt.name)
+		}
+		n := len(recv(t, c))
+		bad, malformed = bad+uint64(tt.badICRC), malformed+uint64(tt.m)
+		if n != tt.arrives || c.stats.BadICRC.Load() != bad || c.stats.Malformed.Load() != malformed {
+			t.Fatalf("%s: %d packets, %d of %d wrong ICRCs, %d of %d malformed", tt.name, n,
+				c.stats.BadICRC.Load(), bad, c.stats.Malformed.Load(), malformed)
+		}
+	}
+	// The sending socket takes nothing.
+	for _, port := range c.port[:1] {
+		testutil.Value(from.WriteToUDPAddrPort(packet(0, 0), netip.AddrPortFrom(loopB, port)))(t)
+		var one [1]byte
+		if _, _, err := unix.Recvfrom(c.sender[ip4], one[:], unix.MSG_DONTWAIT); err != unix.EAGAIN {
+			t.Errorf("the sender received: %v", err)
+		}
+	}
+}
+
+// A receiver that does not keep up loses packets, and counts them.
+func TestUDPOverflow(t *testing.T) {
+	a, b := udpPair(t, 1)
+	c := b[0].(*udpConn)
+	for _, opt := range []int{unix.SO_RCVBUF, unix.SO_RCVBUFFORCE} {
+		_ = unix.SetsockoptInt(c.receiver[ip4], unix.SOL_SOCKET, opt, 16<<10)
+	}
+	p := &Path{Local: loopA, Remote: loopB}
+	const n = 100
+	for i := range n {
+		send(t, a[0], p, 5, uint32(i), 4096)
+	}
+	a[0].Flush()
+	got := 0
+	for readable(t, c, 0) {
+		got += len(recv(t, c))
+	}
+	send(t, a[0], p, 5, n, 0) // brings the counter
+	a[0].Flush()
+	got += len(recvAll(t, c, 1))
+	if lost := int(c.stats.Overflows.Load()); lost == 0 || got+lost != n+1 {
+		t.Errorf("%d arrived, %d lost", got, lost)
+	}
+}
+
+// A socket that takes no more: Alloc returns nil when the batch is full, FD becomes readable when
+// the socket takes packets again, and they arrive in order, each once.
+func TestUDPBlocked(t *testing.T) {
+	a, _ := udpPair(t, 1)
+	c := a[0].(*udpConn)
+	// A UDP socket on loopback never refuses. A local datagram socket does, with a short queue.
+	pair := testutil.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0))(t)
+	defer unix.Close(pair[1])
+	testutil.Must(t, unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 1))
+	unix.Close(c.sender[ip4])
+	c.sender[ip4] = pair[0]
+	p := &Path{Local: loopA, Remote: loopB}
+	testutil.Must(t, c.resolve(p))
+	p.route.nameLen, p.route.controls = 0, 0
+
+	const n = 300
+	sent, arrived, full := 0, 0, 0
+	buf := make([]byte, 64)
+	for arrived < n {
+		for sent < n {
+			if b := c.Alloc(p, BTHSize); b != nil {
+				(&BTH{Opcode: SendOnly, QPN: 5, PSN: uint32(sent)}).Put(b)
+				sent++
+				continue
+			}
+			full++
+			break
+		}
+		c.Flush()
+		if c.count > 0 && readable(t, c, 0) {
+			t.Fatal("readable while the socket takes nothing")
+		}
+		for arrived < n {
+			k, _, err := unix.Recvfrom(pair[1], buf, unix.MSG_DONTWAIT)
+			if err == unix.EAGAIN {
+				break
+			}
+			testutil.Must(t, err)
+			if psn := binary.BigEndian.Uint32(buf[8:]); k != BTHSize+ICRCSize || psn != uint32(arrived) {
+				t.Fatalf("packet %d has number %d, %d bytes", arrived, psn, k)
+			}
+			arrived++
+		}
+		if c.count > 0 {
+			if !readable(t, c, 10_000) {
+				t.Fatal("not readable when the socket takes packets")
+			}
+			recv(t, c)
+		}
+	}
+	if full == 0 || c.stats.Sent.Load() != n || c.stats.Blocked.Load() == 0 || c.stats.Dropped.Load() != 0 {
+		t.Errorf("full %d times, %d sent, %d dropped", full, c.stats.Sent.Load(), c.stats.Dropped.Load())
+	}
+}
+
+// The ICRC relies on the header that the system writes: identification 0, do not fragment.
+func TestUDPHeader(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.ETH_P_ALL>>8|
+		unix.ETH_P_ALL<<8&0xff00)
+	if err != nil {
+		t.Skipf("needs CAP_NET_RAW to see IP headers: %v", err)
+	}
+	defer unix.Close(fd)
+	n := NewUDP(UDPOptions{Port: freePort(t)})
+	c := open(t, n, 1)[0].(*udpConn)
+	paths := []*Path{{Local: loopA, Remote: loopB, TOS: ECT0}, {Local: loop6, Remote: loop6}}
+	if c.sender[ip6] < 0 {
+		paths = paths[:1]
+	}
+	for _, p := range paths {
+		for i := range 20 {
+			send(t, c, p, 5, uint32(i), 200)
+		}
+		c.Flush()
+		recvAll(t, c, 20)
+		b := make([]byte, 8192)
+		for seen := 0; seen < 20; {
+			k, err := unix.Read(fd, b)
+			testutil.Must(t, err)
+			v, id, packet := split(b[:k:k])
+			udp := b[v.ip:]
+			if k < v.ip+udpSize || binary.BigEndian.Uint16(udp) != c.port[family(p.Local)] ||
+				binary.BigEndian.Uint16(udp[2:]) != c.net.port {
+				continue
+			}
+			seen++
+			if id != 0 || v.ip == ip4Size && b[6] != 0x40 || !v.check(packet, false) {
+				t.Fatalf("packet %d: identification %#x, ICRC %v: % x", seen, id,
+					v.check(packet, false), b[:v.ip])
+			}
+		}
+	}
+}
+
+// Nothing is allocated per packet.
+func TestUDPAllocations(t *testing.T) {
+	a, b := udpPair(t, 1)
+	p := &Path{Local: loopA, Remote: loopB}
+	round := func() {
+		for i := range 16 {
+			send(t, a[0], p, 5, uint32(i), 1024)
+		}
+		a[0].Flush()
+		a[0].SetTimer(a[0].Now() + 1e9)
+		n := 0
+		for range 100 { // loopback delivers before Flush returns
+			n += len(recv(t, b[0]))
+		}
+		if n != 16 {
+			t.Fatalf("%d packets", n)
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(100, round); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkUDP(b *testing.B) {
+	s, r := udpPair(b, 1)
+	p := &Path{Local: loopA, Remote: loopB}
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 16 {
+			if s[0].Alloc(p, BTHSize+4096) == nil {
+				b.Fatal("full")
+			}
+		}
+		s[0].Flush()
+		for n := 0; n < 16; {
+			n += len(testutil.Value(r[0].Recv())(b))
+		}
+	}
+}

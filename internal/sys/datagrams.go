@@ -1,0 +1,75 @@
+package sys
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Datagrams is an array of messages for Send (sendmmsg(2)) and Recv (recvmmsg(2)). Names, control
+// data and vectors belong to the caller; they stay alive while a message refers to them.
+type Datagrams struct {
+	headers []mmsghdr
+	room    []capacity // of the messages, for Recv
+}
+
+type mmsghdr struct {
+	unix.Msghdr
+	size uint32
+}
+
+type capacity struct{ name, control int }
+
+// NewDatagrams makes an array of n messages.
+func NewDatagrams(n int) *Datagrams {
+	return &Datagrams{make([]mmsghdr, n), make([]capacity, n)}
+}
+
+// Set makes message i refer to a socket address, control messages and data. Any of them may be
+// empty.
+func (d *Datagrams) Set(i int, name, control []byte, iov []Iovec) {
+	h := &d.headers[i]
+	h.Name, h.Namelen = unsafe.SliceData(name), uint32(len(name))
+	h.Control, h.Iov = unsafe.SliceData(control), unsafe.SliceData(iov)
+	h.SetControllen(len(control))
+	h.SetIovlen(len(iov))
+	d.room[i] = capacity{len(name), len(control)}
+}
+
+// Send sends the messages from first to end-1 and returns how many the socket took. An error refers
+// to message first, and nothing has been sent.
+func (d *Datagrams) Send(fd, first, end int) (int, syscall.Errno) {
+	return d.call(unix.SYS_SENDMMSG, fd, first, end, unix.MSG_NOSIGNAL)
+}
+
+// Recv fills the messages from first to end-1 and returns how many it has filled.
+func (d *Datagrams) Recv(fd, first, end int) (int, syscall.Errno) {
+	for i := first; i < end; i++ {
+		h, r := &d.headers[i], d.room[i]
+		h.Namelen = uint32(r.name)
+		h.SetControllen(r.control)
+	}
+	return d.call(unix.SYS_RECVMMSG, fd, first, end, 0)
+}
+
+func (d *Datagrams) call(trap uintptr, fd, first, end, flags int) (int, syscall.Errno) {
+	if first == end {
+		return 0, 0
+	}
+	for {
+		n, _, e := syscall.RawSyscall6(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(&d.headers[first])), uintptr(end-first),
+			uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// Received returns the number of bytes of data and control messages that Recv has put in message i,
+// and its flags (MSG_TRUNC, MSG_CTRUNC).
+func (d *Datagrams) Received(i int) (data, control, flags int) {
+	h := &d.headers[i]
+	return int(h.size), int(h.Controllen), int(h.Flags)
+}
