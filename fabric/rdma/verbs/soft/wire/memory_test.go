@@ -185,23 +185,26 @@ func TestMemoryRealClock(t *testing.T) {
 // testTimer tests timer and Wake of a Conn with a real clock.
 func testTimer(t *testing.T, c Conn) {
 	t.Helper()
-	at := c.Now() + time.Millisecond
-	c.SetTimer(at)
-	for c.Now() < at {
-		if !readable(t, c, 10_000) {
-			t.Fatal("the timer does not fire")
-		}
+	c.SetTimer(c.Now() + time.Millisecond)
+	if !readable(t, c, 10_000) {
+		t.Fatal("the timer does not fire")
+	}
+	recv(t, c)
+	if readable(t, c, 0) {
+		t.Error("readable after the timer was consumed")
+	}
+	c.SetTimer(c.Now() + time.Hour)
+	c.SetTimer(c.Now() + time.Millisecond) // earlier
+	if !readable(t, c, 10_000) {
+		t.Fatal("the timer does not fire at an earlier time")
+	}
+	recv(t, c)
+	c.SetTimer(c.Now() + time.Millisecond)
+	c.SetTimer(c.Now() + time.Hour) // the first wake-up may come, but no other
+	if readable(t, c, 5) {
 		recv(t, c)
 	}
-	at = c.Now() + time.Millisecond
-	c.SetTimer(at)
-	c.SetTimer(at + time.Hour) // the first wake-up may come, but no other
-	for range 2 {
-		if readable(t, c, 5) {
-			recv(t, c)
-		}
-	}
-	if readable(t, c, 0) {
+	if readable(t, c, 5) {
 		t.Error("readable without a cause")
 	}
 	c.SetTimer(0)

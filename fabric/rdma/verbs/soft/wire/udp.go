@@ -127,8 +127,8 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 	case errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL):
 		return true, nil
 	case errors.Is(err, unix.EADDRINUSE):
-		return false, fmt.Errorf("UDP port %d is taken: by another process, or by rdma_rxe in this "+
-			"network namespace (see rdma link): %w", u.port, err)
+		return false, fmt.Errorf("UDP port %d is taken: by another process, or by rdma_rxe in "+
+			"this network namespace (see rdma link): %w", u.port, err)
 	case err != nil:
 		return false, err
 	}

@@ -72,8 +72,9 @@ func TestUDPSteering(t *testing.T) {
 	}
 	for e, c := range b {
 		for i, k := range recvAll(t, c, each) {
-			if !received(k, uint32(i), 256) || k.Local.Addr() != loopB || k.Remote.Addr() != loopA ||
-				k.CE || Steer(binary.BigEndian.Uint32(k.Data[4:])&PSNMask, engines) != e {
+			qpn := binary.BigEndian.Uint32(k.Data[4:]) & PSNMask
+			if !received(k, uint32(i), 256) || k.Local.Addr() != loopB ||
+				k.Remote.Addr() != loopA || k.CE || Steer(qpn, engines) != e {
 				t.Fatalf("engine %d: packet %d: %+v", e, i, k)
 			}
 			ports[k.Remote] = true
@@ -106,7 +107,8 @@ func TestUDPAddresses(t *testing.T) {
 			k := recvAll(t, c, 1)[0]
 			if !received(k, 9, size) || k.Local.Addr() != p.Remote || k.Remote.Addr() != p.Local ||
 				k.CE != (p.TOS&3 == 3) {
-				t.Errorf("%v, %d bytes: from %v to %v, CE %v", p.Local, size, k.Remote, k.Local, k.CE)
+				t.Errorf("%v, %d bytes: from %v to %v, CE %v", p.Local, size, k.Remote, k.Local,
+					k.CE)
 			}
 		}
 		local, mtu, err := n.Route(netip.Addr{}, p.Remote)
@@ -145,8 +147,9 @@ func TestUDPUnsendable(t *testing.T) {
 	}
 	a[0].Flush()
 	got := recvAll(t, b[0], 3)
-	if !received(got[2], 5, 0) || a[0].Stats().Dropped.Load() != 3 || a[0].Stats().Sent.Load() != 3 {
-		t.Errorf("%d dropped, %d sent", a[0].Stats().Dropped.Load(), a[0].Stats().Sent.Load())
+	dropped, sent := a[0].Stats().Dropped.Load(), a[0].Stats().Sent.Load()
+	if !received(got[2], 5, 0) || dropped != 3 || sent != 3 {
+		t.Errorf("%d dropped, %d sent", dropped, sent)
 	}
 }
 
@@ -219,7 +222,8 @@ func TestUDPHostile(t *testing.T) {
 		}
 		n := len(recv(t, c))
 		bad, malformed = bad+uint64(tt.badICRC), malformed+uint64(tt.m)
-		if n != tt.arrives || c.stats.BadICRC.Load() != bad || c.stats.Malformed.Load() != malformed {
+		if n != tt.arrives || c.stats.BadICRC.Load() != bad ||
+			c.stats.Malformed.Load() != malformed {
 			t.Fatalf("%s: %d packets, %d of %d wrong ICRCs, %d of %d malformed", tt.name, n,
 				c.stats.BadICRC.Load(), bad, c.stats.Malformed.Load(), malformed)
 		}
@@ -228,7 +232,8 @@ func TestUDPHostile(t *testing.T) {
 	for _, port := range c.port[:1] {
 		testutil.Value(from.WriteToUDPAddrPort(packet(0, 0), netip.AddrPortFrom(loopB, port)))(t)
 		var one [1]byte
-		if _, _, err := unix.Recvfrom(c.sender[ip4], one[:], unix.MSG_DONTWAIT); err != unix.EAGAIN {
+		_, _, err := unix.Recvfrom(c.sender[ip4], one[:], unix.MSG_DONTWAIT)
+		if err != unix.EAGAIN {
 			t.Errorf("the sender received: %v", err)
 		}
 	}
@@ -297,7 +302,8 @@ func TestUDPBlocked(t *testing.T) {
 				break
 			}
 			testutil.Must(t, err)
-			if psn := binary.BigEndian.Uint32(buf[8:]); k != BTHSize+ICRCSize || psn != uint32(arrived) {
+			psn := binary.BigEndian.Uint32(buf[8:])
+			if k != BTHSize+ICRCSize || psn != uint32(arrived) {
 				t.Fatalf("packet %d has number %d, %d bytes", arrived, psn, k)
 			}
 			arrived++
@@ -309,8 +315,10 @@ func TestUDPBlocked(t *testing.T) {
 			recv(t, c)
 		}
 	}
-	if full == 0 || c.stats.Sent.Load() != n || c.stats.Blocked.Load() == 0 || c.stats.Dropped.Load() != 0 {
-		t.Errorf("full %d times, %d sent, %d dropped", full, c.stats.Sent.Load(), c.stats.Dropped.Load())
+	s := c.Stats()
+	if full == 0 || s.Blocked.Load() == 0 || s.Sent.Load() != n || s.Dropped.Load() != 0 {
+		t.Errorf("full %d times, blocked %d, %d sent, %d dropped", full, s.Blocked.Load(),
+			s.Sent.Load(), s.Dropped.Load())
 	}
 }
 
