@@ -66,7 +66,7 @@ func (p *Provider) open() (*device, error) {
 	}
 	net := p.opts.Network
 	if net == nil {
-		net = wire.NewUDP()
+		net = wire.NewUDP(wire.UDPOptions{})
 	}
 	d, err := engine.New(net, engine.Options{
 		Engines: p.opts.Engines, Background: p.opts.Background,
