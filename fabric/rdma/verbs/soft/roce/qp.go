@@ -59,6 +59,7 @@ type QP struct {
 
 	requester requester
 	responder responder
+	overrun   bool // a completion queue has failed
 	lastCNP   time.Duration
 	sendCNP   bool
 
@@ -286,7 +287,16 @@ func (q *QP) completeRecv(wc verbs.WC) {
 	if wc.Status != verbs.WCSuccess {
 		wc.Opcode = badOpcode
 	}
-	q.rcq.Push(&wc)
+	q.complete(q.rcq, &wc)
+}
+
+// complete adds a completion to a queue. If the queue has failed, the queue pair fails as well, when
+// it runs.
+func (q *QP) complete(cq *engine.CQ, wc *verbs.WC) {
+	if !cq.Push(wc) && q.load() == stateReady {
+		q.overrun = true
+		q.eng.Schedule(&q.Handle)
+	}
 }
 
 // Receive implements engine.Endpoint. A packet that does not belong to the connection is silently
@@ -340,6 +350,9 @@ func (q *QP) congested() {
 // Run implements engine.Endpoint: responses first, because the peer waits for them with its
 // resources occupied, then requests.
 func (q *QP) Run() (again bool) {
+	if q.overrun && q.load() == stateReady {
+		q.fatal()
+	}
 	switch q.load() {
 	case stateReady:
 	case stateError:

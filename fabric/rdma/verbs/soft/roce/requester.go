@@ -402,7 +402,7 @@ func (q *QP) advance(to seq) bool {
 		}
 		r.una = min(to, e.end)
 		if r.una == e.end {
-			q.complete(verbs.WCSuccess)
+			q.completeSend(verbs.WCSuccess)
 		}
 	}
 	if r.una != from {
@@ -432,7 +432,10 @@ func (q *QP) readResponse(h *wire.Header) {
 		return // a duplicate
 	}
 	if r.readNo == 0 {
-		q.stats.Ignored.Add(1) // nobody asked for it, or the request will be repeated
+		// Nobody asked for it, or it came behind a gap and the request will be repeated.
+		if e, _ := r.slot(r.head.Load()); e.Opcode != verbs.WRRDMARead {
+			q.stats.Ignored.Add(1)
+		}
 		return
 	}
 	if !q.advance(s) {
@@ -456,7 +459,7 @@ func (q *QP) readResponse(h *wire.Header) {
 	q.scatter(h.Payload)
 	r.una++
 	if r.una == e.end {
-		q.complete(verbs.WCSuccess)
+		q.completeSend(verbs.WCSuccess)
 	}
 	q.progress(1)
 }
@@ -575,8 +578,8 @@ func (q *QP) localError(e *sendWR, status verbs.WCStatus) {
 	}
 }
 
-// complete completes the oldest work request.
-func (q *QP) complete(status verbs.WCStatus) {
+// completeSend completes the oldest work request.
+func (q *QP) completeSend(status verbs.WCStatus) {
 	r := &q.requester
 	head := r.head.Load()
 	e, _ := r.slot(head)
@@ -595,7 +598,7 @@ func (q *QP) complete(status verbs.WCStatus) {
 	r.head.Store(head + 1) // the slot is free when the completion can be seen
 	r.cur = max(r.cur, head+1)
 	if signaled {
-		q.scq.Push(&wc)
+		q.complete(q.scq, &wc)
 	}
 	if status == verbs.WCSuccess && head+1 < r.numbered {
 		if e, _ := r.slot(head + 1); e.status != verbs.WCSuccess {
@@ -606,14 +609,14 @@ func (q *QP) complete(status verbs.WCStatus) {
 
 // fail ends the connection with the error of the oldest work request.
 func (q *QP) fail(status verbs.WCStatus) {
-	q.complete(status)
+	q.completeSend(status)
 	q.fatal()
 }
 
 func (q *QP) flushSends() {
 	r := &q.requester
 	for r.head.Load() < r.tail.Load() {
-		q.complete(verbs.WCWRFlushErr)
+		q.completeSend(verbs.WCWRFlushErr)
 	}
 	r.cur, r.numbered = r.head.Load(), r.head.Load()
 }

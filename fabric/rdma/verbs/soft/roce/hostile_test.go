@@ -1,0 +1,593 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// An attacker sends packets to side a that seem to come from side b. It knows everything, so these
+// tests also stand for a peer that is hostile itself.
+type attacker struct {
+	*pair
+	conn wire.Conn
+	path wire.Path
+	near *pair // another connection of the same machines
+}
+
+func newAttacker(t testing.TB, o options) *attacker {
+	x := &attacker{pair: newPair(t, o)}
+	x.near = x.pair.neighbour(o)
+	conns := testutil.Value(x.mem.Host("attacker", netip.MustParseAddr("192.0.2.66")).Open(1))(t)
+	t.Cleanup(func() {
+		for _, c := range conns {
+			testutil.Check(t, c.Close())
+		}
+	})
+	x.conn = conns[0]
+	x.path = wire.Path{Local: x.b.addr, Remote: x.a.addr, TOS: wire.ECT0}
+	return x
+}
+
+// expected is the next PSN a expects.
+func (x *attacker) expected() uint32 { return x.a.qp.responder.expected.psn() }
+
+// header returns a header of the connection with the PSN that a expects.
+func (x *attacker) header(op wire.Opcode) wire.BTH {
+	return wire.BTH{
+		Opcode: op, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: x.expected(), AckReq: true,
+	}
+}
+
+// send sends a packet: ext are extended headers, n is the length of the payload.
+func (x *attacker) send(h wire.BTH, n int, ext ...interface{ Put([]byte) }) {
+	size := h.Opcode.HeaderSize()
+	if size == 0 {
+		size = wire.BTHSize
+	}
+	h.Pad |= uint8(wire.Pad(n))
+	b := x.conn.Alloc(&x.path, size+n+wire.Pad(n))
+	h.Put(b)
+	clear(b[wire.BTHSize:])
+	for _, e := range ext {
+		e.Put(b[wire.BTHSize:])
+	}
+	for i := range n {
+		b[size+i] = 0xee
+	}
+	x.conn.Flush()
+	x.turn()
+}
+
+// packet sends a packet with an opcode at the PSN that a expects.
+func (x *attacker) packet(op wire.Opcode, n int, ext ...interface{ Put([]byte) }) {
+	x.send(x.header(op), n, ext...)
+}
+
+// reth describes memory of a at an offset.
+func (x *attacker) reth(off, n int) wire.RETH {
+	return wire.RETH{Addr: x.a.at(off), RKey: x.a.mr.RKey(), Len: uint32(n)}
+}
+
+// exchange checks that a connection works in both directions.
+func exchange(t *testing.T, p *pair) {
+	t.Helper()
+	p.a.take()
+	p.b.take()
+	for i, s := range [][2]*side{{p.a, p.b}, {p.b, p.a}} {
+		off := 900<<10 + i*8192
+		fill(s[0].buf[off:off+5000], byte(i))
+		s[1].recv(70, off+4096*4, 5000)
+		s[0].send(71, off, 5000)
+		s[0].rdma(72, verbs.WRRDMARead, off+4096*8, 3000, s[1].at(off+4096*4), s[1].mr.RKey())
+		p.until("the exchange completes", func() bool {
+			return len(s[0].wcs) == 2 && len(s[1].wcs) == 1
+		})
+		s[0].statuses(71, verbs.WCSuccess, 72, verbs.WCSuccess)
+		s[1].statuses(70, verbs.WCSuccess)
+		s[1].filled(off+4096*4, 5000, byte(i))
+		s[0].filled(off+4096*8, 3000, byte(i))
+	}
+}
+
+const guard = 5
+
+// TestHostileRequests sends requests that must be ignored, or end the connection. Bytes of the
+// victim change only where the peer may write, and the other connection goes on.
+func TestHostileRequests(t *testing.T) {
+	const mtu = 1024
+	type test struct {
+		name  string
+		do    func(x *attacker)
+		want  wire.Syndrome  // 0: the connection goes on
+		recv  verbs.WCStatus // of the receive if want is not 0; 0: flushed
+		wrote bool           // it may write to [0, 4096)
+	}
+	op := func(ops ...wire.Opcode) func(x *attacker) {
+		return func(x *attacker) {
+			for _, o := range ops {
+				n := mtu
+				if o.Last() {
+					n = 16
+				}
+				switch o {
+				case wire.WriteFirst:
+					x.packet(o, n, x.reth(0, 2*mtu+16))
+				case wire.WriteOnly:
+					x.packet(o, n, x.reth(0, n))
+				default:
+					x.packet(o, n)
+				}
+			}
+		}
+	}
+	write := func(r func(x *attacker) wire.RETH, n int) func(x *attacker) {
+		return func(x *attacker) { x.packet(wire.WriteOnly, n, r(x)) }
+	}
+	read := func(r func(x *attacker) wire.RETH) func(x *attacker) {
+		return func(x *attacker) { x.packet(wire.ReadRequest, 0, r(x)) }
+	}
+	changed := func(change func(x *attacker, h *wire.BTH)) func(x *attacker) {
+		return func(x *attacker) {
+			h := x.header(wire.WriteOnly)
+			change(x, &h)
+			x.send(h, 64, x.reth(0, 64))
+		}
+	}
+	for _, c := range []test{
+		{name: "queue pair", do: changed(func(_ *attacker, h *wire.BTH) { h.QPN ^= 0x155 })},
+		{name: "partition", do: changed(func(_ *attacker, h *wire.BTH) { h.PKey = 0x1234 })},
+		{name: "late PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN++ })},
+		{name: "early PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN-- })},
+		{name: "far PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN ^= 1 << 23 })},
+		{name: "padding", do: changed(func(_ *attacker, h *wire.BTH) { h.Opcode, h.Pad = wire.Acknowledge, 3 })},
+		{name: "other transport", do: changed(func(_ *attacker, h *wire.BTH) { h.Opcode = wire.UDSendOnly })},
+		{name: "source", do: func(x *attacker) {
+			x.path.Local = netip.MustParseAddr("192.0.2.66")
+			x.packet(wire.WriteOnly, 64, x.reth(0, 64))
+		}},
+		{name: "longer than the path MTU", do: write(func(x *attacker) wire.RETH { return x.reth(0, 2048) }, 2048)},
+
+		{name: "key", do: write(func(x *attacker) wire.RETH {
+			r := x.reth(0, 64)
+			r.RKey ^= 0x770000
+			return r
+		}, 64), want: wire.NAKAccess},
+		{name: "beyond", do: write(func(x *attacker) wire.RETH { return x.reth(bufSize-63, 64) }, 64), want: wire.NAKAccess},
+		{name: "before", do: write(func(x *attacker) wire.RETH { return x.reth(-1, 64) }, 64), want: wire.NAKAccess},
+		{name: "wrapping around", do: write(func(x *attacker) wire.RETH {
+			r := x.reth(0, 64)
+			r.Addr = ^uint64(0) - 10
+			return r
+		}, 64), want: wire.NAKAccess},
+		{name: "shorter than announced", do: write(func(x *attacker) wire.RETH { return x.reth(0, 65) }, 64), want: wire.NAKInvalid},
+		{name: "longer than announced", do: write(func(x *attacker) wire.RETH { return x.reth(0, 63) }, 64), want: wire.NAKInvalid},
+		{name: "huge", do: write(func(x *attacker) wire.RETH { return x.reth(0, 1<<31) }, 64), want: wire.NAKInvalid},
+		{name: "read key", do: read(func(x *attacker) wire.RETH {
+			r := x.reth(0, 64)
+			r.RKey ^= 0x770000
+			return r
+		}), want: wire.NAKAccess},
+		{name: "read beyond", do: read(func(x *attacker) wire.RETH { return x.reth(1, bufSize) }), want: wire.NAKAccess},
+		{name: "huge read", do: read(func(x *attacker) wire.RETH { return x.reth(0, 1<<31) }), want: wire.NAKInvalid},
+
+		{name: "middle", do: op(wire.SendMiddle), want: wire.NAKInvalid},
+		{name: "last", do: op(wire.SendLast), want: wire.NAKInvalid},
+		{name: "write middle", do: op(wire.WriteMiddle), want: wire.NAKInvalid},
+		{name: "write last", do: op(wire.WriteLast), want: wire.NAKInvalid},
+		{name: "first after first", do: op(wire.SendFirst, wire.SendFirst), want: wire.NAKInvalid},
+		{name: "only after first", do: op(wire.SendFirst, wire.SendOnly), want: wire.NAKInvalid},
+		{name: "write in a message", do: op(wire.SendFirst, wire.WriteMiddle), want: wire.NAKInvalid},
+		{name: "write only in a message", do: op(wire.SendFirst, wire.WriteOnly), want: wire.NAKInvalid},
+		{name: "send in a write", do: op(wire.WriteFirst, wire.SendMiddle), want: wire.NAKInvalid, wrote: true},
+		{name: "write last too early", do: op(wire.WriteFirst, wire.WriteLast), want: wire.NAKInvalid, wrote: true},
+		{name: "write goes on too long", do: op(wire.WriteFirst, wire.WriteMiddle, wire.WriteMiddle), want: wire.NAKInvalid, wrote: true},
+		{name: "read in a message", do: func(x *attacker) {
+			op(wire.SendFirst)(x)
+			x.packet(wire.ReadRequest, 0, x.reth(0, 64))
+		}, want: wire.NAKInvalid},
+		{name: "short first", do: func(x *attacker) { x.packet(wire.SendFirst, mtu-4) }, want: wire.NAKInvalid},
+		{name: "short middle", do: func(x *attacker) {
+			op(wire.SendFirst)(x)
+			x.packet(wire.SendMiddle, 3)
+		}, want: wire.NAKInvalid},
+		{name: "empty last", do: func(x *attacker) {
+			op(wire.SendFirst)(x)
+			x.packet(wire.SendLast, 0)
+		}, want: wire.NAKInvalid},
+		{name: "longer than the receive", do: op(wire.SendFirst, wire.SendMiddle, wire.SendMiddle, wire.SendMiddle, wire.SendLast), want: wire.NAKInvalid, recv: verbs.WCLocLenErr},
+		{name: "invalidates another key", do: func(x *attacker) {
+			x.packet(wire.SendOnlyInvalidate, 8, wire.IETH(x.a.mr.RKey()^0x770000))
+		}, want: wire.NAKInvalid, recv: verbs.WCRemInvReqErr},
+		{name: "immediate data", do: op(wire.SendOnlyImm), want: wire.NAKInvalid},
+		{name: "atomic", do: op(wire.FetchAdd), want: wire.NAKInvalid},
+		{name: "reserved opcode", do: op(0x1f), want: wire.NAKInvalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newAttacker(t, options{mtu: mtu})
+			x.a.recv(guard, 100<<10, 4096)
+			var naks []wire.Syndrome
+			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+				var h wire.Header
+				if h.Parse(p.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome != wire.AckNoCredits &&
+					h.AETH.Syndrome != wire.NAKSequence {
+					naks = append(naks, h.AETH.Syndrome)
+				}
+				return true
+			}})
+			c.do(x)
+			x.settle()
+			for i, b := range x.a.buf {
+				if b != 0 && !(c.wrote && i < 4096) && (i < 100<<10 || i >= 100<<10+4096) {
+					t.Fatalf("byte %d was written", i)
+				}
+			}
+			if c.want == 0 {
+				testutil.EqualSlices(t, naks, nil, "NAKs")
+				x.a.send(1, 0, 64) // the guard is still posted
+				x.b.recv(2, 0, 64)
+				x.b.send(3, 0, 64)
+				x.settle()
+				x.a.statuses(guard, verbs.WCSuccess, 1, verbs.WCSuccess)
+				exchange(t, x.pair)
+			} else {
+				testutil.EqualSlices(t, naks, []wire.Syndrome{c.want}, "NAKs")
+				if c.recv == 0 {
+					c.recv = verbs.WCWRFlushErr
+				}
+				x.a.statuses(guard, c.recv)
+				testutil.Equal(t, x.a.dead, 1, "calls of OnFatal")
+				testutil.Equal(t, x.b.dead, 0, "calls of OnFatal of the peer, which sent nothing")
+			}
+			exchange(t, x.near)
+		})
+	}
+}
+
+// TestForgedResponses sends responses to requests that a has not sent, or that do not fit.
+func TestForgedResponses(t *testing.T) {
+	aeth := func(s wire.Syndrome) wire.AETH { return wire.AETH{Syndrome: s, MSN: 1} }
+	for _, c := range []struct {
+		name string
+		do   func(x *attacker, h wire.BTH)
+	}{
+		{"ACK of the future", func(x *attacker, h wire.BTH) {
+			h.PSN += 1000
+			x.send(h, 0, aeth(wire.AckNoCredits))
+		}},
+		{"ACK of the past", func(x *attacker, h wire.BTH) {
+			h.PSN--
+			x.send(h, 0, aeth(wire.AckNoCredits))
+		}},
+		{"NAK of the future", func(x *attacker, h wire.BTH) {
+			h.PSN += 1000
+			x.send(h, 0, aeth(wire.NAKAccess))
+		}},
+		{"NAK of the past", func(x *attacker, h wire.BTH) {
+			h.PSN--
+			x.send(h, 0, aeth(wire.NAKAccess))
+		}},
+		{"reserved NAK", func(x *attacker, h wire.BTH) { x.send(h, 0, aeth(wire.SyndromeNAK|17)) }},
+		{"reserved syndrome", func(x *attacker, h wire.BTH) { x.send(h, 0, aeth(2<<5)) }},
+		{"READ response to a SEND", func(x *attacker, h wire.BTH) {
+			h.Opcode = wire.ReadResponseOnly
+			x.send(h, 64, aeth(wire.AckNoCredits))
+		}},
+		{"READ response of the future", func(x *attacker, h wire.BTH) {
+			h.Opcode, h.PSN = wire.ReadResponseMiddle, h.PSN+1000
+			x.send(h, 1024)
+		}},
+		{"too long READ response", func(x *attacker, h wire.BTH) {
+			h.Opcode, h.PSN = wire.ReadResponseOnly, h.PSN+1
+			x.send(h, 104, aeth(wire.AckNoCredits))
+		}},
+		{"too short READ response", func(x *attacker, h wire.BTH) {
+			h.Opcode, h.PSN = wire.ReadResponseOnly, h.PSN+1
+			x.send(h, 96, aeth(wire.AckNoCredits))
+		}},
+		{"atomic response", func(x *attacker, h wire.BTH) {
+			h.Opcode = wire.AtomicAcknowledge
+			x.send(h, 0)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newAttacker(t, options{})
+			fill(x.b.buf[:100], 1)
+			deaf := func(on bool) {
+				x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+					return !on || p.Remote.Addr() != x.b.addr
+				}})
+			}
+			// The peer does not hear a SEND and a READ, so that only the attacker answers.
+			deaf(true)
+			x.b.recv(3, 1<<16, 64)
+			psn := x.a.qp.PSN()
+			x.a.send(1, 4096, 64)
+			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
+			c.do(x, wire.BTH{Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn})
+			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+			for i, b := range x.a.buf[1<<17:] {
+				testutil.MustTrue(t, b == 0, "byte %d of the READ's memory was written", i)
+			}
+			deaf(false)
+			x.settle()
+			// An answer with the PSN of the READ also acknowledges the SEND, as any ACK would: who
+			// can read and forge packets of a connection can end it.
+			if c.name != "too long READ response" && c.name != "too short READ response" {
+				x.a.statuses(1, verbs.WCSuccess, 2, verbs.WCSuccess)
+				x.a.filled(1<<17, 100, 1)
+				x.b.statuses(3, verbs.WCSuccess)
+				exchange(t, x.pair)
+			}
+			exchange(t, x.near)
+		})
+	}
+}
+
+// TestReplayedReads repeats one READ request many times. Each gets no more than its own response,
+// and nothing is stored.
+func TestReplayedReads(t *testing.T) {
+	x := newAttacker(t, options{reads: 2})
+	const n = 8192 // eight packets
+	h := x.header(wire.ReadRequest)
+	sent := 0
+	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+		if p.Local.Addr() == x.a.addr {
+			sent++
+		}
+		return true
+	}})
+	flood := func(times int) {
+		for range times {
+			b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+			h.Put(b)
+			x.reth(0, n).Put(b[wire.BTHSize:])
+		}
+		x.conn.Flush()
+		x.settle()
+	}
+	flood(1)
+	testutil.Equal(t, sent, 8, "packets of the first response")
+	sent = 0
+	flood(64) // in one batch: they are one request
+	testutil.MustTrue(t, sent <= 8, "%d packets for repetitions in a batch, want 8", sent)
+
+	// A part that was not asked for before, other memory, another key, and one that spans two.
+	sent = 0
+	for _, r := range []wire.RETH{x.reth(0, n+1024), x.reth(1024, n), {Addr: x.a.at(0), RKey: 1, Len: n}} {
+		x.send(h, 0, r)
+	}
+	testutil.Equal(t, sent, 0, "packets for READs that only seem to be repetitions")
+
+	// Two others take the place of the first, which is then forgotten.
+	x.packet(wire.ReadRequest, 0, x.reth(0, 64))
+	x.packet(wire.ReadRequest, 0, x.reth(64, 64))
+	x.settle()
+	sent = 0
+	flood(1)
+	testutil.Equal(t, sent, 0, "packets for a READ that is forgotten")
+	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	exchange(t, x.near)
+}
+
+// TestTooManyReads sends more READs than agreed.
+func TestTooManyReads(t *testing.T) {
+	x := newAttacker(t, options{reads: 2})
+	x.a.recv(guard, 0, 64)
+	h := x.header(wire.ReadRequest)
+	for i := range 3 {
+		b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+		h.PSN = x.expected() + 100*uint32(i)
+		h.Put(b)
+		x.reth(0, 100*1024).Put(b[wire.BTHSize:])
+	}
+	x.conn.Flush()
+	x.settle()
+	x.a.statuses(guard, verbs.WCWRFlushErr)
+	exchange(t, x.near)
+}
+
+// TestRepeatedReadOfOldMemory repeats a READ after its memory has been deregistered, as a packet
+// does that comes late: it is ignored.
+func TestRepeatedReadOfOldMemory(t *testing.T) {
+	x := newAttacker(t, options{})
+	m := testutil.Value(x.a.pd.RegMR(x.a.buf[:4096], verbs.AccessRemoteRead))(t)
+	h, r := x.header(wire.ReadRequest), x.reth(0, 64)
+	r.RKey = m.RKey()
+	x.send(h, 0, r)
+	testutil.Must(t, m.Dereg())
+	x.send(h, 0, r)
+	x.settle()
+	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	exchange(t, x.near)
+}
+
+// TestReadMemoryGone deregisters memory while a READ of it is answered: the peer gets an error.
+// Requests behind it fail as well, though they were executed.
+func TestReadMemoryGone(t *testing.T) {
+	p := newPair(t, options{mtu: 256})
+	near := p.neighbour(options{})
+	m := testutil.Value(p.b.pd.RegMR(p.b.buf[:1<<16], verbs.AccessRemoteRead))(t)
+	p.b.recv(guard, 1<<17, 64)
+	p.a.rdma(1, verbs.WRRDMARead, 0, readChunk, p.b.at(0), m.RKey())
+	p.a.qp.requester.window = maxWindow
+	p.a.send(2, 0, 64)
+	// The first half of the packets fills the batch, which the socket does not take.
+	p.mem.SetFaults(wire.MemoryOptions{Refuse: 1})
+	p.b.poll()
+	testutil.Must(t, m.Dereg())
+	p.mem.SetFaults(wire.MemoryOptions{})
+	p.settle()
+	p.a.statuses(1, verbs.WCRemAccessErr, 2, verbs.WCWRFlushErr)
+	p.b.statuses(guard, verbs.WCSuccess)
+	testutil.Equal(t, p.b.dead, 1, "calls of OnFatal")
+	exchange(t, near)
+}
+
+// TestLostNAK loses the NAK of an error several times: the peer learns the reason nevertheless.
+func TestLostNAK(t *testing.T) {
+	p := newPair(t, options{})
+	lost := 0
+	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		var h wire.Header
+		if h.Parse(pk.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome == wire.NAKAccess && lost < 3 {
+			lost++
+			return false
+		}
+		return true
+	}})
+	p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
+	p.a.rdma(2, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey()^0x770000)
+	p.a.send(3, 0, 8)
+	p.until("the error arrives", func() bool { return p.a.dead > 0 })
+	p.a.statuses(1, verbs.WCSuccess, 2, verbs.WCRemAccessErr, 3, verbs.WCWRFlushErr)
+	testutil.Equal(t, lost, 3, "NAKs lost")
+	testutil.Equal(t, p.b.dead, 1, "calls of OnFatal of the responder")
+}
+
+// TestNoReceive has a peer without receives. With an endless count the SEND is repeated at most
+// once a millisecond, even if the peer asks for more, and the neighbour does not notice.
+func TestNoReceive(t *testing.T) {
+	o := options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1}}
+	x := newAttacker(t, o)
+	sent := 0
+	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+		if p.Local.Addr() == x.a.addr {
+			sent++
+		}
+		return true
+	}})
+	x.a.send(1, 0, 5000)
+	x.run(10 * time.Second)
+	testutil.MustTrue(t, sent >= 5000 && sent <= 10010, "%d packets in 10 s", sent)
+	exchange(t, x.near)
+	x.b.recv(2, 1<<16, 5000)
+	x.settle()
+	x.a.statuses(1, verbs.WCSuccess)
+	x.b.statuses(2, verbs.WCSuccess)
+}
+
+// TestRNRRetries counts the repetitions of a finite count.
+func TestRNRRetries(t *testing.T) {
+	for _, n := range []uint8{0, 1, 3} {
+		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
+		p.a.send(1, 0, 64)
+		p.a.send(2, 0, 64)
+		p.settle()
+		p.a.statuses(1, verbs.WCRNRRetryExcErr, 2, verbs.WCWRFlushErr)
+		testutil.Equal(t, p.a.st.RNRReceived.Load(), uint64(n)+1, "RNR NAKs with count %d", n)
+		testutil.Equal(t, p.b.dead, 0, "calls of OnFatal of the peer")
+	}
+}
+
+// TestSilentPeer has a peer that stops to acknowledge: the connection ends after its timeouts,
+// and work requests complete in order.
+func TestSilentPeer(t *testing.T) {
+	for _, lost := range []string{"requests", "answers"} {
+		t.Run(lost, func(t *testing.T) {
+			o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+			x := newAttacker(t, o)
+			victim := x.a.qp.Num()
+			sent := 0
+			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+				var h wire.Header
+				ok := h.Parse(p.Data)
+				if ok && h.QPN == x.b.qp.num {
+					sent++
+				}
+				return !ok || h.QPN != x.b.qp.num && lost == "requests" ||
+					h.QPN != victim && lost == "answers"
+			}})
+			begin := x.now()
+			for i := range 6 {
+				x.a.send(uint64(i), 0, 3000)
+			}
+			x.until("the connection ends", func() bool { return x.a.dead > 0 })
+			end := x.now()
+			x.a.statuses(0, verbs.WCRetryExcErr, 1, verbs.WCWRFlushErr, 2, verbs.WCWRFlushErr,
+				3, verbs.WCWRFlushErr, 4, verbs.WCWRFlushErr, 5, verbs.WCWRFlushErr)
+			testutil.Equal(t, end-begin, 4*(4096*time.Nanosecond<<14), "time until it ends")
+			testutil.MustTrue(t, sent <= 18+10, "%d packets to a silent peer", sent)
+			exchange(t, x.near)
+		})
+	}
+}
+
+func (p *pair) now() time.Duration { return p.a.qp.eng.Conn().Now() }
+
+// TestCNPFlood floods a with congestion notifications: it becomes slower, not silent.
+func TestCNPFlood(t *testing.T) {
+	x := newAttacker(t, options{})
+	for range 200 {
+		x.send(wire.BTH{Opcode: wire.CNP, PKey: wire.PKeyDefault, QPN: x.a.qp.num, BECN: true}, 16)
+	}
+	fill(x.a.buf[:100000], 3)
+	x.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, x.b.at(0), x.b.mr.RKey())
+	for len(x.a.wcs) == 0 {
+		x.send(wire.BTH{Opcode: wire.CNP, PKey: wire.PKeyDefault, QPN: x.a.qp.num, BECN: true}, 16)
+		testutil.MustTrue(t, x.a.qp.requester.window >= minWindow, "the window is closed")
+	}
+	x.a.statuses(1, verbs.WCSuccess)
+	x.b.filled(0, 100000, 3)
+	exchange(t, x.near)
+}
+
+// TestCNPInterval marks all packets of the peer: it gets one CNP in 50 µs.
+func TestCNPInterval(t *testing.T) {
+	p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Mark: 1, Delay: 10 * time.Microsecond}})
+	p.a.rdma(1, verbs.WRRDMAWrite, 0, 200000, p.b.at(0), p.b.mr.RKey())
+	begin := p.now()
+	p.settle()
+	end := p.now()
+	p.a.statuses(1, verbs.WCSuccess)
+	n, most := p.b.st.CNPSent.Load(), uint64((end-begin)/cnpInterval+1)
+	testutil.MustTrue(t, n >= 2 && n <= most, "%d CNPs, at most %d are allowed", n, most)
+	testutil.Equal(t, p.a.st.CNPReceived.Load(), n, "CNPs received")
+}
+
+// TestLocalErrors fails work requests by their own memory: earlier ones complete first.
+func TestLocalErrors(t *testing.T) {
+	for i, bad := range []func(p *pair) (verbs.SendWR, verbs.SGE){
+		func(p *pair) (verbs.SendWR, verbs.SGE) {
+			g := p.a.sge(0, 64)
+			g.LKey ^= 0x770000
+			return verbs.SendWR{Opcode: verbs.WRSend}, g
+		},
+		func(p *pair) (verbs.SendWR, verbs.SGE) {
+			return verbs.SendWR{
+				Opcode: verbs.WRRDMARead, RemoteAddr: p.b.at(0), RKey: p.b.mr.RKey(),
+			}, p.a.sge(bufSize-63, 64)
+		},
+		func(p *pair) (verbs.SendWR, verbs.SGE) {
+			return verbs.SendWR{
+				Opcode: verbs.WRRDMAWrite, RemoteAddr: p.b.at(0), RKey: p.b.mr.RKey(),
+			}, p.a.sge(bufSize-70000, 70001)
+		},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Delay: time.Millisecond}})
+			p.a.rdma(1, verbs.WRRDMAWrite, 0, 9000, p.b.at(0), p.b.mr.RKey())
+			p.a.rdma(2, verbs.WRRDMARead, 0, 9000, p.b.at(0), p.b.mr.RKey())
+			wr, g := bad(p)
+			wr.WRID = 3
+			p.a.post(wr, g)
+			p.a.send(4, 0, 8)
+			p.settle()
+			p.a.statuses(1, verbs.WCSuccess, 2, verbs.WCSuccess, 3, verbs.WCLocProtErr, 4,
+				verbs.WCWRFlushErr)
+			testutil.Equal(t, p.a.dead, 1, "calls of OnFatal")
+		})
+	}
+	// A READ without READs agreed on.
+	p := newPair(t, options{})
+	p.a.qp.requester.reads = nil
+	p.a.rdma(1, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
+	p.a.rdma(2, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
+	p.settle()
+	p.a.statuses(1, verbs.WCSuccess, 2, verbs.WCLocQPOpErr)
+}

@@ -1,0 +1,261 @@
+package roce
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// The memory of a side in the model test: sources do not change, the peer writes to targets, and
+// READs and receives have slots of their own.
+const (
+	sources = 0
+	targets = 256 << 10
+	sinks   = 512 << 10
+	recvs   = 768 << 10
+	maxLen  = 40000
+	slots   = 6 // READs and receives at once
+)
+
+// A model is one direction of the connection: requests of one side to the other.
+type model struct {
+	from, to *side
+	rnd      *rand.Rand
+
+	sent      [][]byte // SENDs that have no completion at the receiver yet
+	wrs       []posted // not completed
+	recvNo    uint64
+	recvFree  int
+	nextWR    uint64
+	received  int
+	completed int
+	written   []byte // the targets of the receiver
+	sinkBusy  [slots]bool
+}
+
+type posted struct {
+	id       uint64
+	op       verbs.SendOpcode
+	n        int
+	signaled bool
+	sink     int // READ
+	remote   int
+}
+
+func newModel(from, to *side, seed uint64) *model {
+	m := &model{
+		from: from, to: to, rnd: rand.New(rand.NewPCG(seed, seed)), recvFree: slots,
+		written: make([]byte, sinks-targets),
+	}
+	for i := range from.buf[sources:targets] {
+		from.buf[i] = byte(m.rnd.Uint32())
+	}
+	return m
+}
+
+func (m *model) length() int {
+	switch m.rnd.IntN(4) {
+	case 0:
+		return m.rnd.IntN(4)
+	case 1:
+		return 1024 * m.rnd.IntN(5)
+	case 2:
+		return m.rnd.IntN(2000)
+	}
+	return m.rnd.IntN(maxLen)
+}
+
+// elements cuts memory at an offset into up to three elements.
+func (m *model) elements(off, n int) []verbs.SGE {
+	var list []verbs.SGE
+	for range m.rnd.IntN(3) {
+		k := m.rnd.IntN(n + 1)
+		list = append(list, m.from.sge(off, k))
+		off, n = off+k, n-k
+	}
+	return append(list, m.from.sge(off, n))
+}
+
+// post posts a random work request, or a receive at the other side.
+func (m *model) post(t *testing.T) {
+	if m.recvFree > 0 && m.rnd.IntN(2) == 0 {
+		i := int(m.recvNo % slots)
+		m.to.recv(1<<32|m.recvNo, recvs+i*maxLen, maxLen)
+		m.recvNo++
+		m.recvFree--
+		return
+	}
+	if len(m.wrs) == 16 {
+		return
+	}
+	p := posted{id: m.nextWR, n: m.length(), signaled: m.rnd.IntN(3) > 0 || len(m.wrs) > 8}
+	wr := verbs.SendWR{WRID: p.id, RKey: m.to.mr.RKey()}
+	if p.signaled {
+		wr.Flags = signal
+	}
+	off := sources + m.rnd.IntN(targets-sources-maxLen)
+	switch m.rnd.IntN(3) {
+	case 0:
+		p.op = verbs.WRSend
+		m.sent = append(m.sent, m.from.buf[off:off+p.n])
+	case 1:
+		p.op = verbs.WRRDMAWrite
+		to := m.rnd.IntN(sinks - targets - maxLen)
+		wr.RemoteAddr = m.to.at(targets + to)
+		copy(m.written[to:], m.from.buf[off:off+p.n])
+	case 2:
+		p.op, p.sink, p.signaled, wr.Flags = verbs.WRRDMARead, m.rnd.IntN(slots), true, signal
+		if m.sinkBusy[p.sink] {
+			return
+		}
+		m.sinkBusy[p.sink] = true
+		p.remote = off
+		wr.RemoteAddr = m.to.at(off)
+		off = sinks + p.sink*maxLen
+	}
+	wr.Opcode = p.op
+	m.nextWR++
+	m.wrs = append(m.wrs, p)
+	m.from.post(wr, m.elements(off, p.n)...)
+}
+
+// sendDone checks a completion of a work request.
+func (m *model) sendDone(wc verbs.WC) error {
+	for len(m.wrs) > 0 && m.wrs[0].id != wc.WRID && !m.wrs[0].signaled {
+		m.wrs = m.wrs[1:]
+	}
+	if len(m.wrs) == 0 || m.wrs[0].id != wc.WRID || !m.wrs[0].signaled {
+		return fmt.Errorf("completion %+v, %d work requests posted", wc, len(m.wrs))
+	}
+	p := m.wrs[0]
+	m.wrs = m.wrs[1:]
+	m.completed++
+	if wc.Status != verbs.WCSuccess {
+		return fmt.Errorf("completion %+v of %+v", wc, p)
+	}
+	if p.op == verbs.WRRDMARead {
+		m.sinkBusy[p.sink] = false
+		if !bytes.Equal(m.from.buf[sinks+p.sink*maxLen:][:p.n], m.to.buf[p.remote:][:p.n]) {
+			return fmt.Errorf("READ %+v has other data", p)
+		}
+	}
+	return nil
+}
+
+// recvDone checks a completion of a receive.
+func (m *model) recvDone(wc verbs.WC) error {
+	no := wc.WRID &^ (1 << 32)
+	if wc.Status != verbs.WCSuccess || wc.Opcode != verbs.WCRecv || len(m.sent) == 0 ||
+		no != uint64(m.received) {
+		return fmt.Errorf("completion %+v after %d, %d messages on their way", wc, m.received,
+			len(m.sent))
+	}
+	want := m.sent[0]
+	m.sent = m.sent[1:]
+	m.received++
+	m.recvFree++
+	if int(wc.ByteLen) != len(want) ||
+		!bytes.Equal(m.to.buf[recvs+int(no%slots)*maxLen:][:len(want)], want) {
+		return fmt.Errorf("message %d: %d bytes, want %d, or other bytes", no, wc.ByteLen,
+			len(want))
+	}
+	return nil
+}
+
+// collect checks the completions of one side. requests are its own, responses the peer's.
+func collect(t *testing.T, s *side, requests, responses *model) {
+	t.Helper()
+	for _, wc := range s.take() {
+		err := error(nil)
+		if wc.WRID>>32 != 0 {
+			err = responses.recvDone(wc)
+		} else {
+			err = requests.sendDone(wc)
+		}
+		testutil.Must(t, err)
+	}
+}
+
+// TestModel lets two queue pairs send each other random work over a network with faults, and
+// compares memory and completions with a model.
+func TestModel(t *testing.T) {
+	faults := map[string]wire.MemoryOptions{
+		"perfect": {},
+		"delay":   {Delay: 300 * time.Microsecond},
+		"refuse":  {Refuse: 0.2},
+		"loss 1%": {Loss: 0.01, Mark: 0.01},
+		"loss":    {Loss: 0.15},
+		"all": {
+			Loss: 0.05, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.05, Mark: 0.1, Refuse: 0.1,
+			Delay: 100 * time.Microsecond,
+		},
+	}
+	for name, f := range faults {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				f.Seed = seed
+				p := newPair(t, options{
+					MemoryOptions: f, reads: uint8(1 + seed), mtu: 256 << seed,
+				})
+				testModel(t, p, seed)
+			})
+		}
+	}
+}
+
+func testModel(t *testing.T, p *pair, seed uint64) {
+	ab, ba := newModel(p.a, p.b, 2*seed), newModel(p.b, p.a, 2*seed+1)
+	check := func() {
+		collect(t, p.a, ab, ba)
+		collect(t, p.b, ba, ab)
+	}
+	const work = 150
+	for ab.nextWR < work || ba.nextWR < work {
+		for _, m := range []*model{ab, ba} {
+			for range m.rnd.IntN(4) {
+				if m.nextWR < work {
+					m.post(t)
+				}
+			}
+		}
+		for range ab.rnd.IntN(8) {
+			p.turn()
+		}
+		check()
+	}
+	p.until("all work completes", func() bool {
+		check()
+		for _, m := range []*model{ab, ba} {
+			for m.recvFree > 0 {
+				i := int(m.recvNo % slots)
+				m.to.recv(1<<32|m.recvNo, recvs+i*maxLen, maxLen)
+				m.recvNo++
+				m.recvFree--
+			}
+			for len(m.wrs) > 0 && !m.wrs[0].signaled && len(m.sent) == 0 {
+				m.wrs = m.wrs[1:]
+			}
+		}
+		return len(ab.wrs)+len(ba.wrs)+len(ab.sent)+len(ba.sent) == 0
+	})
+	p.settle()
+	for _, m := range []*model{ab, ba} {
+		testutil.MustTrue(t, bytes.Equal(m.written, m.to.buf[targets:sinks]),
+			"WRITEs left other bytes")
+	}
+	t.Logf("a: %+v", counts(&p.a.st))
+}
+
+func counts(s *Stats) map[string]uint64 {
+	return map[string]uint64{
+		"retransmissions": s.Retransmissions.Load(), "timeouts": s.Timeouts.Load(),
+		"ooo": s.OutOfOrder.Load(), "duplicates": s.Duplicates.Load(),
+		"rnr": s.RNRReceived.Load(), "ignored": s.Ignored.Load(), "cnp": s.CNPReceived.Load(),
+	}
+}
