@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { testutil.Main(m) }
 
 // quick are the times of a network in memory.
-var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 10, Replies: 16}
+var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 15, Replies: 16}
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
