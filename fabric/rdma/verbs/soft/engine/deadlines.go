@@ -3,12 +3,17 @@ package engine
 import (
 	"slices"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // deadlines is a heap of endpoints by time. A deadline that is stopped or put off, as every
 // acknowledgement does, stays where it is until its old time comes: an endpoint costs one step of
 // the heap in the time of its deadline, however many packets it has.
-type deadlines struct{ heap []due }
+type deadlines struct {
+	heap  []due
+	count list.Steps
+}
 
 // due is an entry: at is at most h.at, unless that is 0.
 type due struct {
@@ -79,6 +84,7 @@ func (d *deadlines) remove(h *Handle) {
 }
 
 func (d *deadlines) place(i int, e due) {
+	d.count.Add(1)
 	d.heap[i] = e
 	e.h.deadline = i + 1
 }
@@ -112,6 +118,7 @@ func (d *deadlines) down(i int) {
 // wait.
 func (e *Engine) expire() (more bool) {
 	for range maxExpired {
+		e.count.Add(1)
 		if at := e.deadlines.first(); at == 0 || at > e.now {
 			return false
 		}
@@ -127,6 +134,9 @@ func (e *Engine) expire() (more bool) {
 // setTimer sets the socket's timer to the first deadline. A timer that is not needed any more is
 // left to fire.
 func (e *Engine) setTimer() {
+	if e.timer <= e.now {
+		e.timer = 0 // it has fired
+	}
 	if at := e.deadlines.first(); at != 0 && at != e.timer {
 		e.timer = at
 		e.conn.SetTimer(at)

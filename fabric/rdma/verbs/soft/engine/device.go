@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // Options describe a device.
@@ -37,8 +39,8 @@ type Device struct {
 	qps, cqs, srqs, mrs atomic.Int32
 	table               *[keySlots]atomic.Pointer[mr]
 
-	background sync.WaitGroup
-	stopping   atomic.Bool
+	running  sync.WaitGroup // goroutines of engines
+	stopping atomic.Bool
 
 	mu       sync.Mutex // of watchers and events
 	watchers []*watcher
@@ -46,8 +48,7 @@ type Device struct {
 	telling  bool // a goroutine delivers events
 }
 
-// Limits of a device. What they allow to hold is memory of the process; nothing on the path of a
-// packet depends on them.
+// Limits of a device. They bound memory; no step on the path of a packet depends on them.
 const (
 	maxQP, maxCQ, maxSRQ = 1 << 16, 1 << 16, 1 << 16
 	maxWR                = 1 << 15
@@ -85,19 +86,22 @@ func New(net wire.Network, o Options) (*Device, error) {
 	for i, c := range conns[:o.Engines] {
 		e := &Engine{
 			dev: d, index: i, conn: conn{Conn: c}, endpoints: make(map[uint32]*Handle),
+			count: list.NewSteps(),
 		}
+		e.deadlines.count = e.count
 		d.engines = append(d.engines, e)
 	}
 	if o.Background {
 		for _, e := range d.engines {
 			e.sleepers.Add(1)
-			d.background.Go(e.background)
+			d.running.Go(e.background)
 		}
 	}
 	return d, nil
 }
 
-// background steps the engine whenever its socket has work.
+// background steps the engine whenever its socket has work. It leaves no note for another goroutine
+// that holds the engine: packets that a peer sends must not keep that one busy for ever.
 func (e *Engine) background() {
 	fds := []unix.PollFd{{Fd: int32(e.conn.FD()), Events: unix.POLLIN}}
 	for !e.dev.stopping.Load() {
@@ -105,23 +109,22 @@ func (e *Engine) background() {
 			e.dev.fail(fmt.Errorf("wait for the socket of engine %d: %w", e.index, err))
 			return
 		}
+		if e.held.Load() {
+			runtime.Gosched()
+			continue
+		}
 		e.Step()
 	}
 }
 
-// Close ends the engines and closes the sockets, also that of the communication manager, whose
-// goroutine has ended. All objects of the device have been destroyed; packets to endpoints that
-// still exist are no longer received. No method of the device may be called afterwards.
+// Close ends the engines and closes the sockets, also that of the communication manager. All objects
+// of the device have been destroyed, and no method of it runs or will be called.
 func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
 		e.conn.Wake()
 	}
-	d.background.Wait()
-	// When all are closed, no engine uses its socket or hands a packet to another.
-	for _, e := range d.engines {
-		e.Do(func() { e.closed = true })
-	}
+	d.running.Wait()
 	errs := []error{d.manager.Close()}
 	for _, e := range d.engines {
 		errs = append(errs, e.conn.Close())

@@ -66,15 +66,14 @@ func (e *Engine) Attach(ep Endpoint) (qpn uint32, err error) {
 	return qpn, nil
 }
 
-// Reserved queue pair numbers: 0 and 1 belong to management (section 3.9.1), the last one is the
-// destination of multicasts (section 10.5.2).
+// Queue pairs 0 and 1 are those of management, and the last number is the destination of
+// multicasts.
 const (
 	firstQPN = wire.CMQPN + 1
 	lastQPN  = wire.PSNMask - 1
 )
 
-// randomQPN draws a queue pair number whose upper bits choose the engine. At most one draw in two
-// is refused with 33 or more engines, and few with less.
+// randomQPN draws a queue pair number whose upper bits choose the engine.
 func (e *Engine) randomQPN() uint32 {
 	n := len(e.dev.engines)
 	for {
@@ -105,7 +104,8 @@ func (e *Engine) Detach(qpn uint32) {
 	e.deadlines.remove(h)
 }
 
-// Schedule runs the endpoint in this turn, or in a later one if many run. Engine held.
+// Schedule runs the endpoint in this turn, or in the next ones if many run or it is running now.
+// Engine held.
 func (e *Engine) Schedule(h *Handle) {
 	if h.alive && !h.turn.Listed() {
 		e.queue.Push(h, &h.turn)
@@ -117,10 +117,10 @@ func (e *Engine) Schedule(h *Handle) {
 // caller has published before with atomic operations is visible to Run.
 func (h *Handle) Kick() {
 	if h.kicked.Swap(true) {
-		return // whoever set it has not run the endpoint yet
+		return // the goroutine that set it has not run the endpoint yet
 	}
 	h.engine.kicks.Push(h, &h.kick)
-	h.engine.enter()
+	h.engine.enter(maxTurns)
 }
 
 // SetDeadline calls the endpoint's Expire at a time of Now, or somewhat later. Zero stops the

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -10,13 +11,14 @@ import (
 
 // Bounds of one turn of an engine. The receive batch is bounded by wire.MaxBatch.
 const (
-	// maxRuns is the largest number of endpoints that run. It is above the number of those that one
-	// receive batch and one batch of deadlines can schedule, so that the others get on.
-	maxRuns = 2*wire.MaxBatch + maxExpired
 	// maxExpired is the largest number of deadlines that are looked at.
 	maxExpired = 64
-	// maxTurns is the largest number of turns that a goroutine makes for others, closures apart.
-	maxTurns = 16
+	// maxRuns is the largest number of endpoints that run: as many as a receive batch, a batch that
+	// other engines handed over, and the deadlines schedule.
+	maxRuns = 2*wire.MaxBatch + maxExpired
+	// maxTurns is the largest number of turns that a goroutine makes at once. All but the first are
+	// for others. If they ask for more, a helper goroutine takes over.
+	maxTurns = 4
 )
 
 // An Engine runs the endpoints of one socket. "Engine held" in a comment means: called from a
@@ -27,11 +29,13 @@ type Engine struct {
 	conn  conn
 
 	// Notes of other goroutines.
-	step  atomic.Bool        // Step was called
-	calls list.Inbox[call]   // of Do
-	kicks list.Inbox[Handle] // of Kick
-	hand  handOver           // packets that arrived at another engine
-	held  atomic.Bool
+	step  atomic.Bool        // by Step
+	calls list.Inbox[call]   // by Do
+	kicks list.Inbox[Handle] // by Kick
+	inbox inbox              // packets that arrived at another socket
+
+	held    atomic.Bool
+	helping atomic.Bool // a helper goroutine makes turns
 	// sleepers is the number of completion channels that listen to the socket, and one for the
 	// background goroutine.
 	sleepers atomic.Int32
@@ -43,7 +47,8 @@ type Engine struct {
 	deadlines deadlines
 	timer     time.Duration // the time set at the socket, 0 if none
 	header    wire.Header
-	closed    bool
+	packet    wire.Packet // from the inbox
+	count     list.Steps
 
 	stats Stats
 }
@@ -53,8 +58,8 @@ type Stats struct {
 	// Unparsed counts packets with impossible lengths or a wrong transport version, Unknown those
 	// to a queue pair that does not exist.
 	Unparsed, Unknown atomic.Uint64
-	// HandedOver counts packets that arrived at the socket of another engine, HandOverLost those
-	// that this engine had no room for.
+	// HandedOver counts packets that arrived at another socket, HandOverLost those that this engine
+	// had no room for.
 	HandedOver, HandOverLost atomic.Uint64
 }
 
@@ -85,16 +90,16 @@ type call struct {
 func (e *Engine) Do(fn func()) {
 	c := &call{fn: fn, done: make(chan struct{})}
 	e.calls.Push(c, &c.node)
-	e.enter()
+	e.enter(maxTurns)
 	<-c.done
 }
 
 // Step makes one turn: it receives one batch of packets, expires deadlines, runs endpoints and
 // flushes the batch. If another goroutine holds the engine, Step returns at once, and that goroutine
-// makes the turn before it leaves. Any goroutine may call it. CQ.Poll does.
+// makes the turn. Any goroutine may call it. CQ.Poll does.
 func (e *Engine) Step() {
 	e.step.Store(true)
-	e.enter()
+	e.enter(maxTurns)
 }
 
 // Conn returns the socket. Engine held. Endpoints call only Alloc, and only in Run: the engine calls
@@ -114,11 +119,18 @@ func (e *Engine) Device() *Device { return e.dev }
 // Stats returns the counters of the engine; those of the socket are Conn().Stats().
 func (e *Engine) Stats() *Stats { return &e.stats }
 
-// enter makes turns until no note is left, unless another goroutine holds the engine. That one sees
-// the caller's note: it lets go of the engine before it looks for notes, and the caller leaves the
+// enter makes turns until no note is left, unless another goroutine holds the engine. That one finds
+// the caller's note: it looks for notes after it has let go of the engine, and the caller leaves the
 // note before it tries to take the engine.
-func (e *Engine) enter() {
-	for turns := 0; e.noted(turns) && e.held.CompareAndSwap(false, true); turns++ {
+func (e *Engine) enter(most int) {
+	for turns := 0; e.noted(); turns++ {
+		if turns == most {
+			e.help()
+			return
+		}
+		if !e.held.CompareAndSwap(false, true) {
+			return
+		}
 		worked := e.turn()
 		e.held.Store(false)
 		if !worked {
@@ -128,23 +140,39 @@ func (e *Engine) enter() {
 	}
 }
 
-// noted reports whether there is a note. After many turns for others only closures count, because
-// somebody waits for them: the rest is done by the next Step.
-func (e *Engine) noted(turns int) bool {
-	return !e.calls.Empty() || turns < maxTurns && (e.step.Load() || !e.kicks.Empty())
+// noted reports whether another goroutine has left a note.
+func (e *Engine) noted() bool {
+	return e.step.Load() || !e.kicks.Empty() || !e.calls.Empty()
 }
 
-// turn does the work of one turn and reports whether it found a note.
+// help makes turns in a helper goroutine until no note is left.
+func (e *Engine) help() {
+	if !e.helping.CompareAndSwap(false, true) {
+		return
+	}
+	e.dev.running.Go(func() {
+		for {
+			e.enter(math.MaxInt)
+			e.helping.Store(false)
+			// A goroutine that found helping set has left its work before.
+			if !e.noted() || !e.helping.CompareAndSwap(false, true) {
+				return
+			}
+		}
+	})
+}
+
+// turn makes a turn and reports whether it found a note.
 func (e *Engine) turn() (worked bool) {
+	e.count.Begin()
 	e.conn.blocked = false
 	more := false
-	if e.step.Load() {
-		e.step.Store(false)
+	if e.step.Swap(false) {
 		worked = true
 		more = e.receive()
 		more = e.expire() || more
 	} else {
-		e.refresh()
+		e.now = e.conn.Now()
 	}
 	for c := e.calls.Pop(); c != nil; c = e.calls.Pop() {
 		worked = true
@@ -157,19 +185,12 @@ func (e *Engine) turn() (worked bool) {
 		e.Schedule(h)
 	}
 	more = e.run() || more
-	if e.closed {
-		return worked
-	}
 	e.conn.Flush()
 	e.setTimer()
-	if (more || e.step.Load()) && e.sleepers.Load() > 0 {
+	// A goroutine that goes to sleep adds itself to sleepers and then calls Step. If that is too
+	// late to be seen here, its note leads to another turn.
+	if more && e.sleepers.Load() > 0 {
 		e.conn.Wake()
 	}
 	return worked
-}
-
-func (e *Engine) refresh() {
-	if !e.closed {
-		e.now = e.conn.Now()
-	}
 }

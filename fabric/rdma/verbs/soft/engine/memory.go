@@ -59,7 +59,7 @@ func (p *PD) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 		return nil, fmt.Errorf("register %d bytes with access %#x: %w", len(b), access, err)
 	}
 	if len(b) == 0 || access&^all != 0 ||
-		// Section 10.6.3.1: remote write needs local write.
+		// As in ibv_reg_mr(3).
 		access&verbs.AccessRemoteWrite != 0 && access&verbs.AccessLocalWrite == 0 {
 		return fail(unix.EINVAL)
 	}
@@ -104,7 +104,7 @@ func (m *mr) Dereg() error {
 
 // Local returns the memory of an element of a work request, false unless it is in one region of the
 // protection domain with these rights. Engine held; the memory may be used until the engine is let
-// go. For an element of length 0 it returns nothing and checks nothing (section 10.7.3).
+// go. An element of length 0 is not checked.
 func (d *Device) Local(pd *PD, s verbs.SGE, need verbs.Access) ([]byte, bool) {
 	if s.Length == 0 {
 		return nil, true
@@ -118,8 +118,7 @@ func (d *Device) Local(pd *PD, s verbs.SGE, need verbs.Access) ([]byte, bool) {
 
 // Remote returns the memory that a peer's RDMA request describes, false unless it is in one region
 // of the protection domain with these rights and the key has not been invalidated. Engine held; the
-// memory may be used until the engine is let go. For length 0 it returns nothing and checks nothing
-// (section 9.7.5.2.8: the R_Key of a zero-length request is not checked).
+// memory may be used until the engine is let go. A request of length 0 is not checked (C9-88).
 func (d *Device) Remote(pd *PD, rkey uint32, addr uint64, n uint32, need verbs.Access) (
 	[]byte, bool,
 ) {
@@ -154,8 +153,8 @@ func (m *mr) bytes(pd *PD, addr uint64, n uint32, need verbs.Access) ([]byte, bo
 	return m.b[off : off+uint64(n) : off+uint64(n)], true
 }
 
-// Invalidate makes a remote key invalid, as a SEND_WITH_INV of the peer demands (section
-// 9.4.1.1.3). It reports false unless the key is a valid remote key of the protection domain. Local
+// Invalidate makes a remote key invalid, as a SEND_WITH_INV of the peer demands (section 9.4.1.1).
+// It reports false unless the key is a valid remote key of the protection domain. Local
 // use of the region goes on. Engine held.
 func (d *Device) Invalidate(pd *PD, rkey uint32) bool {
 	m := d.remote(rkey)

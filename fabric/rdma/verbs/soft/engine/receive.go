@@ -9,37 +9,33 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// receive delivers one batch of packets and those that other engines have handed over. It reports
-// whether more may wait.
+// receive delivers one batch of packets and those in the inbox. It reports whether more may wait.
 func (e *Engine) receive() (more bool) {
-	if e.closed {
-		return false
-	}
 	packets, err := e.conn.Recv()
-	// After Recv: it takes away the reason why the timer woke the caller, so deadlines must be
-	// compared with a later time.
-	e.refresh()
+	// After Recv: that takes away the timer's reason to wake us, so deadlines must be compared with
+	// a later time.
+	e.now = e.conn.Now()
 	for i := range packets {
-		e.deliver(&packets[i], true)
+		p := &packets[i]
+		switch {
+		case !e.header.Parse(p.Data):
+			e.stats.Unparsed.Add(1)
+		case e.dev.steer(e.header.QPN) != e.index:
+			// UDP_GRO joins packets of one source port, and all arrive where the first one belongs.
+			e.dev.handOver(p, e.header.QPN)
+		default:
+			e.deliver(p)
+		}
 	}
 	if err != nil {
 		e.dev.fail(fmt.Errorf("receive on engine %d: %w", e.index, err))
 	}
-	return e.hand.take(e) || len(packets) == wire.MaxBatch
+	return e.receiveInbox() || len(packets) == wire.MaxBatch
 }
 
-// deliver gives a packet to its endpoint. A packet of another engine's is handed over if that is
-// allowed: UDP_GRO joins packets that share a source port, and all of them arrive where the first
-// one belongs.
-func (e *Engine) deliver(p *wire.Packet, mayHandOver bool) {
-	if !e.header.Parse(p.Data) {
-		e.stats.Unparsed.Add(1)
-		return
-	}
-	if to := wire.Steer(e.header.QPN, len(e.dev.engines)); to != e.index && mayHandOver {
-		e.dev.handOver(p, to)
-		return
-	}
+// deliver gives the packet that is in e.header to its endpoint.
+func (e *Engine) deliver(p *wire.Packet) {
+	e.count.Add(1)
 	h := e.endpoints[e.header.QPN]
 	if h == nil {
 		e.stats.Unknown.Add(1)
@@ -49,41 +45,49 @@ func (e *Engine) deliver(p *wire.Packet, mayHandOver bool) {
 	e.Schedule(h)
 }
 
-// run runs endpoints in turn and reports whether others wait that could send.
+// run runs endpoints in turn, each at most once, and reports whether others wait that could send.
 func (e *Engine) run() (more bool) {
+	last := e.queue.Last()
 	for range maxRuns {
 		h := e.queue.Pop()
 		if h == nil {
 			return false
 		}
+		e.count.Add(1)
 		if h.ep.Run() {
 			e.Schedule(h)
 		}
 		if e.conn.blocked {
 			return false // the socket wakes us
 		}
+		if h == last {
+			break
+		}
 	}
 	return !e.queue.Empty()
 }
 
 // HandOver gives a packet to the engine of its queue pair. The communication manager calls it for
-// packets of the reliable transport that arrived at its socket. The packet is copied. Any goroutine
-// may call it.
+// packets at its socket that are for another queue pair than its own. The packet is copied. Any
+// goroutine may call it.
 func (d *Device) HandOver(p *wire.Packet) {
 	if h, ok := wire.ParseBTH(p.Data); ok {
-		d.handOver(p, wire.Steer(h.QPN, len(d.engines)))
+		d.handOver(p, h.QPN)
 	}
 }
 
-func (d *Device) handOver(p *wire.Packet, to int) {
-	if to >= len(d.engines) {
-		// To the communication manager, whose peers send from a port that only they use, so such a
-		// packet is rare; they repeat it.
+func (d *Device) steer(qpn uint32) int { return wire.Steer(qpn, len(d.engines)) }
+
+func (d *Device) handOver(p *wire.Packet, qpn uint32) {
+	to := d.steer(qpn)
+	if to == len(d.engines) {
+		// For the communication manager. The managers of peers send from a port of their own, so
+		// this is rare, and they repeat their messages.
 		d.engines[0].stats.HandOverLost.Add(1)
 		return
 	}
 	e := d.engines[to]
-	if !e.hand.put(p) {
+	if !e.inbox.put(p) {
 		e.stats.HandOverLost.Add(1)
 		return
 	}
@@ -93,21 +97,20 @@ func (d *Device) handOver(p *wire.Packet, to int) {
 	}
 }
 
-// handOverSlots is the size of the ring for packets of other engines: a batch of each of a few
-// engines at once. It is a power of two.
-const handOverSlots = 256
+// inboxSlots is the number of packets that wait in an inbox: a few batches. It is a power of two.
+const inboxSlots = 256
 
-// handOver is a bounded ring with many producers, the other engines. Their packets are copied into
-// slots, so nothing is allocated. The goroutine that puts a packet owns a slot between its two
-// stores; the consumer waits for nobody, it comes again.
-type handOver struct {
-	slots atomic.Pointer[[handOverSlots]handOverSlot] // made at first use
+// inbox is a ring of packets for an engine, put there by other goroutines. A packet is copied into
+// its slot, so nothing is allocated for it.
+type inbox struct {
+	slots atomic.Pointer[[inboxSlots]inboxSlot] // made at first use
 	tail  atomic.Uint64
-	head  uint64 // the holder's
+	head  uint64 // the engine's
 }
 
-type handOverSlot struct {
-	// full is the position of the packet in the slot and 1, or of the next packet that may use it.
+// inboxSlot is a slot for the packets at its positions: one in inboxSlots. turn is the position of
+// the next packet that may be put in, and 1 more when it is in.
+type inboxSlot struct {
 	turn          atomic.Uint64
 	local, remote netip.AddrPort
 	ce            bool
@@ -117,24 +120,24 @@ type handOverSlot struct {
 
 // put copies a packet into the ring. It reports false if the ring is full. Any goroutine may call
 // it.
-func (r *handOver) put(p *wire.Packet) bool {
-	slots := r.slots.Load()
+func (b *inbox) put(p *wire.Packet) bool {
+	slots := b.slots.Load()
 	if slots == nil {
-		slots = new([handOverSlots]handOverSlot)
+		slots = new([inboxSlots]inboxSlot)
 		for i := range slots {
 			slots[i].turn.Store(uint64(i))
 		}
-		if !r.slots.CompareAndSwap(nil, slots) {
-			slots = r.slots.Load()
+		if !b.slots.CompareAndSwap(nil, slots) {
+			slots = b.slots.Load()
 		}
 	}
 	for {
-		pos := r.tail.Load()
-		s := &slots[pos%handOverSlots]
+		pos := b.tail.Load()
+		s := &slots[pos%inboxSlots]
 		switch turn := s.turn.Load(); {
 		case turn < pos:
-			return false // not taken out yet
-		case turn == pos && r.tail.CompareAndSwap(pos, pos+1):
+			return false // an older packet is in it
+		case turn == pos && b.tail.CompareAndSwap(pos, pos+1):
 			s.local, s.remote, s.ce = p.Local, p.Remote, p.CE
 			s.n = copy(s.data[:], p.Data)
 			s.turn.Store(pos + 1)
@@ -143,23 +146,28 @@ func (r *handOver) put(p *wire.Packet) bool {
 	}
 }
 
-// take delivers packets, at most wire.MaxBatch, and reports whether more wait. Engine held.
-func (r *handOver) take(e *Engine) (more bool) {
-	slots := r.slots.Load()
+// receiveInbox delivers packets of the inbox, at most a batch, and reports whether more wait.
+func (e *Engine) receiveInbox() (more bool) {
+	b := &e.inbox
+	slots := b.slots.Load()
 	if slots == nil {
 		return false
 	}
-	for range wire.MaxBatch {
-		s := &slots[r.head%handOverSlots]
-		if s.turn.Load() != r.head+1 {
+	for n := 0; ; n++ {
+		s := &slots[b.head%inboxSlots]
+		if s.turn.Load() != b.head+1 {
 			return false
 		}
-		p := wire.Packet{Local: s.local, Remote: s.remote, CE: s.ce, Data: s.data[:s.n]}
-		e.deliver(&p, false)
-		s.turn.Store(r.head + handOverSlots)
-		r.head++
+		if n == wire.MaxBatch {
+			return true
+		}
+		e.packet = wire.Packet{Local: s.local, Remote: s.remote, CE: s.ce, Data: s.data[:s.n]}
+		if e.header.Parse(e.packet.Data) {
+			e.deliver(&e.packet)
+		}
+		s.turn.Store(b.head + inboxSlots)
+		b.head++
 	}
-	return slots[r.head%handOverSlots].turn.Load() == r.head+1
 }
 
 // fail reports that the device is of no more use.
