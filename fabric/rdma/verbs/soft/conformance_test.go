@@ -1,7 +1,6 @@
 package soft
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 
@@ -23,37 +22,53 @@ func TestConformance(t *testing.T) {
 		faults  wire.MemoryOptions
 		engines int
 	}{
-		{"no loss", wire.MemoryOptions{}, 1},
-		{"four engines", wire.MemoryOptions{}, 4},
-		{"1 % loss", wire.MemoryOptions{Loss: 0.01}, 1},
+		{"no faults", wire.MemoryOptions{}, 1},
+		{"four engines", wire.MemoryOptions{Loss: 0.01}, 4},
 		{"15 % loss", wire.MemoryOptions{Loss: 0.15}, 1},
+		{"all faults", wire.MemoryOptions{
+			Loss: 0.01, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, Mark: 0.05, Refuse: 0.1,
+		}, 1},
 	} {
-		t.Run(c.name, func(t *testing.T) { conformance(t, c.faults, c.engines) })
+		t.Run(c.name, func(t *testing.T) {
+			mem := wire.NewMemory(c.faults)
+			v4 := [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+			v6 := [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
+			a := provider(t, mem.Host("a", v4[0], v6[0]), c.engines)
+			b := provider(t, mem.Host("b", v4[1], v6[1]), c.engines)
+			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4[0]) })
+			if c.faults.Loss < 0.1 || testutil.Soaking() {
+				t.Run("IPv6", func(t *testing.T) { conformance(t, a, b, v6[0]) })
+			}
+		})
 	}
 }
 
-func conformance(t *testing.T, faults wire.MemoryOptions, engines int) {
-	mem := wire.NewMemory(faults)
-	provider := func(host int) *Provider {
-		p := New(Options{
-			Network: mem.Host(fmt.Sprintf("host%d", host),
-				netip.AddrFrom4([4]byte{192, 0, 2, byte(host)}),
-				netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", host))),
-			Engines: engines, Background: true, CM: quick,
-		})
-		t.Cleanup(func() { testutil.Must(t, p.Close()) })
-		return p
+// TestConformanceUDP uses sockets on the loopback interface, with a port of its own. IPv6 has only
+// one address there, so the host connects to itself.
+func TestConformanceUDP(t *testing.T) {
+	host := func(v4, v6 string) *Provider {
+		return provider(t, wire.NewUDP(wire.UDPOptions{
+			IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: 14791,
+		}), 2)
 	}
-	a, b := provider(1), provider(2)
-	for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
-		t.Run(addr, func(t *testing.T) {
-			verbsconf.Run(t, verbsconf.Setup{
-				A: a, B: b, AddrA: netip.MustParseAddr(addr),
-				FailDestroy: func(verbs.QP) func() {
-					a.dev.failDestroy.Store(true)
-					return func() { a.dev.failDestroy.Store(false) }
-				},
-			})
-		})
-	}
+	// RFC 3849: nobody has the second IPv6 address, so that host has none.
+	a, b := host("127.0.0.1", "::1"), host("127.0.0.2", "2001:db8::2")
+	t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, netip.MustParseAddr("127.0.0.1")) })
+	t.Run("IPv6", func(t *testing.T) { conformance(t, a, a, netip.IPv6Loopback()) })
+}
+
+func provider(t *testing.T, net wire.Network, engines int) *Provider {
+	p := New(Options{Network: net, Engines: engines, Background: true, CM: quick})
+	t.Cleanup(func() { testutil.Must(t, p.Close()) })
+	return p
+}
+
+func conformance(t *testing.T, a, b *Provider, addr netip.Addr) {
+	verbsconf.Run(t, verbsconf.Setup{
+		A: a, B: b, AddrA: addr,
+		FailDestroy: func(verbs.QP) func() {
+			a.dev.failDestroy.Store(true)
+			return func() { a.dev.failDestroy.Store(false) }
+		},
+	})
 }
