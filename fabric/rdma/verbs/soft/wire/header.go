@@ -13,8 +13,8 @@ const (
 	ICRCSize = 4
 )
 
-// PKeyDefault is the partition of every RoCE packet (section A17.4.6): the default partition with
-// the bit of full membership.
+// PKeyDefault is the partition of every packet here: the default partition with the bit of full
+// membership (section 10.9.1).
 const PKeyDefault = 0xffff
 
 // BTH is the base transport header (section 9.2).
@@ -44,7 +44,7 @@ func (h *BTH) Put(b []byte) {
 }
 
 // ParseBTH reads the header. It reports false if b is too short or the transport version is not 0
-// (section 9.6.1.1.1: the packet is silently dropped).
+// (section 9.6: the packet is silently dropped).
 func ParseBTH(b []byte) (h BTH, ok bool) {
 	if len(b) < BTHSize || b[1]&0xf != 0 {
 		return h, false
@@ -94,7 +94,7 @@ type AETH struct {
 	MSN      uint32 // number of messages the responder has completed, 24 bits
 }
 
-// A Syndrome tells ACK, RNR NAK and NAK apart (section 9.7.5.1.1, tables 44 to 46). The upper three
+// A Syndrome tells ACK, RNR NAK and NAK apart (sections 9.3.5 and 9.7.5.2). The upper three
 // bits are the type, the lower five its value.
 type Syndrome uint8
 
@@ -133,8 +133,8 @@ func ParseAETH(b []byte) AETH {
 	return AETH{Syndrome(v >> 24), v & PSNMask}
 }
 
-// IETH is the invalidate extended transport header (section 9.3.7): the R_Key that a
-// SEND_WITH_INV invalidates.
+// IETH is the invalidate extended transport header (section 9.3): the R_Key that a SEND_WITH_INV
+// invalidates.
 type IETH uint32
 
 // Put writes the header to b[:IETHSize].
@@ -210,7 +210,7 @@ func (h *Header) Parse(b []byte) bool {
 	return true
 }
 
-// Pad returns the number of padding bytes behind a payload of n bytes (section 9.2.4).
+// Pad returns the number of padding bytes behind a payload of n bytes (section 9.2).
 func Pad(n int) int { return -n & 3 }
 
 // PSNMask covers the 24 bits of a PSN, and those of a QPN.

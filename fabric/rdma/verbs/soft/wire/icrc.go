@@ -18,11 +18,13 @@ import (
 // the BTH, which has FECN and BECN. It follows the padding with its least significant byte first.
 //
 // The identification of the IPv4 header is covered, but a UDP socket neither sets nor shows it. We
-// send 0: Linux does so for a socket that is not connected, if it does not fragment. Other senders
-// count. A CRC is linear: the difference between the ICRC received and the one with the
-// identification 0 depends only on the identification and the number of bytes behind it. So check
-// finds the identification with one multiplication. Of 2^32 wrong ICRCs, 2^16 pass then, because
-// they fit some identification.
+// send 0: Linux does so for a socket that is not connected, if it does not fragment. The packets of
+// one send with UDP_SEGMENT have 0, 1, 2 and so on. Other senders count.
+//
+// A CRC is linear: the difference between the ICRC received and the one with the identification 0
+// depends only on the identification and the number of bytes behind it. So check finds the
+// identification with one multiplication. Of 2^32 wrong ICRCs, 2^16 pass then, because they fit
+// some identification.
 
 // afterLRH is the CRC of the eight bytes of ones.
 const afterLRH = 0x2144df1c
@@ -71,7 +73,14 @@ func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
 	u[6], u[7] = 0xff, 0xff
 }
 
-// sum computes the ICRC of a packet, from BTH to the padding, for the identification 0.
+// identify sets the identification, which is 0 after set.
+func (v *invariant) identify(id uint16) {
+	if v.ip == ip4Size {
+		binary.BigEndian.PutUint16(v.header[4:], id)
+	}
+}
+
+// sum computes the ICRC of a packet, from BTH to the padding.
 func (v *invariant) sum(packet []byte) uint32 {
 	h := v.header[:]
 	udp := udpSize + len(packet) + ICRCSize

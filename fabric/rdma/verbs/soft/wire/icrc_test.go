@@ -63,9 +63,7 @@ func split(b []byte) (v invariant, id uint16, packet []byte) {
 func TestICRCGolden(t *testing.T) {
 	for _, g := range golden {
 		v, id, b := split(unhex(t, g.packet))
-		if v.ip == ip4Size { // as if the socket had told
-			binary.BigEndian.PutUint16(v.header[4:], id)
-		}
+		v.identify(id) // as if the socket had told
 		if !v.check(b, false) {
 			n := len(b) - ICRCSize
 			t.Errorf("%s: ICRC %08x, computed %08x", g.name, binary.LittleEndian.Uint32(b[n:]),
@@ -98,9 +96,9 @@ func TestICRCIdentification(t *testing.T) {
 	}
 	for n := BTHSize; n <= MaxPacket; n += 4 {
 		want := uint16(r.Uint32())
-		binary.BigEndian.PutUint16(v.header[4:], want)
+		v.identify(want)
 		with := v.sum(b[:n])
-		binary.BigEndian.PutUint16(v.header[4:], 0)
+		v.identify(0)
 		if got, ok := identification(with^v.sum(b[:n]), n); !ok || got != want {
 			t.Fatalf("%d bytes: %#x %v, want %#x", n, got, ok, want)
 		}
@@ -149,9 +147,9 @@ func BenchmarkICRC(b *testing.B) {
 			v.check(p, true)
 		}
 	})
-	v.header[5] = 7
+	v.identify(7)
 	v.put(p)
-	v.header[5] = 0
+	v.identify(0)
 	b.Run("4096, identification", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

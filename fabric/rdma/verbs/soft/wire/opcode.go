@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// An Opcode is the operation and position of a packet (section 9.2.1, table 38). The upper three
+// An Opcode is the operation and position of a packet (section 9.2). The upper three
 // bits are the transport: RC is 000, UD is 011, and 100 is CNP.
 type Opcode uint8
 

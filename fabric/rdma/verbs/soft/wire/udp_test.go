@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -185,7 +186,7 @@ func TestUDPHostile(t *testing.T) {
 		}
 		var v invariant
 		v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port(), to.Port())
-		binary.BigEndian.PutUint16(v.header[4:], id)
+		v.identify(id)
 		v.put(p)
 		return p
 	}
@@ -293,7 +294,7 @@ func TestUDPBlocked(t *testing.T) {
 			break
 		}
 		c.Flush()
-		if c.count > 0 && readable(t, c, 0) {
+		if c.out.packets.count > 0 && readable(t, c, 0) {
 			t.Fatal("readable while the socket takes nothing")
 		}
 		for arrived < n {
@@ -308,7 +309,7 @@ func TestUDPBlocked(t *testing.T) {
 			}
 			arrived++
 		}
-		if c.count > 0 {
+		if c.out.packets.count > 0 {
 			if !readable(t, c, 10_000) {
 				t.Fatal("not readable when the socket takes packets")
 			}
@@ -386,18 +387,110 @@ func TestUDPAllocations(t *testing.T) {
 }
 
 func BenchmarkUDP(b *testing.B) {
-	s, r := udpPair(b, 1)
-	p := &Path{Local: loopA, Remote: loopB}
-	b.ReportAllocs()
-	for b.Loop() {
-		for range 16 {
-			if s[0].Alloc(p, BTHSize+4096) == nil {
-				b.Fatal("full")
+	for _, size := range []int{1024, 4096} {
+		for _, segment := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d bytes, segments %v", size, segment), func(b *testing.B) {
+				s, r := udpPair(b, 1)
+				p := &Path{Local: loopA, Remote: loopB, Segment: segment}
+				b.ReportAllocs()
+				for b.Loop() {
+					for range 32 {
+						if s[0].Alloc(p, BTHSize+size) == nil {
+							b.Fatal("full")
+						}
+					}
+					s[0].Flush()
+					for n := 0; n < 32; {
+						n += len(testutil.Value(r[0].Recv())(b))
+					}
+				}
+			})
+		}
+	}
+}
+
+// Packets of a path that share a send arrive one by one, in order, and have the right ICRC. The
+// receiver takes them apart, more than a call of Recv returns.
+func TestUDPSegments(t *testing.T) {
+	a, b := udpPair(t, 2)
+	c := a[0].(*udpConn)
+	if !c.out.segment {
+		t.Skip("the kernel has no UDP_SEGMENT (Linux 4.18)")
+	}
+	one := &Path{Local: loopA, Remote: loopB, Segment: true}
+	two := &Path{Local: loopA, Remote: loopB, TOS: ECT0, Segment: true}
+	single := &Path{Local: loopA, Remote: loopB}
+	psn, together := uint32(0), 0
+	put := func(p *Path, n int, sizes ...int) {
+		for range n {
+			for _, size := range sizes {
+				send(t, c, p, 5, psn, size)
+				psn++
 			}
 		}
-		s[0].Flush()
-		for n := 0; n < 16; {
-			n += len(testutil.Value(r[0].Recv())(b))
+	}
+	for _, part := range []struct {
+		p        *Path
+		n        int
+		sizes    []int
+		together int
+	}{
+		{one, 30, []int{1024}, 30},
+		{one, 1, []int{512}, 1},        // ends the send
+		{one, 3, []int{512}, 3},        // another one
+		{one, 1, []int{1024}, 0},       // is longer
+		{two, 2, []int{0}, 2},          // another path
+		{two, 20, []int{4096}, 20},     // more than a datagram
+		{single, 20, []int{1024}, 0},   // a path that does not want it
+		{one, 5, []int{64, 60, 4}, 10}, // two by two, for the last is shorter than both
+		{one, 150, []int{16}, 150},     // more than the batch
+	} {
+		put(part.p, part.n, part.sizes...)
+		together += part.together
+	}
+	c.Flush()
+	for i, k := range recvAll(t, b[0], int(psn)) {
+		if binary.BigEndian.Uint32(k.Data[8:]) != uint32(i) ||
+			!received(k, uint32(i), len(k.Data)-BTHSize) {
+			t.Fatalf("packet %d: %d bytes with PSN %d", i, len(k.Data),
+				binary.BigEndian.Uint32(k.Data[8:]))
 		}
+	}
+	s, r := c.Stats(), b[0].Stats()
+	if s.Sent.Load() != uint64(psn) || s.Dropped.Load() != 0 ||
+		s.Segmented.Load() < uint64(together)*9/10 || r.Merged.Load() < uint64(together)*9/10 {
+		t.Errorf("%d of %d sent, %d of about %d together, %d merged", s.Sent.Load(), psn,
+			s.Segmented.Load(), together, r.Merged.Load())
+	}
+
+	// Packets to two engines: all of a send come to the engine of the first.
+	for i := range 8 {
+		send(t, c, one, uint32(i%2)<<engineShift|7, uint32(i), 256)
+	}
+	c.Flush()
+	if n := len(recvAll(t, b[0], 8)); n != 8 || readable(t, b[1], 0) {
+		t.Errorf("%d packets", n)
+	}
+}
+
+// A way on which the system cannot segment: the path sends single packets from then on.
+func TestUDPSegmentsRefused(t *testing.T) {
+	a, b := udpPair(t, 1)
+	c := a[0].(*udpConn)
+	if !c.out.segment {
+		t.Skip("the kernel has no UDP_SEGMENT (Linux 4.18)")
+	}
+	// Without checksums the kernel refuses to segment.
+	testutil.Must(t, unix.SetsockoptInt(c.sender[ip4], unix.SOL_SOCKET, unix.SO_NO_CHECK, 1))
+	p := &Path{Local: loopA, Remote: loopB, Segment: true}
+	for range 2 {
+		for i := range 4 {
+			send(t, c, p, 5, uint32(i), 64)
+		}
+		c.Flush()
+	}
+	got := recvAll(t, b[0], 4)
+	if !received(got[3], 3, 64) || p.Segment || c.stats.Dropped.Load() != 4 {
+		t.Errorf("segment %v, %d dropped", p.Segment, c.stats.Dropped.Load())
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // Limits of a Conn.
 const (
-	// Port is the destination port of every packet (section A17.3.1).
+	// Port is the destination port of every packet (section A17.3).
 	Port = 4791
 	// MaxPacket is the largest length Alloc takes: a payload of 4,096 bytes after BTH and the
 	// longest extended headers, AtomicETH with its 28 bytes.
@@ -20,7 +20,7 @@ const (
 	MaxEngines = 1 << (24 - engineShift)
 	// engineShift is the number of bits below the engine's in a QPN.
 	engineShift = 18
-	// CMQPN is the queue pair of the communication manager (GSI, section 3.9.1).
+	// CMQPN is the queue pair of the communication manager (GSI, section 13.5).
 	CMQPN = 1
 )
 
@@ -100,13 +100,18 @@ type Packet struct {
 }
 
 // A Path leads to a peer. The exported fields do not change after the first Alloc. The zero MTU
-// means unknown. Alloc uses only addresses and TOS.
+// means unknown. Alloc uses only addresses,
+// TOS and Segment.
 type Path struct {
 	Local, Remote netip.Addr
 	// TOS is the type of service or traffic class, with the ECN bits.
 	TOS uint8
 	// MTU is the RoCE path MTU: the largest payload of a packet.
 	MTU int
+	// Segment lets packets of one length that follow each other in the batch pass the system as
+	// one (UDP_SEGMENT), a shorter one at the end. That saves most of the CPU time. Segment may
+	// change at any time: a path whose peer gets single packets but no others does not stand it.
+	Segment bool
 
 	route route
 }
@@ -140,4 +145,6 @@ type Stats struct {
 	Dropped atomic.Uint64
 	// Blocked counts the batches that the socket did not take at once.
 	Blocked atomic.Uint64
+	// Segmented counts the packets that were sent together with others, Merged those received so.
+	Segmented, Merged atomic.Uint64
 }

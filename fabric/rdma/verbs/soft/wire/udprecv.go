@@ -1,0 +1,236 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+const (
+	// maxDatagrams is the largest number of datagrams of one system call. Each may be several
+	// packets that the system has merged (UDP_GRO).
+	maxDatagrams = 16
+	// datagramSize is the largest length of a UDP datagram, with room for its headers.
+	datagramSize = 1 << 16
+)
+
+// An inbox is the memory of received datagrams.
+//
+// The system merges packets that have source address, ports and length in common. They may belong
+// to several queue pairs, even to those of other engines, and all come where the first one belongs.
+type inbox struct {
+	messages  *sys.Datagrams
+	iov       [maxDatagrams]sys.Iovec
+	names     [maxDatagrams][nameSize]byte
+	controls  [maxDatagrams][controlSize]byte
+	data      []byte
+	family    [maxDatagrams]int
+	overflows [2]uint32 // as the sockets count them, by address family
+
+	// Datagrams from next to end-1 are still to be taken apart; of the first one, rest is left.
+	next, end int
+	rest      []byte
+	meta      metadata
+	from      netip.AddrPort
+
+	packets []Packet
+	icrc    invariant
+	zoned   netip.Addr // the last link-local sender
+	index   uint32     // of its interface
+}
+
+func (b *inbox) init() {
+	b.messages = sys.NewDatagrams(maxDatagrams)
+	b.data = make([]byte, maxDatagrams*datagramSize)
+	b.packets = make([]Packet, 0, MaxBatch)
+	for i := range maxDatagrams {
+		sys.SetIovec(&b.iov[i], b.datagram(i))
+		b.messages.Set(i, b.names[i][:], b.controls[i][:], b.iov[i:i+1])
+	}
+}
+
+func (b *inbox) datagram(i int) []byte { return b.data[i*datagramSize:][:datagramSize] }
+
+// Recv is Conn.Recv.
+func (c *udpConn) Recv() ([]Packet, error) {
+	b := &c.in
+	b.packets = b.packets[:0]
+	var waiting [2]bool
+	for _, e := range c.ready() {
+		for f := range families {
+			switch int(e.Fd) {
+			case c.receiver[f]:
+				waiting[f] = true
+			case c.sender[f]:
+				c.out.blocked[f] = false
+				if err := c.watch(unix.EPOLL_CTL_DEL, c.sender[f], 0); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if b.next == b.end {
+		if err := c.receive(waiting); err != nil {
+			return nil, err
+		}
+	}
+	for len(b.packets) < MaxBatch && c.take() {
+	}
+	if b.next < b.end { // the rest is for the next call
+		c.Wake()
+	}
+	return b.packets, nil
+}
+
+// receive fills the inbox from the sockets that have something. If both have, each gets half.
+func (c *udpConn) receive(waiting [2]bool) error {
+	b := &c.in
+	b.next, b.end = 0, 0
+	for f := range families {
+		if !waiting[f] {
+			continue
+		}
+		most := maxDatagrams
+		if f == ip4 && waiting[ip6] {
+			most = maxDatagrams / 2
+		}
+		n, e := b.messages.Recv(c.receiver[f], b.end, most)
+		switch e {
+		case 0:
+			for range n {
+				b.family[b.end] = f
+				b.end++
+			}
+		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL:
+			return os.NewSyscallError("recvmmsg", e)
+		}
+	}
+	return nil
+}
+
+// take takes one packet from the inbox and appends it to the packets if it is right. It reports
+// false if there is none.
+func (c *udpConn) take() bool {
+	b := &c.in
+	if b.next == b.end {
+		return false
+	}
+	if b.rest == nil {
+		c.begin(b.next)
+	}
+	p := b.rest
+	if b.meta.segment > 0 && b.meta.segment < len(p) {
+		p = p[:b.meta.segment:b.meta.segment]
+	}
+	if b.rest = b.rest[len(p):]; len(b.rest) == 0 {
+		b.rest = nil
+		b.next++
+	}
+	n := len(p) - ICRCSize
+	if n < BTHSize || len(p) > frame || n%4 != 0 || !b.meta.local.IsValid() {
+		c.stats.Malformed.Add(1)
+		return true
+	}
+	if !b.icrc.check(p, true) {
+		c.stats.BadICRC.Add(1)
+		return true
+	}
+	c.stats.Received.Add(1)
+	if b.meta.segment > 0 {
+		c.stats.Merged.Add(1)
+	}
+	b.packets = append(b.packets, Packet{
+		Local: netip.AddrPortFrom(b.meta.local, c.net.port), Remote: b.from,
+		Data: p[:n:n], CE: b.meta.tos&3 == 3,
+	})
+	return true
+}
+
+// begin starts with a datagram of the inbox.
+func (c *udpConn) begin(i int) {
+	b, f := &c.in, c.in.family[i]
+	n, control, flags := b.messages.Received(i)
+	b.rest = b.datagram(i)[:n]
+	b.meta = readMetadata(b.controls[i][:control])
+	if m := b.meta.overflows; m != 0 && m != b.overflows[f] {
+		c.stats.Overflows.Add(uint64(m - b.overflows[f]))
+		b.overflows[f] = m
+	}
+	if flags&unix.MSG_TRUNC != 0 {
+		b.meta.local = netip.Addr{}
+	}
+	b.from = b.remote(f, b.names[i][:])
+	if b.meta.local.IsValid() {
+		b.icrc.set(b.from.Addr(), b.meta.local, b.from.Port(), c.net.port)
+	}
+}
+
+// remote reads the source address of a datagram: sockaddr_in or sockaddr_in6.
+func (b *inbox) remote(f int, name []byte) netip.AddrPort {
+	port := binary.BigEndian.Uint16(name[2:])
+	if f == ip4 {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(name[4:])), port)
+	}
+	addr := netip.AddrFrom16([16]byte(name[8:]))
+	if addr.IsLinkLocalUnicast() {
+		index := binary.NativeEndian.Uint32(name[24:])
+		if b.index != index || b.zoned.WithZone("") != addr {
+			b.zoned, b.index = addr.WithZone(zoneName(index)), index
+		}
+		addr = b.zoned
+	}
+	return netip.AddrPortFrom(addr, port)
+}
+
+func zoneName(index uint32) string {
+	i, err := net.InterfaceByIndex(int(index))
+	if err != nil { // it has just gone
+		return fmt.Sprint(index)
+	}
+	return i.Name
+}
+
+// metadata is what the control messages of a datagram tell. local is not valid if the packet went
+// to a broadcast or multicast address.
+type metadata struct {
+	local     netip.Addr
+	tos       uint8
+	segment   int    // length of the packets that were merged, 0 if it is one packet
+	overflows uint32 // packets lost so far
+}
+
+func readMetadata(b []byte) (m metadata) {
+	for {
+		level, kind, data, rest, ok := controlMessage(b)
+		if !ok {
+			return m
+		}
+		b = rest
+		switch {
+		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= 12:
+			// struct in_pktinfo: interface, local address, destination in the header
+			if a := [4]byte(data[8:]); a == [4]byte(data[4:]) {
+				m.local = netip.AddrFrom4(a)
+			}
+		case level == unix.IPPROTO_IP && kind == unix.IP_TOS && len(data) >= 1:
+			m.tos = data[0]
+		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= 20:
+			// struct in6_pktinfo: destination, interface
+			if a := netip.AddrFrom16([16]byte(data)); !a.IsMulticast() {
+				m.local = a
+			}
+		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_TCLASS && len(data) >= 4:
+			m.tos = uint8(binary.NativeEndian.Uint32(data))
+		case level == unix.IPPROTO_UDP && kind == unix.UDP_GRO && len(data) >= 4:
+			m.segment = int(int32(binary.NativeEndian.Uint32(data)))
+		case level == unix.SOL_SOCKET && kind == unix.SO_RXQ_OVFL && len(data) >= 4:
+			m.overflows = binary.NativeEndian.Uint32(data)
+		}
+	}
+}
