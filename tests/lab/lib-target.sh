@@ -57,7 +57,7 @@ ours_start() {
 ours_exec() {
   if [ $LINK = soft ]; then
     install -m 755 "$TARGET_BIN" /run/nvmf-target # the file may be in a directory of root
-    mkdir -p $STATE_DIRECTORY; chown nobody $STATE_DIRECTORY /run/notify
+    mkdir -p $STATE_DIRECTORY /run/disk; chown -R nobody $STATE_DIRECTORY /run/disk /run/notify
     target_exec setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs \
       --inh-caps=-all --bounding-set=-all /run/nvmf-target "$@"
   fi
