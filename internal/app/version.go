@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 )
 
@@ -42,8 +43,14 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 	return version + suffix
 }
 
-// Verbs returns the RDMA stack of this machine.
-func Verbs() verbs.Provider { return ibv.New() }
+// Verbs returns the RDMA stack of this machine: of its devices, or the one that needs none.
+func Verbs() verbs.Provider {
+	devices := ibv.New()
+	if list, err := devices.Devices(); err == nil && len(list) > 0 {
+		return devices
+	}
+	return soft.New(soft.Options{Engines: runtime.NumCPU(), Background: true})
+}
 
 // Describe returns the version, the toolchain, and whether RDMA is built in and the number of
 // devices.
