@@ -27,7 +27,7 @@ type Device interface {
 // A QP is a queue pair to connect. The Manager calls it with its lock held.
 type QP interface {
 	verbs.QP
-	// PSN is the first PSN that it sends.
+	// PSN is the first PSN that the peer shall send.
 	PSN() uint32
 	// Connect makes it ready to receive and to send. It fails if the queue pair is connected or in
 	// the error state.

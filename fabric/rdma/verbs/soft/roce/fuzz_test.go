@@ -57,7 +57,7 @@ func FuzzPackets(f *testing.F) {
 			var h wire.Header
 			return !h.Parse(p.Data) || h.QPN != x.b.qp.num // b hears nothing
 		}})
-		psn := x.a.qp.PSN()
+		psn := x.b.qp.PSN() // of the first packet of a
 		x.a.send(10, 0, 700)
 		x.a.rdma(11, verbs.WRRDMARead, open+10000, 1000, 4096, 1)
 		x.a.rdma(12, verbs.WRRDMAWrite, 0, 100, 4096, 1)

@@ -306,7 +306,7 @@ func TestForgedResponses(t *testing.T) {
 			// The peer does not hear a SEND and a READ, so that only the attacker answers.
 			deaf(true)
 			x.b.recv(3, 1<<16, 64)
-			psn := x.a.qp.PSN()
+			psn := x.b.qp.PSN() // of the first packet of a
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
 			c.do(x, wire.BTH{Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn})

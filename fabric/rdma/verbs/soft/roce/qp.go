@@ -47,7 +47,7 @@ type QP struct {
 	rq       engine.RecvQueue
 	own      *engine.RecvRing // rq if it is the queue pair's own
 	holds    []holder
-	num      uint32
+	num, psn uint32
 	state    atomic.Int32
 
 	path    wire.Path
@@ -83,8 +83,10 @@ type Stats struct {
 
 // A Peer is the other end of a connection, as the communication managers have agreed.
 type Peer struct {
-	Path     wire.Path
-	QPN, PSN uint32
+	Path wire.Path
+	QPN  uint32
+	// PSN is the PSN of the first packet we send; the peer has chosen it.
+	PSN uint32
 	// ResponderResources is the number of READs that the peer may have outstanding here,
 	// InitiatorDepth the number that we may have there.
 	ResponderResources, InitiatorDepth uint8
@@ -123,7 +125,8 @@ func New(d *engine.Device, pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP,
 	q.requester.init(init)
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
-	q.requester.start(firstSeq(binary.BigEndian.Uint32(psn[:])))
+	q.responder.expected = firstSeq(binary.BigEndian.Uint32(psn[:]))
+	q.psn = q.responder.expected.psn()
 	if err := q.attach(init); err != nil {
 		return nil, fmt.Errorf("create queue pair: %w", err)
 	}
@@ -179,8 +182,9 @@ func (q *QP) Num() uint32 { return q.num }
 // MaxInline implements verbs.QP: inline data is not offered.
 func (q *QP) MaxInline() int { return 0 }
 
-// PSN returns the PSN of the first packet we will send.
-func (q *QP) PSN() uint32 { return q.requester.first.psn() }
+// PSN returns the PSN of the first packet that the peer shall send: the communication manager tells
+// it (Starting PSN, section 12.7.31).
+func (q *QP) PSN() uint32 { return q.psn }
 
 // OnFirstPacket sets a function that is called once, with the engine held, when the first request
 // of the peer arrives: it has seen the reply of the communication manager. Call it before Connect.

@@ -59,7 +59,6 @@ type requester struct {
 	numbered   uint64
 	numberedTo seq // first PSN of the next work request
 
-	first          seq
 	una, next, max seq
 	mtu            uint32
 	sinceAck       int // packets sent since an acknowledgment was requested
@@ -93,10 +92,11 @@ func (r *requester) init(init verbs.QPInit) {
 }
 
 func (r *requester) start(s seq) {
-	r.first, r.una, r.next, r.max, r.numberedTo, r.recover = s, s, s, s, s, s
+	r.una, r.next, r.max, r.numberedTo, r.recover = s, s, s, s, s
 }
 
 func (r *requester) connect(p *Peer, mtu uint32) {
+	r.start(firstSeq(p.PSN))
 	r.mtu = mtu
 	r.reads = make([]seq, min(p.InitiatorDepth, maxReads))
 	r.window, r.threshold = firstWindow, maxWindow

@@ -53,7 +53,6 @@ type read struct {
 }
 
 func (r *responder) connect(p *Peer) {
-	r.expected = firstSeq(p.PSN)
 	r.reads = make([]read, min(p.ResponderResources, maxReads))
 	r.rnrTimer = p.MinRNRTimer & 31
 }
