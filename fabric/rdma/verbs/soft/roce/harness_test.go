@@ -181,14 +181,12 @@ func (p *pair) settle() {
 	p.t.Fatal("the connection never becomes quiet")
 }
 
-// run makes turns for a time.
-func (p *pair) run(d time.Duration) {
-	for d > 0 {
+// run makes turns for a number of milliseconds.
+func (p *pair) run(milliseconds int) {
+	for range milliseconds {
 		p.a.poll()
 		p.b.poll()
-		step := min(d, time.Millisecond)
-		p.mem.Advance(step)
-		d -= step
+		p.mem.Advance(time.Millisecond)
 	}
 }
 

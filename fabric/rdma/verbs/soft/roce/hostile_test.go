@@ -139,42 +139,48 @@ func TestHostileRequests(t *testing.T) {
 			x.send(h, 64, x.reth(0, 64))
 		}
 	}
+	wrong := func(x *attacker) wire.RETH {
+		r := x.reth(0, 64)
+		r.RKey ^= 0x770000
+		return r
+	}
+	at := func(off, n int) func(x *attacker) wire.RETH {
+		return func(x *attacker) wire.RETH { return x.reth(off, n) }
+	}
 	for _, c := range []test{
 		{name: "queue pair", do: changed(func(_ *attacker, h *wire.BTH) { h.QPN ^= 0x155 })},
 		{name: "partition", do: changed(func(_ *attacker, h *wire.BTH) { h.PKey = 0x1234 })},
 		{name: "late PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN++ })},
 		{name: "early PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN-- })},
 		{name: "far PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN ^= 1 << 23 })},
-		{name: "padding", do: changed(func(_ *attacker, h *wire.BTH) { h.Opcode, h.Pad = wire.Acknowledge, 3 })},
-		{name: "other transport", do: changed(func(_ *attacker, h *wire.BTH) { h.Opcode = wire.UDSendOnly })},
+		{
+			name: "padding",
+			do:   changed(func(_ *attacker, h *wire.BTH) { h.Opcode, h.Pad = wire.Acknowledge, 3 }),
+		},
+		{
+			name: "other transport",
+			do:   changed(func(_ *attacker, h *wire.BTH) { h.Opcode = wire.UDSendOnly }),
+		},
 		{name: "source", do: func(x *attacker) {
 			x.path.Local = netip.MustParseAddr("192.0.2.66")
 			x.packet(wire.WriteOnly, 64, x.reth(0, 64))
 		}},
-		{name: "longer than the path MTU", do: write(func(x *attacker) wire.RETH { return x.reth(0, 2048) }, 2048)},
+		{name: "longer than the path MTU", do: write(at(0, 2048), 2048)},
 
-		{name: "key", do: write(func(x *attacker) wire.RETH {
-			r := x.reth(0, 64)
-			r.RKey ^= 0x770000
-			return r
-		}, 64), want: wire.NAKAccess},
-		{name: "beyond", do: write(func(x *attacker) wire.RETH { return x.reth(bufSize-63, 64) }, 64), want: wire.NAKAccess},
-		{name: "before", do: write(func(x *attacker) wire.RETH { return x.reth(-1, 64) }, 64), want: wire.NAKAccess},
+		{name: "key", do: write(wrong, 64), want: wire.NAKAccess},
+		{name: "beyond", do: write(at(bufSize-63, 64), 64), want: wire.NAKAccess},
+		{name: "before", do: write(at(-1, 64), 64), want: wire.NAKAccess},
 		{name: "wrapping around", do: write(func(x *attacker) wire.RETH {
 			r := x.reth(0, 64)
 			r.Addr = ^uint64(0) - 10
 			return r
 		}, 64), want: wire.NAKAccess},
-		{name: "shorter than announced", do: write(func(x *attacker) wire.RETH { return x.reth(0, 65) }, 64), want: wire.NAKInvalid},
-		{name: "longer than announced", do: write(func(x *attacker) wire.RETH { return x.reth(0, 63) }, 64), want: wire.NAKInvalid},
-		{name: "huge", do: write(func(x *attacker) wire.RETH { return x.reth(0, 1<<31) }, 64), want: wire.NAKInvalid},
-		{name: "read key", do: read(func(x *attacker) wire.RETH {
-			r := x.reth(0, 64)
-			r.RKey ^= 0x770000
-			return r
-		}), want: wire.NAKAccess},
-		{name: "read beyond", do: read(func(x *attacker) wire.RETH { return x.reth(1, bufSize) }), want: wire.NAKAccess},
-		{name: "huge read", do: read(func(x *attacker) wire.RETH { return x.reth(0, 1<<31) }), want: wire.NAKInvalid},
+		{name: "shorter than announced", do: write(at(0, 65), 64), want: wire.NAKInvalid},
+		{name: "longer than announced", do: write(at(0, 63), 64), want: wire.NAKInvalid},
+		{name: "huge", do: write(at(0, 1<<31), 64), want: wire.NAKInvalid},
+		{name: "read key", do: read(wrong), want: wire.NAKAccess},
+		{name: "read beyond", do: read(at(1, bufSize)), want: wire.NAKAccess},
+		{name: "huge read", do: read(at(0, 1<<31)), want: wire.NAKInvalid},
 
 		{name: "middle", do: op(wire.SendMiddle), want: wire.NAKInvalid},
 		{name: "last", do: op(wire.SendLast), want: wire.NAKInvalid},
@@ -182,16 +188,34 @@ func TestHostileRequests(t *testing.T) {
 		{name: "write last", do: op(wire.WriteLast), want: wire.NAKInvalid},
 		{name: "first after first", do: op(wire.SendFirst, wire.SendFirst), want: wire.NAKInvalid},
 		{name: "only after first", do: op(wire.SendFirst, wire.SendOnly), want: wire.NAKInvalid},
-		{name: "write in a message", do: op(wire.SendFirst, wire.WriteMiddle), want: wire.NAKInvalid},
-		{name: "write only in a message", do: op(wire.SendFirst, wire.WriteOnly), want: wire.NAKInvalid},
-		{name: "send in a write", do: op(wire.WriteFirst, wire.SendMiddle), want: wire.NAKInvalid, wrote: true},
-		{name: "write last too early", do: op(wire.WriteFirst, wire.WriteLast), want: wire.NAKInvalid, wrote: true},
-		{name: "write goes on too long", do: op(wire.WriteFirst, wire.WriteMiddle, wire.WriteMiddle), want: wire.NAKInvalid, wrote: true},
+		{
+			name: "write in a message", want: wire.NAKInvalid,
+			do: op(wire.SendFirst, wire.WriteMiddle),
+		},
+		{
+			name: "write only in a message", want: wire.NAKInvalid,
+			do: op(wire.SendFirst, wire.WriteOnly),
+		},
+		{
+			name: "send in a write", want: wire.NAKInvalid, wrote: true,
+			do: op(wire.WriteFirst, wire.SendMiddle),
+		},
+		{
+			name: "write last too early", want: wire.NAKInvalid, wrote: true,
+			do: op(wire.WriteFirst, wire.WriteLast),
+		},
+		{
+			name: "write goes on too long", want: wire.NAKInvalid, wrote: true,
+			do: op(wire.WriteFirst, wire.WriteMiddle, wire.WriteMiddle),
+		},
 		{name: "read in a message", do: func(x *attacker) {
 			op(wire.SendFirst)(x)
 			x.packet(wire.ReadRequest, 0, x.reth(0, 64))
 		}, want: wire.NAKInvalid},
-		{name: "short first", do: func(x *attacker) { x.packet(wire.SendFirst, mtu-4) }, want: wire.NAKInvalid},
+		{
+			name: "short first", want: wire.NAKInvalid,
+			do: func(x *attacker) { x.packet(wire.SendFirst, mtu-4) },
+		},
 		{name: "short middle", do: func(x *attacker) {
 			op(wire.SendFirst)(x)
 			x.packet(wire.SendMiddle, 3)
@@ -200,7 +224,11 @@ func TestHostileRequests(t *testing.T) {
 			op(wire.SendFirst)(x)
 			x.packet(wire.SendLast, 0)
 		}, want: wire.NAKInvalid},
-		{name: "longer than the receive", do: op(wire.SendFirst, wire.SendMiddle, wire.SendMiddle, wire.SendMiddle, wire.SendLast), want: wire.NAKInvalid, recv: verbs.WCLocLenErr},
+		{
+			name: "longer than the receive", want: wire.NAKInvalid, recv: verbs.WCLocLenErr,
+			do: op(wire.SendFirst, wire.SendMiddle, wire.SendMiddle, wire.SendMiddle,
+				wire.SendLast),
+		},
 		{name: "invalidates another key", do: func(x *attacker) {
 			x.packet(wire.SendOnlyInvalidate, 8, wire.IETH(x.a.mr.RKey()^0x770000))
 		}, want: wire.NAKInvalid, recv: verbs.WCRemInvReqErr},
@@ -214,8 +242,8 @@ func TestHostileRequests(t *testing.T) {
 			var naks []wire.Syndrome
 			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
 				var h wire.Header
-				if h.Parse(p.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome != wire.AckNoCredits &&
-					h.AETH.Syndrome != wire.NAKSequence {
+				if h.Parse(p.Data) && h.Kind == wire.KindAck &&
+					h.AETH.Syndrome != wire.AckNoCredits && h.AETH.Syndrome != wire.NAKSequence {
 					naks = append(naks, h.AETH.Syndrome)
 				}
 				return true
@@ -309,7 +337,9 @@ func TestForgedResponses(t *testing.T) {
 			psn := x.b.qp.PSN() // of the first packet of a
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
-			c.do(x, wire.BTH{Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn})
+			c.do(x, wire.BTH{
+				Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn,
+			})
 			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
 			for i, b := range x.a.buf[1<<17:] {
 				testutil.MustTrue(t, b == 0, "byte %d of the READ's memory was written", i)
@@ -359,7 +389,9 @@ func TestReplayedReads(t *testing.T) {
 
 	// A part that was not asked for before, other memory, another key, and one that spans two.
 	sent = 0
-	for _, r := range []wire.RETH{x.reth(0, n+1024), x.reth(1024, n), {Addr: x.a.at(0), RKey: 1, Len: n}} {
+	for _, r := range []wire.RETH{
+		x.reth(0, n+1024), x.reth(1024, n), {Addr: x.a.at(0), RKey: 1, Len: n},
+	} {
 		x.send(h, 0, r)
 	}
 	testutil.Equal(t, sent, 0, "packets for READs that only seem to be repetitions")
@@ -435,7 +467,8 @@ func TestLostNAK(t *testing.T) {
 	lost := 0
 	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
 		var h wire.Header
-		if h.Parse(pk.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome == wire.NAKAccess && lost < 3 {
+		if h.Parse(pk.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome == wire.NAKAccess &&
+			lost < 3 {
 			lost++
 			return false
 		}
@@ -463,7 +496,7 @@ func TestNoReceive(t *testing.T) {
 		return true
 	}})
 	x.a.send(1, 0, 5000)
-	x.run(10 * time.Second)
+	x.run(10000)
 	testutil.MustTrue(t, sent >= 5000 && sent <= 10010, "%d packets in 10 s", sent)
 	exchange(t, x.near)
 	x.b.recv(2, 1<<16, 5000)
@@ -520,6 +553,19 @@ func TestSilentPeer(t *testing.T) {
 
 func (p *pair) now() time.Duration { return p.a.qp.eng.Conn().Now() }
 
+// TestFarPeer has a peer that is farther away than the first repetition: the requester learns that.
+func TestFarPeer(t *testing.T) {
+	p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Delay: 40 * time.Millisecond}})
+	for i := range 100 {
+		p.a.rdma(uint64(i), verbs.WRRDMAWrite, 0, 20000, p.b.at(0), p.b.mr.RKey())
+		if i == 20 {
+			p.a.st.Timeouts.Store(0)
+		}
+		p.until("the WRITE completes", func() bool { return len(p.a.wcs) == i+1 })
+	}
+	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts of later WRITEs")
+}
+
 // TestCNPFlood floods a with congestion notifications: it becomes slower, not silent.
 func TestCNPFlood(t *testing.T) {
 	x := newAttacker(t, options{})
@@ -539,7 +585,9 @@ func TestCNPFlood(t *testing.T) {
 
 // TestCNPInterval marks all packets of the peer: it gets one CNP in 50 µs.
 func TestCNPInterval(t *testing.T) {
-	p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Mark: 1, Delay: 10 * time.Microsecond}})
+	p := newPair(t, options{
+		MemoryOptions: wire.MemoryOptions{Mark: 1, Delay: 10 * time.Microsecond},
+	})
 	p.a.rdma(1, verbs.WRRDMAWrite, 0, 200000, p.b.at(0), p.b.mr.RKey())
 	begin := p.now()
 	p.settle()

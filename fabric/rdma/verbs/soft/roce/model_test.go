@@ -215,6 +215,8 @@ func testModel(t *testing.T, p *pair, seed uint64) {
 		collect(t, p.a, ab, ba)
 		collect(t, p.b, ba, ab)
 	}
+	// No connection fails by chance.
+	p.a.qp.requester.retryTime, p.b.qp.requester.retryTime = time.Hour, time.Hour
 	const work = 150
 	for ab.nextWR < work || ba.nextWR < work {
 		for _, m := range []*model{ab, ba} {

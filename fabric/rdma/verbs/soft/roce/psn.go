@@ -20,7 +20,9 @@ func (s seq) psn() uint32 { return uint32(s) & wire.PSNMask }
 func (s seq) near(psn uint32) seq { return s + seq(wire.DiffPSN(psn, s.psn())) }
 
 // packets returns the number of PSNs of a message, at least one.
-func packets(bytes, mtu uint32) seq { return seq(max(1, (uint64(bytes)+uint64(mtu)-1)/uint64(mtu))) }
+func packets(bytes, mtu uint32) seq {
+	return seq(max(1, (uint64(bytes)+uint64(mtu)-1)/uint64(mtu)))
+}
 
 // rnrUnits are the times of RNR NAK timer codes in units of 10 µs (section 9.7.5.2.8, table 45).
 var rnrUnits = [32]uint16{

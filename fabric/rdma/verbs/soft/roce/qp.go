@@ -294,8 +294,8 @@ func (q *QP) completeRecv(wc verbs.WC) {
 	q.complete(q.rcq, &wc)
 }
 
-// complete adds a completion to a queue. If the queue has failed, the queue pair fails as well, when
-// it runs.
+// complete adds a completion to a queue. If the queue has failed, the queue pair fails as well,
+// when it runs.
 func (q *QP) complete(cq *engine.CQ, wc *verbs.WC) {
 	if !cq.Push(wc) && q.load() == stateReady {
 		q.overrun = true

@@ -90,7 +90,7 @@ func TestShared(t *testing.T) {
 	testutil.Equal(t, first, 0, "calls of OnFirstPacket before a packet")
 	post()
 	post()
-	p.run(20e6)
+	p.run(20)
 	testutil.Equal(t, first, 1, "calls of OnFirstPacket")
 	for i := range 2 {
 		_, err := srq.PostRecv([]verbs.RecvWR{{

@@ -21,10 +21,11 @@ const (
 	// several requests, so that the window also holds for READs. Chunks begin at multiples of it,
 	// so that a repeated request never spans two earlier ones.
 	readChunk = 32 << 10
-	// firstRetry is the time until the first repetition. It doubles with each up to the timeout of
-	// the connection, which therefore only decides when to give up. Most losses are noticed by a
-	// NAK.
+	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
+	// first repetition. It doubles with each up to the timeout of the connection, which therefore
+	// only decides when to give up. Most losses are noticed by a NAK.
 	firstRetry = 10 * time.Millisecond
+	maxUsual   = 250 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
 	// ackEvery is the largest number of packets without a request for an acknowledgment.
@@ -67,22 +68,35 @@ type requester struct {
 	reads            []seq
 	readHead, readNo int
 
-	window, threshold int // packets
-	gained            int // packets acknowledged since the window grew
-	recover           seq // the window shrinks at most once until this is acknowledged
-	rewound           seq // una when the requester last went back because of a NAK
-	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one message part is sent
-	// until it is.
+	congestion
+
+	rewound seq // una when the requester last went back because of a NAK
+	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
+	// something is.
 	probe bool
 
-	armed      bool          // the timer runs, for a repetition or an RNR wait
+	timer
+	rnrRetry, rnrLeft uint8 // as in Peer, and of them left
+	rnrWait           bool  // the timer ends an RNR wait
+}
+
+// congestion is the window of a requester, in packets.
+type congestion struct {
+	window, threshold int
+	gained            int // packets acknowledged since the window grew
+	recover           seq // the window shrinks at most once until this is acknowledged
+}
+
+// timer is the state of a requester's timer.
+type timer struct {
+	armed      bool          // it runs, for a repetition or an RNR wait
 	giveUp     time.Duration // time when the connection fails
 	retry      time.Duration // time until the next repetition
+	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
+	timed      seq           // the acknowledgment whose time is taken, 0 if none
+	timedAt    time.Duration
 	ackTimeout time.Duration
 	retryTime  time.Duration // without progress before we give up
-	rnrRetry   uint8         // as in Peer
-	rnrLeft    uint8
-	rnrWait    bool
 }
 
 func (r *requester) init(init verbs.QPInit) {
@@ -273,7 +287,7 @@ func (q *QP) sendRead(e *sendWR, off, size uint32) bool {
 	r.reads[(r.readHead+r.readNo)%len(r.reads)] = end
 	r.readNo++
 	r.sinceAck = 0
-	r.sent(end)
+	q.sent(end)
 	return true
 }
 
@@ -297,7 +311,7 @@ func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	if r.sinceAck++; ack {
 		r.sinceAck = 0
 	}
-	r.sent(r.next + 1)
+	q.sent(r.next + 1)
 	return true
 }
 
@@ -318,9 +332,15 @@ func (r *requester) wantAck(e *sendWR, last bool) bool {
 	return following.Opcode == verbs.WRRDMARead || following.status != verbs.WCSuccess
 }
 
-func (r *requester) sent(to seq) {
+// sent notes that packets were sent.
+func (q *QP) sent(to seq) {
+	r := &q.requester
 	r.next = to
-	r.max = max(r.max, to)
+	if to > r.max {
+		if r.max = to; r.timed == 0 {
+			r.timed, r.timedAt = to, q.eng.Now()
+		}
+	}
 }
 
 const (
@@ -476,7 +496,16 @@ func (q *QP) progress(n int) {
 	}
 	r.probe, r.rnrWait = false, false
 	r.rnrLeft = r.rnrRetry
-	r.retry = min(firstRetry, r.ackTimeout)
+	if r.timed != 0 && r.una >= r.timed {
+		// If the packet was repeated, its time is counted from the first: too long rather than too
+		// short.
+		t := min(q.eng.Now()-r.timedAt, maxUsual)
+		if r.smoothed != 0 {
+			t = r.smoothed + (t-r.smoothed)/8 // RFC 6298, section 2.3
+		}
+		r.smoothed, r.timed = t, 0
+	}
+	r.retry = min(firstRetry+r.smoothed, r.ackTimeout)
 	r.armed = false // arm starts it again
 	if r.window >= r.threshold {
 		// One packet for each window acknowledged, else one for each packet: RFC 5681, section 3.1.
@@ -536,7 +565,7 @@ func (q *QP) receiverNotReady(code uint8) {
 		r.rnrLeft--
 	}
 	r.rewind()
-	r.rnrWait, r.probe = true, true
+	r.rnrWait, r.probe, r.timed = true, true, 0
 	r.armed = true
 	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))
 }
