@@ -31,13 +31,12 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mem := wire.NewMemory(c.faults)
-			v4 := [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
-			v6 := [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
-			a := provider(t, mem.Host("a", v4[0], v6[0]), c.engines)
-			b := provider(t, mem.Host("b", v4[1], v6[1]), c.engines)
-			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4[0]) })
+			v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+			a := provider(t, mem.Host("a", v4, v6), c.engines)
+			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines)
+			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4) })
 			if c.faults.Loss < 0.1 || testutil.Soaking() {
-				t.Run("IPv6", func(t *testing.T) { conformance(t, a, b, v6[0]) })
+				t.Run("IPv6", func(t *testing.T) { conformance(t, a, b, v6) })
 			}
 		})
 	}

@@ -8,7 +8,8 @@
 //	                         soft/wire    packets: headers, checksum, sockets
 //
 // RoCE has no authentication and no encryption: everybody who can forge a packet with the addresses
-// of a connection can guess at its numbers. Queue pairs, keys, PSNs and communication IDs are random.
+// of a connection can guess at its numbers. Queue pairs, keys, PSNs and communication IDs are
+// random.
 package soft
 
 import (

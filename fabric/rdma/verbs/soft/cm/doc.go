@@ -5,20 +5,20 @@
 // Queue pair 1 of every machine exchanges management datagrams (MADs) of 256 bytes. Active side on
 // the left:
 //
-//	Connect         REQ  ->                 ConnectRequest; CreateQP
-//	                     <-  MRA            a repeated REQ finds the program still busy
-//	                     <-  REP            Accept: the queue pair is ready to receive and to send
+//	Connect       REQ  ->          ConnectRequest; CreateQP
+//	                   <-  MRA     a repeated REQ finds the program still busy
+//	                   <-  REP     Accept; the queue pair receives and sends
 //	queue pair ready
-//	Established     RTU  ->                 Established, also by the first packet of the connection
+//	Established   RTU  ->          Established, also by the first packet of the connection
 //
-//	                     <-  REJ            instead of REP: Reject, or the manager refuses by itself
+//	                   <-  REJ     instead of REP: Reject, or the manager refuses by itself
 //
-//	Disconnect      DREQ ->                 Disconnected; either side may begin
-//	Disconnected         <-  DREP           Disconnect
-//	timewait                                timewait
+//	Disconnect    DREQ ->          Disconnected; either side may begin
+//	Disconnected       <-  DREP    Disconnect
+//	timewait                       timewait
 //
-// Datagrams get lost. Whoever waits for an answer sends its message again after a time and gives up
-// after a number of tries; a message that arrives again is answered from the state of the
+// Datagrams get lost. The side that waits for an answer sends its message again after a time and
+// gives up after a number of tries; a message that arrives again is answered from the state of the
 // connection. States, timers and answers are in conn.go, active.go and passive.go; mad.go is the
 // format of the messages.
 //

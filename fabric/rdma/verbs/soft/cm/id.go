@@ -171,7 +171,9 @@ func ephemeralPort() uint16 { return uint16(ephemeral + random64()%(1<<16-epheme
 
 func (c *channel) Listen(addr netip.AddrPort, backlog int, _ uint8) (verbs.ID, error) {
 	m := c.m
-	fail := func(err error) (verbs.ID, error) { return nil, fmt.Errorf("listen at %v: %w", addr, err) }
+	fail := func(err error) (verbs.ID, error) {
+		return nil, fmt.Errorf("listen at %v: %w", addr, err)
+	}
 	a := addr.Addr()
 	if !a.IsValid() {
 		return fail(unix.EINVAL)

@@ -4,8 +4,8 @@ import "net/netip"
 
 // Limits of what peers can make the Manager hold. A limit per host is a limit per address.
 const (
-	// Half-open connections: a REQ has arrived, and neither RTU nor packet has shown that its source
-	// address is genuine. Hosts with a connection have a share of their own, so that forged
+	// Half-open connections: a REQ has arrived, and neither RTU nor packet has shown that its
+	// source address is genuine. Hosts with a connection have a share of their own, so that forged
 	// addresses do not keep them from making another.
 	maxHalfHost      = 128
 	maxHalfKnown     = 512

@@ -83,7 +83,7 @@ const serviceTCP = 0x0000000001060000
 // transportRC is the transport service type of a reliable connection in a REQ.
 const transportRC = 0
 
-// A message is a MAD taken apart. The comments name the messages that have a field.
+// A message is a MAD taken apart.
 type message struct {
 	attr          attr
 	tid           uint64
@@ -98,7 +98,15 @@ type message struct {
 	rnrRetry             uint8
 	flowControl, srq     bool
 
-	// REQ
+	request
+	refusal
+	// REP
+	ackDelay uint8 // the sender's largest delay of an acknowledgment: 4.096 µs << n
+	failover uint8
+}
+
+// request has the fields of a REQ alone.
+type request struct {
 	service      uint64
 	remoteWait   uint8 // time that the sender waits for a REP: 4.096 µs << n
 	localWait    uint8 // time within which the sender answers a REP
@@ -108,15 +116,14 @@ type message struct {
 	pkey         uint16
 	mtu          uint8      // code of the path MTU
 	from, to     netip.Addr // GIDs of the primary path, which are IP addresses (section A17.4.5)
+	flowLabel    uint32
 	trafficClass uint8
 	hopLimit     uint8
 	ackTimeout   uint8 // of the sender's peer: 4.096 µs << n
+}
 
-	// REP
-	ackDelay uint8
-	failover uint8
-
-	// MRA and REJ
+// refusal has the fields of an MRA or REJ alone.
+type refusal struct {
 	of       uint8
 	wait     uint8 // MRA: 4.096 µs << n
 	reason   uint16
@@ -126,9 +133,6 @@ type message struct {
 
 // data returns the private data.
 func (m *message) data() []byte { return m.private[:layouts[m.attr-attrREQ].size] }
-
-// failoverUnsupported is the answer of a REP to the alternate path of its REQ.
-const failoverUnsupported = 1
 
 // encode writes the message to b[:madSize].
 func (m *message) encode(b []byte) {
@@ -160,6 +164,7 @@ func (m *message) encode(b []byte) {
 		be.PutUint32(b[52:], 0xffffffff)
 		putGID(b[56:], m.from)
 		putGID(b[72:], m.to)
+		be.PutUint32(b[88:], m.flowLabel<<12)
 		b[92], b[93] = m.trafficClass, m.hopLimit
 		b[95] = m.ackTimeout << 3
 	case attrREP:
@@ -209,6 +214,7 @@ func (m *message) decode(b []byte) bool {
 		m.mtu, m.rnrRetry = b[50]>>4, b[50]&7
 		m.maxCMRetries, m.srq = b[51]>>4, b[51]&8 != 0
 		m.from, m.to = gid(b[56:]), gid(b[72:])
+		m.flowLabel = be.Uint32(b[88:]) >> 12
 		m.trafficClass, m.hopLimit, m.ackTimeout = b[92], b[93], b[95]>>3
 	case attrREP:
 		m.qpn, m.psn = be.Uint32(b[12:])>>8, be.Uint32(b[20:])>>8

@@ -48,18 +48,19 @@ type Peer struct {
 	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
 	AckTimeout           uint8
 	RetryCount, RNRRetry uint8
-	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655 ms.
+	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
+	// ms.
 	MinRNRTimer uint8
 }
 
 // Options are times and limits. Zero values mean the ones of Linux (drivers/infiniband/core/cma.c),
 // unless noted.
 type Options struct {
-	// ResponseTimeout is the time for an answer, without the time on the way: 4.096 µs << n. Default
-	// 20, which is 4.3 s.
+	// ResponseTimeout is the time for an answer, without the time on the way: 4.096 µs << n.
+	// Default 20, which is 4.3 s.
 	ResponseTimeout uint8
-	// AckTimeout is that of the queue pairs. The time that a packet may be on the way is half of it.
-	// Default 17, which is 0.54 s.
+	// AckTimeout is that of the queue pairs. The time that a packet may be on the way is half of
+	// it. Default 17, which is 0.54 s.
 	AckTimeout uint8
 	// Retries is the number of times that a REQ and DREQ is repeated. Default 15.
 	Retries int
@@ -269,7 +270,8 @@ func (m *Manager) answer(p *wire.Packet, a *message) {
 // reject answers a message with a REJ.
 func (m *Manager) reject(p *wire.Packet, q *message, of uint8, reason uint16, info ...byte) {
 	m.stats.Refused.Add(1)
-	a := message{attr: attrREJ, tid: q.tid, local: q.remote, remote: q.local, of: of, reason: reason}
+	a := message{attr: attrREJ, tid: q.tid, local: q.remote, remote: q.local}
+	a.of, a.reason = of, reason
 	a.infoSize = uint8(copy(a.info[:], info))
 	m.answer(p, &a)
 }

@@ -146,7 +146,7 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 		return fmt.Errorf("accept %v: %w", id.remote, err)
 	}
 	q := c.message(attrREP)
-	q.guid, q.failover = m.guid, failoverUnsupported
+	q.guid, q.ackDelay = m.guid, m.opt.AckTimeout-2
 	q.qpn, q.psn, q.srq = id.qp.Num(), id.qp.QP.PSN(), id.qp.srq
 	q.responder, q.initiator = p.ResponderResources, p.InitiatorDepth
 	q.rnrRetry, q.flowControl = min(p.RNRRetryCount, 7), p.FlowControl
