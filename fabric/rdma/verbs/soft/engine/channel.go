@@ -20,6 +20,7 @@ type Channel struct {
 	dev     *Device
 	fd      int
 	eventfd int
+	count   [8]byte // for Drain
 
 	mu        sync.Mutex  // taken when a CQ begins or ends to listen
 	listeners map[int]int // armed CQs by engine; an engine that was listened to stays, with 0
@@ -54,10 +55,9 @@ func (c *Channel) FD() int { return c.fd }
 
 // Drain takes the events and returns their number.
 func (c *Channel) Drain() (int, error) {
-	var b [8]byte
-	switch _, err := unix.Read(c.eventfd, b[:]); err {
+	switch _, err := unix.Read(c.eventfd, c.count[:]); err {
 	case nil:
-		return int(binary.NativeEndian.Uint64(b[:])), nil
+		return int(binary.NativeEndian.Uint64(c.count[:])), nil
 	case unix.EAGAIN:
 		return 0, nil
 	default:
@@ -65,11 +65,11 @@ func (c *Channel) Drain() (int, error) {
 	}
 }
 
+var one = binary.NativeEndian.AppendUint64(nil, 1)
+
 // signal adds an event.
 func (c *Channel) signal() {
-	b := [8]byte{}
-	binary.NativeEndian.PutUint64(b[:], 1)
-	if _, err := unix.Write(c.eventfd, b[:]); err != nil {
+	if _, err := unix.Write(c.eventfd, one); err != nil {
 		c.dev.fail(fmt.Errorf("signal completion channel: %w", err))
 	}
 }

@@ -15,6 +15,9 @@ type deadlines struct {
 	count list.Steps
 }
 
+// ways is the number of entries below each: four make the heap half as high as two would.
+const ways = 4
+
 // due is an entry: at is at most h.at, unless that is 0.
 type due struct {
 	at time.Duration
@@ -91,9 +94,9 @@ func (d *deadlines) place(i int, e due) {
 
 func (d *deadlines) up(i int) {
 	e := d.heap[i]
-	for i > 0 && e.at < d.heap[(i-1)/2].at {
-		d.place(i, d.heap[(i-1)/2])
-		i = (i - 1) / 2
+	for i > 0 && e.at < d.heap[(i-1)/ways].at {
+		d.place(i, d.heap[(i-1)/ways])
+		i = (i - 1) / ways
 	}
 	d.place(i, e)
 }
@@ -101,16 +104,19 @@ func (d *deadlines) up(i int) {
 func (d *deadlines) down(i int) {
 	e := d.heap[i]
 	for {
-		c := 2*i + 1
-		if c+1 < len(d.heap) && d.heap[c+1].at < d.heap[c].at {
-			c++
+		least := i
+		at := e.at
+		for c := ways*i + 1; c <= ways*(i+1) && c < len(d.heap); c++ {
+			if d.heap[c].at < at {
+				least, at = c, d.heap[c].at
+			}
 		}
-		if c >= len(d.heap) || d.heap[c].at >= e.at {
+		if least == i {
 			d.place(i, e)
 			return
 		}
-		d.place(i, d.heap[c])
-		i = c
+		d.place(i, d.heap[least])
+		i = least
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // Bounds of one turn of an engine. The receive batch is bounded by wire.MaxBatch.
 const (
 	// maxExpired is the largest number of deadlines that are looked at.
-	maxExpired = 64
+	maxExpired = 32
 	// maxRuns is the largest number of endpoints that run: as many as a receive batch, a batch that
 	// other engines handed over, and the deadlines schedule.
 	maxRuns = 2*wire.MaxBatch + maxExpired
