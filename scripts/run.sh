@@ -1,7 +1,6 @@
 #!/bin/bash
-# run.sh: serves a RAM namespace of SIZE (1GiB) on TCP port PORT (4420) of ADDRESS (0.0.0.0, which
-# means all), and on RDMA if there is a device, with the binary of scripts/build.sh. For trying out:
-# every host may connect.
+# run.sh: serves a RAM namespace of SIZE (1GiB) on TCP and RDMA, port PORT (4420) of ADDRESS (0.0.0.0,
+# which means all), with the binary of scripts/build.sh. For trying out: every host may connect.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -11,9 +10,7 @@ config=bin/run.yaml
   echo "# Made by make run ADDRESS=$address PORT=$port SIZE=$size"
   echo "listeners:"
   echo "  - {transport: tcp, address: \"$address\", port: $port, on_unavailable: fail}"
-  if [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ]; then
-    echo "  - {transport: rdma, address: \"$address\", port: $port}"
-  fi
+  echo "  - {transport: rdma, address: \"$address\", port: $port}"
   cat <<YAML
 subsystems:
   - nqn: nqn.2026-11.io.nvmf-target:demo
