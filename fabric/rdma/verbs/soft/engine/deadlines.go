@@ -52,7 +52,7 @@ func (d *deadlines) first() time.Duration {
 	return d.heap[0].at
 }
 
-// pop looks at the earliest entry, whose time has passed. It returns the endpoint if its deadline
+// pop looks at the earliest entry; its time has passed. It returns the endpoint if its deadline
 // has passed, and nil if that was stopped or put off.
 func (d *deadlines) pop(now time.Duration) *Handle {
 	e := d.heap[0]
@@ -120,8 +120,7 @@ func (d *deadlines) down(i int) {
 	}
 }
 
-// expire calls Expire of the endpoints whose deadlines have passed, and reports whether others
-// wait.
+// expire calls Expire of endpoints after their deadlines, and reports whether others wait.
 func (e *Engine) expire() (more bool) {
 	for range maxExpired {
 		e.count.Add(1)

@@ -117,8 +117,8 @@ func (e *Engine) background() {
 	}
 }
 
-// Close ends the engines and closes the sockets, also that of the communication manager. All objects
-// of the device have been destroyed, and no method of it runs or will be called.
+// Close ends the engines and closes the sockets, also that of the communication manager. All
+// objects of the device have been destroyed, and no method of it runs or will be called.
 func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
@@ -174,8 +174,9 @@ func (d *Device) Watch(fn func(verbs.AsyncEvent)) (stop func(), err error) {
 	}, nil
 }
 
-// Raise reports an event to the watchers, in another goroutine. Any goroutine may call it, also with
-// an engine held. The caller bounds the number of its events: every object raises each at most once.
+// Raise reports an event to the watchers, in another goroutine. Any goroutine may call it, also
+// with an engine held. The caller bounds the number of its events: every object raises each at most
+// once.
 func (d *Device) Raise(ev verbs.AsyncEvent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,9 +10,9 @@
 //	PostSend  -> Kick     run one endpoint, flush the batch
 //	Destroy.. -> Do       run a closure
 //
-// Step, Kick and Do first leave a note of the work (a flag, or an element of a lock-free list), then
-// try to take the engine. If another goroutine holds it, that one looks for notes after it has let
-// go, takes the engine again, and does the work. Only Do waits for that.
+// Step, Kick and Do first leave a note of the work (a flag, or an element of a lock-free list),
+// then try to take the engine. If another goroutine holds it, that one looks for notes after it has
+// let go, takes the engine again, and does the work. Only Do waits for that.
 //
 // One turn of a held engine is bounded: one receive batch, a number of deadlines, a number of
 // endpoints that each send a share of a batch. The rest waits for the next turn, and FD of the

@@ -19,7 +19,7 @@ type Endpoint interface {
 	// Receive takes one packet to the endpoint. p and h are valid during the call. Run follows once
 	// for all packets of a batch.
 	Receive(p *wire.Packet, h *wire.Header)
-	// Run sends what is due, at most a share of a batch. It returns true if there is more to send;
+	// Run sends due packets, at most a share of a batch. It returns true if there is more to send;
 	// the engine then runs it again after the other endpoints, and after Alloc returned nil when
 	// the socket takes packets. Run follows Receive, Schedule, Kick and Expire.
 	Run() (again bool)
@@ -66,14 +66,13 @@ func (e *Engine) Attach(ep Endpoint) (qpn uint32, err error) {
 	return qpn, nil
 }
 
-// Queue pairs 0 and 1 are those of management, and the last number is the destination of
-// multicasts.
+// Queue pairs 0 and 1 belong to management, and the last number is the destination of multicasts.
 const (
 	firstQPN = wire.CMQPN + 1
 	lastQPN  = wire.PSNMask - 1
 )
 
-// randomQPN draws a queue pair number whose upper bits choose the engine.
+// randomQPN draws a queue pair number. Its upper bits choose the engine.
 func (e *Engine) randomQPN() uint32 {
 	n := len(e.dev.engines)
 	for {
@@ -113,8 +112,8 @@ func (e *Engine) Schedule(h *Handle) {
 }
 
 // Kick runs the endpoint: in this goroutine if nobody holds the engine, otherwise in the holder's
-// before it leaves. It does not wait for that. Any goroutine may call it after Attach. Data that the
-// caller has published before with atomic operations is visible to Run.
+// before it leaves. It does not wait for that. Any goroutine may call it after Attach. Data that
+// the caller has published before with atomic operations is visible to Run.
 func (h *Handle) Kick() {
 	if h.kicked.Swap(true) {
 		return // the goroutine that set it has not run the endpoint yet

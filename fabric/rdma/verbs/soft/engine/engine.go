@@ -55,11 +55,11 @@ type Engine struct {
 
 // Stats are the counters of an engine. They are atomic, and any goroutine may read them.
 type Stats struct {
-	// Unparsed counts packets with impossible lengths or a wrong transport version, Unknown those
+	// Unparsed counts packets with impossible lengths or a wrong transport version, Unknown packets
 	// to a queue pair that does not exist.
 	Unparsed, Unknown atomic.Uint64
-	// HandedOver counts packets that arrived at another socket, HandOverLost those that this engine
-	// had no room for.
+	// HandedOver counts packets that arrived at another socket, HandOverLost packets that
+	// this engine had no room for.
 	HandedOver, HandOverLost atomic.Uint64
 }
 
@@ -95,16 +95,16 @@ func (e *Engine) Do(fn func()) {
 }
 
 // Step makes one turn: it receives one batch of packets, expires deadlines, runs endpoints and
-// flushes the batch. If another goroutine holds the engine, Step returns at once, and that goroutine
-// makes the turn. Any goroutine may call it. CQ.Poll does.
+// flushes the batch. If another goroutine holds the engine, Step returns at once, and that
+// goroutine makes the turn. Any goroutine may call it. CQ.Poll does.
 func (e *Engine) Step() {
 	e.step.Store(true)
 	e.enter(maxTurns)
 }
 
-// Conn returns the socket. Engine held. Endpoints call only Alloc, and only in Run: the engine calls
-// the other methods. After Alloc has returned nil, the endpoint's Run returns true, and the engine
-// runs it again when the socket takes packets.
+// Conn returns the socket. Engine held. Endpoints call only Alloc, and only in Run: the engine
+// calls the other methods. After Alloc has returned nil, the endpoint's Run returns true, and the
+// engine runs it again when the socket takes packets.
 func (e *Engine) Conn() wire.Conn { return &e.conn }
 
 // Now returns the clock of the socket at the start of the turn. Engine held.
@@ -116,12 +116,12 @@ func (e *Engine) Index() int { return e.index }
 // Device returns the engine's device.
 func (e *Engine) Device() *Device { return e.dev }
 
-// Stats returns the counters of the engine; those of the socket are Conn().Stats().
+// Stats returns the counters of the engine; Conn().Stats() has the counters of the socket.
 func (e *Engine) Stats() *Stats { return &e.stats }
 
-// enter makes turns until no note is left, unless another goroutine holds the engine. That one finds
-// the caller's note: it looks for notes after it has let go of the engine, and the caller leaves the
-// note before it tries to take the engine.
+// enter makes turns until no note is left, unless another goroutine holds the engine. That one
+// finds the caller's note: it looks for notes after it has let go of the engine, and the caller
+// leaves the note before it tries to take the engine.
 func (e *Engine) enter(most int) {
 	for turns := 0; e.noted(); turns++ {
 		if turns == most {

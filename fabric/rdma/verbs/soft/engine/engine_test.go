@@ -135,8 +135,8 @@ func TestFairness(t *testing.T) {
 	testutil.Equal(t, eps[0].runs-before, 1, "runs of the only endpoint in a turn")
 }
 
-// TestBlocked: an endpoint whose packet finds no room continues when the socket takes it. Nothing is
-// lost, and FD is readable meanwhile.
+// TestBlocked: an endpoint whose packet finds no room continues when the socket takes it. Nothing
+// is lost, and FD is readable meanwhile.
 func TestBlocked(t *testing.T) {
 	const n = 10_000
 	mem := wire.NewMemory(wire.MemoryOptions{Manual: true, Refuse: 0.5, Queue: n})
@@ -206,7 +206,7 @@ func TestFlood(t *testing.T) {
 	testutil.True(t, e.stats.Unknown.Load() > 0, "no packet to a queue pair that does not exist")
 }
 
-// TestQPN: queue pair numbers lead to their engine, whatever the number of engines.
+// TestQPN: queue pair numbers lead to their engine, for any number of engines.
 func TestQPN(t *testing.T) {
 	for _, n := range []int{1, 3, 40, wire.MaxEngines} {
 		mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
@@ -250,8 +250,8 @@ func TestDetach(t *testing.T) {
 	testutil.Equal(t, d.qps.Load(), 1, "queue pairs counted")
 }
 
-// TestHandOver passes packets to an engine from several goroutines: each arrives once, unchanged and
-// in the order of its goroutine, or is counted as lost.
+// TestHandOver passes packets to an engine from several goroutines: each arrives once, unchanged
+// and in the order of its goroutine, or is counted as lost.
 func TestHandOver(t *testing.T) {
 	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
 	d := device(t, mem, "a", addrA, Options{Engines: 2})
@@ -308,7 +308,7 @@ func TestDeadlines(t *testing.T) {
 	for i := range eps {
 		eps[i] = attach(t, e, &endpoint{onExpire: func(ep *endpoint) {
 			expired++
-			if ep.at != 0 || e.Now() < 1000 {
+			if ep.at != 0 || int(e.Now()) < 1000 {
 				t.Errorf("deadline at %d expired at %d", ep.at, e.Now())
 			}
 		}})

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -137,7 +136,7 @@ func settle(mem *wire.Memory, devices ...*Device) {
 				e.Step()
 			}
 		}
-		if after, ok := mem.Next(); !ok || after > time.Duration(0) {
+		if after, ok := mem.Next(); !ok || after != 0 {
 			return
 		}
 	}

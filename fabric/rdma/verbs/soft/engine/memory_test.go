@@ -194,7 +194,9 @@ func TestDeregWaits(t *testing.T) {
 		testutil.Check(t, m.Dereg())
 		close(ended)
 	}()
-	testutil.Until(t, "the key to be removed", func() bool { return d.slot(m.LKey()).Load() == nil })
+	testutil.Until(t, "the key to be removed", func() bool {
+		return d.slot(m.LKey()).Load() == nil
+	})
 	select {
 	case <-ended:
 		t.Error("Dereg has returned while the memory is in use")

@@ -9,7 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// receive delivers one batch of packets and those in the inbox. It reports whether more may wait.
+// receive delivers one batch of packets and another from the inbox. It reports whether more may
+// wait.
 func (e *Engine) receive() (more bool) {
 	packets, err := e.conn.Recv()
 	// After Recv: that takes away the timer's reason to wake us, so deadlines must be compared with
