@@ -67,9 +67,9 @@ func (d *Datagrams) call(trap uintptr, fd, first, end, flags int) (int, syscall.
 	}
 }
 
-// Received returns the number of bytes of data and control messages that Recv has put in message i,
-// and its flags (MSG_TRUNC, MSG_CTRUNC).
-func (d *Datagrams) Received(i int) (data, control, flags int) {
+// Received returns the number of bytes of data and control messages that Recv has put in message i.
+// The rest of a longer datagram is lost.
+func (d *Datagrams) Received(i int) (data, control int) {
 	h := &d.headers[i]
-	return int(h.size), int(h.Controllen), int(h.Flags)
+	return int(h.size), int(h.Controllen)
 }

@@ -65,7 +65,7 @@ func (d *descriptor) watch(op, fd int, events uint32) error {
 func (d *descriptor) close() {
 	for _, fd := range []int{d.epoll, d.event, d.timer} {
 		if fd >= 0 {
-			unix.Close(fd)
+			_ = unix.Close(fd)
 		}
 	}
 }

@@ -110,7 +110,7 @@ const (
 	// AckNoCredits is the syndrome of an ACK without end-to-end flow control.
 	AckNoCredits = SyndromeACK | 31
 
-	NAKSequence    = SyndromeNAK | 0 // PSN sequence error
+	NAKSequence    = SyndromeNAK     // PSN sequence error
 	NAKInvalid     = SyndromeNAK | 1 // invalid request
 	NAKAccess      = SyndromeNAK | 2 // remote access error
 	NAKOperational = SyndromeNAK | 3 // remote operational error

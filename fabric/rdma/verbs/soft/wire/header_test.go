@@ -116,8 +116,14 @@ func TestPSN(t *testing.T) {
 		a, b uint32
 		diff int
 	}{
-		{5, 3, 2}, {3, 5, -2}, {0, PSNMask, 1}, {PSNMask, 0, -1}, {7, 7, 0},
-		{1 << 23, 0, -1 << 23}, {1<<23 - 1, 0, 1<<23 - 1}, {100, PSNMask - 99, 200},
+		{5, 3, 2},
+		{3, 5, -2},
+		{0, PSNMask, 1},
+		{PSNMask, 0, -1},
+		{7, 7, 0},
+		{1 << 23, 0, -1 << 23},
+		{1<<23 - 1, 0, 1<<23 - 1},
+		{100, PSNMask - 99, 200},
 	} {
 		if d := DiffPSN(tt.a, tt.b); d != tt.diff || AddPSN(tt.b, d) != tt.a {
 			t.Errorf("%#x is %d after %#x, want %d", tt.a, d, tt.b, tt.diff)

@@ -62,11 +62,11 @@ type Memory struct {
 
 // A datagram is a packet on the way, with its ICRC.
 type datagram struct {
-	p   Packet
-	at  time.Duration // of the arrival
-	seq uint64        // order of packets that arrive at the same time
-	ect bool
-	buf [MaxPacket + ICRCSize]byte
+	p        Packet
+	at       time.Duration // of the arrival
+	seq      uint64        // order of packets that arrive at the same time
+	allowsCE bool
+	buf      [MaxPacket + ICRCSize]byte
 }
 
 // NewMemory makes a network without hosts.
@@ -168,7 +168,7 @@ func (m *Memory) send(d *datagram) {
 	m.icrc.put(d.p.Data)
 	if m.chance(m.opts.Duplicate) {
 		e := m.get()
-		e.p, e.ect = d.p, d.ect
+		e.p, e.allowsCE = d.p, d.allowsCE
 		e.p.Data = e.buf[:copy(e.buf[:], d.p.Data)]
 		m.deliver(e)
 	}
@@ -191,7 +191,7 @@ func (m *Memory) deliver(d *datagram) {
 		m.free = append(m.free, d)
 		return
 	}
-	d.p.CE = d.ect && m.chance(m.opts.Mark)
+	d.p.CE = d.allowsCE && m.chance(m.opts.Mark)
 	m.seq++
 	d.at, d.seq = m.now()+m.opts.Delay, m.seq
 	if m.chance(m.opts.Reorder) {
@@ -407,7 +407,7 @@ func (c *memoryConn) Alloc(p *Path, n int) []byte {
 		Local: netip.AddrPortFrom(local, c.port), Remote: netip.AddrPortFrom(remote, Port),
 		Data: d.buf[:n],
 	}
-	d.ect = p.TOS&3 == ECT0
+	d.allowsCE = p.TOS&3 == ECT0
 	c.batch = append(c.batch, d)
 	return d.p.Data
 }

@@ -47,11 +47,13 @@ var families = [2]struct {
 }{
 	{
 		"IPv4", unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE,
-		unix.IP_MTU, [2]int{unix.IP_PKTINFO, unix.IP_RECVTOS},
+		unix.IP_MTU,
+		[2]int{unix.IP_PKTINFO, unix.IP_RECVTOS},
 	},
 	{
 		"IPv6", unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE,
-		unix.IPV6_MTU, [2]int{unix.IPV6_RECVPKTINFO, unix.IPV6_RECVTCLASS},
+		unix.IPV6_MTU,
+		[2]int{unix.IPV6_RECVPKTINFO, unix.IPV6_RECVTCLASS},
 	},
 }
 
@@ -91,7 +93,7 @@ func (u *udp) Open(n int) (conns []Conn, err error) {
 		if err != nil {
 			for _, c := range list {
 				if c != nil {
-					c.Close()
+					_ = c.Close()
 				}
 			}
 		}
@@ -132,7 +134,7 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	unix.Close(probe)
+	_ = unix.Close(probe)
 	for i, c := range list {
 		if c.receiver[f], err = u.socket(f, u.port, true); err != nil {
 			return false, err
@@ -164,7 +166,7 @@ func (u *udp) socket(f int, port uint16, share bool) (fd int, err error) {
 	}
 	defer func() {
 		if err != nil {
-			unix.Close(fd)
+			_ = unix.Close(fd)
 			fd = -1
 		}
 	}()
@@ -263,7 +265,7 @@ func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	if err != nil {
 		return fail(err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	localZone, err := zoneIndex(local)
 	if err != nil {
 		return fail(err)

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,12 +30,17 @@ func freePort(t testing.TB) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// udpPair is two networks on loopback addresses, with the given number of engines each.
+// udpPair is two networks on loopback addresses, with the given number of engines and small receive
+// buffers.
 func udpPair(t testing.TB, engines int) (a, b []Conn) {
 	t.Helper()
 	port := freePort(t)
 	a = open(t, NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: port}), engines)
 	b = open(t, NewUDP(UDPOptions{IPv4: loopB, IPv6: addrA6, Port: port}), engines)
+	for _, c := range slices.Concat(a, b) { // as without privileges before Linux 6.18
+		testutil.Must(t, unix.SetsockoptInt(c.(*udpConn).receiver[ip4], unix.SOL_SOCKET,
+			unix.SO_RCVBUF, 212_992))
+	}
 	return a, b
 }
 
@@ -362,6 +369,69 @@ func TestUDPHeader(t *testing.T) {
 	}
 }
 
+// A timer that was moved away wakes once at the first time, and is armed for the second one then.
+func TestTimerMovedAway(t *testing.T) {
+	a, _ := udpPair(t, 1)
+	d := a[0].(*udpConn).descriptor
+	a[0].SetTimer(a[0].Now() + time.Millisecond)
+	a[0].SetTimer(a[0].Now() + time.Hour)
+	if !readable(t, a[0], 10_000) {
+		t.Fatal("no wake-up")
+	}
+	recv(t, a[0])
+	if d.want == 0 || d.armed != d.want || readable(t, a[0], 0) {
+		t.Errorf("armed for %v, want %v", d.armed, d.want)
+	}
+}
+
+// Both families get their share of a Recv.
+func TestUDPFamilies(t *testing.T) {
+	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	if c.sender[ip6] < 0 {
+		t.Skip("no IPv6 on this machine")
+	}
+	for _, p := range []*Path{{Local: loopA, Remote: loopB}, {Local: loop6, Remote: loop6}} {
+		for range 2 * maxDatagrams {
+			send(t, c, p, 5, 0, 0)
+		}
+	}
+	c.Flush()
+	got := recv(t, c)
+	if len(got) != maxDatagrams || !got[0].Local.Addr().Is4() ||
+		!got[maxDatagrams-1].Local.Addr().Is6() {
+		t.Errorf("%v", got)
+	}
+}
+
+// Packets to broadcast and multicast addresses have no local address, so they are dropped.
+func TestMetadata(t *testing.T) {
+	for _, tt := range []struct {
+		level, kind int
+		data        string
+		want        string
+	}{
+		{unix.IPPROTO_IP, unix.IP_PKTINFO, "01000000 0a000001 0a000001", "10.0.0.1"},
+		{unix.IPPROTO_IP, unix.IP_PKTINFO, "01000000 0a000001 0a0000ff", "invalid IP"},
+		{unix.IPPROTO_IP, unix.IP_PKTINFO, "01000000 0a000001", "invalid IP"},
+		{
+			unix.IPPROTO_IPV6, unix.IPV6_PKTINFO,
+			"fd000000 00000000 00000000 00000001 01000000", "fd00::1",
+		},
+		{
+			unix.IPPROTO_IPV6, unix.IPV6_PKTINFO,
+			"ff020000 00000000 00000000 00000001 01000000", "invalid IP",
+		},
+	} {
+		data, b := unhex(t, tt.data), make([]byte, 64)
+		in, rest := putControl(b, tt.level, tt.kind, len(data))
+		copy(in, data)
+		m := readMetadata(b[:len(b)-len(rest)])
+		if m.local.String() != tt.want {
+			t.Errorf("%s: %s, want %s", tt.data, m.local, tt.want)
+		}
+	}
+}
+
 // Nothing is allocated per packet.
 func TestUDPAllocations(t *testing.T) {
 	a, b := udpPair(t, 1)
@@ -470,6 +540,63 @@ func TestUDPSegments(t *testing.T) {
 	c.Flush()
 	if n := len(recvAll(t, b[0], 8)); n != 8 || readable(t, b[1], 0) {
 		t.Errorf("%d packets", n)
+	}
+}
+
+// The packets of a send have the identifications 0, 1, 2 and so on, and nothing but the length of
+// the last one differs.
+func TestUDPRuns(t *testing.T) {
+	a, _ := udpPair(t, 1)
+	c := a[0].(*udpConn)
+	b := &c.out
+	b.segment = true
+	one := &Path{Local: loopA, Remote: loopB, Segment: true}
+	two := &Path{Local: loopA, Remote: loopB, TOS: ECT0, Segment: true}
+	single := &Path{Local: loopA, Remote: loopB}
+	// As if 53 packets had gone out before, so that the ring wraps around.
+	b.packets, b.sends = ring{head: 53}, ring{head: 9}
+	for _, k := range []struct {
+		p    *Path
+		size int
+	}{
+		{one, 64},
+		{one, 64},
+		{one, 64},
+		{one, 4},
+		{one, 4},
+		{two, 4},
+		{two, 4},
+		{single, 4},
+		{single, 4},
+		{one, 4},
+		{one, 4}, // the last one of the ring
+		{one, 4},
+		{one, 4},
+		{one, 8},
+		{one, 0},
+	} {
+		send(t, c, k.p, 5, 0, k.size)
+	}
+	b.seal()
+	var got []int
+	for i := range b.sends.count {
+		r := b.runs[b.sends.at(i)]
+		got = append(got, r.count)
+		for id := range r.count {
+			k := r.first + id
+			v := &b.paths[k].route.icrc
+			v.identify(uint16(id))
+			if !v.check(b.data[k*frame:][:b.lengths[k]+ICRCSize], false) {
+				t.Errorf("send %d: packet %d has a wrong ICRC", i, id)
+			}
+		}
+	}
+	if want := []int{4, 1, 2, 1, 1, 2, 2, 2}; !slices.Equal(got, want) {
+		t.Errorf("sends of %v packets, want %v", got, want)
+	}
+	c.Flush()
+	if n := c.stats.Sent.Load(); n != 15 || b.packets.count != 0 || b.sends.count != 0 {
+		t.Errorf("%d sent", n)
 	}
 }
 

@@ -100,7 +100,7 @@ func (c *udpConn) Close() error {
 	for f := range families {
 		for _, fd := range []int{c.receiver[f], c.sender[f]} {
 			if fd >= 0 {
-				unix.Close(fd)
+				_ = unix.Close(fd)
 			}
 		}
 	}

@@ -155,15 +155,12 @@ func (c *udpConn) take() bool {
 // begin starts with a datagram of the inbox.
 func (c *udpConn) begin(i int) {
 	b, f := &c.in, c.in.family[i]
-	n, control, flags := b.messages.Received(i)
+	n, control := b.messages.Received(i)
 	b.rest = b.datagram(i)[:n]
 	b.meta = readMetadata(b.controls[i][:control])
 	if m := b.meta.overflows; m != 0 && m != b.overflows[f] {
 		c.stats.Overflows.Add(uint64(m - b.overflows[f]))
 		b.overflows[f] = m
-	}
-	if flags&unix.MSG_TRUNC != 0 {
-		b.meta.local = netip.Addr{}
 	}
 	b.from = b.remote(f, b.names[i][:])
 	if b.meta.local.IsValid() {
