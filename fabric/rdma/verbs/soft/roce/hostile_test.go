@@ -177,7 +177,9 @@ func TestHostileRequests(t *testing.T) {
 		}, 64), want: wire.NAKAccess},
 		{name: "shorter than announced", do: write(at(0, 65), 64), want: wire.NAKInvalid},
 		{name: "longer than announced", do: write(at(0, 63), 64), want: wire.NAKInvalid},
-		{name: "huge", do: write(at(0, 1<<31), 64), want: wire.NAKInvalid},
+		{name: "huge", want: wire.NAKInvalid, do: func(x *attacker) {
+			x.packet(wire.WriteFirst, mtu, x.reth(0, 1<<31))
+		}},
 		{name: "read key", do: read(wrong), want: wire.NAKAccess},
 		{name: "read beyond", do: read(at(1, bufSize)), want: wire.NAKAccess},
 		{name: "huge read", do: read(at(0, 1<<31)), want: wire.NAKInvalid},
@@ -461,43 +463,131 @@ func TestReadMemoryGone(t *testing.T) {
 	exchange(t, near)
 }
 
-// TestLostNAK loses the NAK of an error several times: the peer learns the reason nevertheless.
+// TestLostNAK loses the NAK of an error several times, and the response to a READ before it: the
+// peer learns the reason nevertheless.
 func TestLostNAK(t *testing.T) {
-	p := newPair(t, options{})
-	lost := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
-		var h wire.Header
-		if h.Parse(pk.Data) && h.Kind == wire.KindAck && h.AETH.Syndrome == wire.NAKAccess &&
-			lost < 3 {
-			lost++
-			return false
-		}
-		return true
-	}})
-	p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
-	p.a.rdma(2, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey()^0x770000)
-	p.a.send(3, 0, 8)
-	p.until("the error arrives", func() bool { return p.a.dead > 0 })
-	p.a.statuses(1, verbs.WCSuccess, 2, verbs.WCRemAccessErr, 3, verbs.WCWRFlushErr)
-	testutil.Equal(t, lost, 3, "NAKs lost")
-	testutil.Equal(t, p.b.dead, 1, "calls of OnFatal of the responder")
+	for _, c := range []struct {
+		wr   verbs.SendWR
+		want verbs.WCStatus
+	}{
+		{verbs.SendWR{Opcode: verbs.WRRDMAWrite}, verbs.WCRemAccessErr}, // without a key
+		{verbs.SendWR{Opcode: verbs.WRSend}, verbs.WCRemInvReqErr},      // longer than the receive
+	} {
+		p := newPair(t, options{})
+		naks, data := 0, 0
+		p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+			var h wire.Header
+			switch {
+			case !h.Parse(pk.Data):
+			case h.Kind == wire.KindReadResponse && data < 3:
+				data++
+				return false
+			case h.Kind == wire.KindAck && h.AETH.Syndrome.Type() == wire.SyndromeNAK && naks < 3:
+				naks++
+				return false
+			}
+			return true
+		}})
+		p.b.recv(guard, 0, 63)
+		p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
+		c.wr.WRID = 2
+		p.a.post(c.wr, p.a.sge(0, 64))
+		p.a.send(3, 0, 8)
+		p.until("the error arrives", func() bool { return p.a.dead > 0 })
+		p.a.statuses(1, verbs.WCSuccess, 2, c.want, 3, verbs.WCWRFlushErr)
+		testutil.Equal(t, naks, 3, "NAKs lost")
+		testutil.Equal(t, p.b.dead, 1, "calls of OnFatal of the responder")
+	}
 }
 
-// TestNoReceive has a peer without receives. With an endless count the SEND is repeated at most
-// once a millisecond, even if the peer asks for more, and the neighbour does not notice.
-func TestNoReceive(t *testing.T) {
-	o := options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1}}
-	x := newAttacker(t, o)
-	sent := 0
+// TestSilentAfterToError ends a queue pair that repeats a NAK: it is silent then.
+func TestSilentAfterToError(t *testing.T) {
+	x := newAttacker(t, options{})
+	sent := x.count(wire.KindAck)
+	h := x.header(wire.SendMiddle)
+	x.send(h, 1024)
+	x.send(h, 1024)
+	testutil.Equal(t, *sent, 2, "NAKs")
+	testutil.Must(t, x.a.qp.ToError())
+	x.send(h, 1024)
+	testutil.Equal(t, *sent, 2, "NAKs after ToError")
+}
+
+// count counts the packets of a kind that a sends from now on.
+func (x *attacker) count(kind wire.Kind) *int {
+	n := new(int)
 	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
-		if p.Local.Addr() == x.a.addr {
-			sent++
+		var h wire.Header
+		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == kind && h.QPN == x.b.qp.num {
+			*n++
 		}
 		return true
 	}})
+	return n
+}
+
+// TestOneNAK has gaps before many packets: each gap gets one NAK, and a SEND that found no receive
+// only its RNR NAK.
+func TestOneNAK(t *testing.T) {
+	x := newAttacker(t, options{})
+	sent := x.count(wire.KindAck)
+	late := func(h wire.BTH) {
+		for range 10 {
+			h.PSN++
+			x.send(h, 1024)
+		}
+	}
+	late(x.header(wire.SendMiddle))
+	testutil.Equal(t, *sent, 1, "NAKs of ten packets")
+	h := x.header(wire.WriteOnly)
+	h.AckReq = false
+	x.send(h, 64, x.reth(0, 64))
+	late(x.header(wire.SendMiddle))
+	testutil.Equal(t, *sent, 2, "NAKs of ten packets after another gap")
+	x.packet(wire.SendFirst, 1024)
+	late(x.header(wire.SendMiddle))
+	testutil.Equal(t, *sent, 3, "NAKs after a SEND without a receive")
+}
+
+// TestReadsInOneBatch receives READs before the responses to earlier ones are sent.
+func TestReadsInOneBatch(t *testing.T) {
+	x := newAttacker(t, options{reads: 1})
+	sent := x.count(wire.KindReadResponse)
+	batch := func(reads ...wire.BTH) {
+		for _, h := range reads {
+			b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+			off := int(h.PSN-reads[0].PSN) % 8 * 1024
+			h.Put(b)
+			x.reth(off, 8192-off).Put(b[wire.BTHSize:])
+		}
+		x.conn.Flush()
+		x.settle()
+	}
+	h := x.header(wire.ReadRequest)
+	part := h
+	part.PSN += 4
+	batch(h, part)
+	testutil.Equal(t, *sent, 8, "packets for a READ and the repetition of its second half")
+	*sent = 0
+	batch(h, x.header(wire.ReadRequest))
+	testutil.Equal(t, *sent, 8, "packets for a repetition and a READ that takes its place")
+	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	check(t, x.a.qp)
+}
+
+// TestNoReceive has a peer without receives. With an endless count the SEND is repeated once a
+// millisecond, even if the peer asks for more, and the neighbour does not notice.
+func TestNoReceive(t *testing.T) {
+	x := newAttacker(t, options{
+		peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
+	})
+	sent := x.count(wire.KindSend)
+	begin := x.now()
 	x.a.send(1, 0, 5000)
-	x.run(10000)
-	testutil.MustTrue(t, sent >= 5000 && sent <= 10010, "%d packets in 10 s", sent)
+	x.until("many NAKs", func() bool { return x.a.st.RNRReceived.Load() == 1001 })
+	testutil.Equal(t, x.now()-begin, 1001*minRNR,
+		"time of 1,000 repetitions and the wait for the next")
+	testutil.Equal(t, *sent, 5+1000, "packets: all at first, then one at a time")
 	exchange(t, x.near)
 	x.b.recv(2, 1<<16, 5000)
 	x.settle()
@@ -508,13 +598,25 @@ func TestNoReceive(t *testing.T) {
 // TestRNRRetries counts the repetitions of a finite count.
 func TestRNRRetries(t *testing.T) {
 	for _, n := range []uint8{0, 1, 3} {
-		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
+		p := newPair(t, options{
+			MemoryOptions: wire.MemoryOptions{Duplicate: 1}, // a NAK that comes twice is one
+			peer:          Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n},
+		})
 		p.a.send(1, 0, 64)
 		p.a.send(2, 0, 64)
 		p.settle()
 		p.a.statuses(1, verbs.WCRNRRetryExcErr, 2, verbs.WCWRFlushErr)
 		testutil.Equal(t, p.a.st.RNRReceived.Load(), uint64(n)+1, "RNR NAKs with count %d", n)
 		testutil.Equal(t, p.b.dead, 0, "calls of OnFatal of the peer")
+	}
+	// The count is for each message.
+	p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 1}})
+	for i := range 3 {
+		p.a.send(uint64(i), 0, 64)
+		p.until("an RNR NAK", func() bool { return p.a.st.RNRReceived.Load() == uint64(i)+1 })
+		p.b.recv(uint64(i), 0, 64)
+		p.settle()
+		p.a.statuses(i, verbs.WCSuccess)
 	}
 }
 
@@ -572,6 +674,7 @@ func TestCNPFlood(t *testing.T) {
 	for range 200 {
 		x.send(wire.BTH{Opcode: wire.CNP, PKey: wire.PKeyDefault, QPN: x.a.qp.num, BECN: true}, 16)
 	}
+	testutil.Equal(t, x.a.qp.requester.window, firstWindow/2, "window after many CNPs at once")
 	fill(x.a.buf[:100000], 3)
 	x.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, x.b.at(0), x.b.mr.RKey())
 	for len(x.a.wcs) == 0 {

@@ -36,9 +36,11 @@ func TestToError(t *testing.T) {
 	testutil.Is(t, p.a.qp.ShortenRNRTimer(), unix.EINVAL, "ShortenRNRTimer in the error state")
 
 	p.mem.SetFaults(wire.MemoryOptions{})
-	p.b.send(1, 0, 64)
+	fill(p.b.buf[:64], 1)
+	p.b.rdma(1, verbs.WRRDMAWrite, 0, 64, p.a.at(0), p.a.mr.RKey())
 	p.settle()
 	p.b.statuses(1, verbs.WCRetryExcErr)
+	testutil.Equal(t, p.a.buf[0], 0, "memory of a queue pair in the error state")
 }
 
 // TestFlushMessage fails a queue pair in the middle of a message: the receive taken for it is
@@ -138,7 +140,8 @@ func TestRefused(t *testing.T) {
 
 	wr := verbs.SendWR{Opcode: verbs.WRSend, NumSGE: 1}
 	for _, bad := range []verbs.SendWR{
-		{Opcode: 1, NumSGE: 1}, {Opcode: verbs.WRSend, NumSGE: 4},
+		{Opcode: 1, NumSGE: 1},
+		{Opcode: verbs.WRSend, NumSGE: 4},
 		{Opcode: verbs.WRSend, NumSGE: 1, FirstSGE: 2},
 		{Opcode: verbs.WRSend, NumSGE: 1, Flags: verbs.SendInline},
 	} {

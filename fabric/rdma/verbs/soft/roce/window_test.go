@@ -1,0 +1,86 @@
+package roce
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// TestWindow sends to a peer that does not answer: as many packets as the window has.
+func TestWindow(t *testing.T) {
+	x := newAttacker(t, options{})
+	sent := x.count(wire.KindWrite)
+	testutil.Must(t, x.b.qp.ToError())
+	x.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, x.b.at(0), x.b.mr.RKey())
+	x.b.poll()
+	testutil.Equal(t, *sent, firstWindow, "packets")
+	r := &x.a.qp.requester
+	for range 10 {
+		r.recover = r.una
+		r.slowDown()
+	}
+	testutil.Equal(t, r.window, minWindow, "window after many losses")
+}
+
+// TestReadWindow issues as many READ requests as agreed and as the window has room for.
+func TestReadWindow(t *testing.T) {
+	for _, c := range []struct{ window, reads, want int }{
+		{firstWindow, 4, 1}, {2 * firstWindow, 4, 2}, {maxWindow, 4, 4}, {maxWindow, 1, 1},
+		{minWindow, 4, 1},
+	} {
+		x := newAttacker(t, options{reads: uint8(c.reads)})
+		sent := x.count(wire.KindRead)
+		x.a.qp.requester.window = c.window
+		testutil.Must(t, x.b.qp.ToError())
+		x.a.rdma(1, verbs.WRRDMARead, 0, 10*readChunk, x.b.at(0), x.b.mr.RKey())
+		testutil.Equal(t, *sent, c.want, "requests with window %d, %d READs", c.window, c.reads)
+	}
+}
+
+// TestAckRequests never waits for a timeout, because the last packet before a pause asks for an
+// acknowledgment: at the end of a small window and before a READ that the window does not allow.
+func TestAckRequests(t *testing.T) {
+	p := newPair(t, options{})
+	r := &p.a.qp.requester
+	r.window, r.threshold = 2, 2
+	p.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, p.b.at(0), p.b.mr.RKey())
+	p.settle()
+	p.b.recv(9, 0, 64)
+	for _, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite} {
+		n, err := p.a.qp.PostSend([]verbs.SendWR{
+			{WRID: 2, Opcode: op, NumSGE: 1, RemoteAddr: p.b.at(0), RKey: p.b.mr.RKey()},
+			{
+				WRID: 3, Opcode: verbs.WRRDMARead, NumSGE: 1, RemoteAddr: p.b.at(0),
+				RKey: p.b.mr.RKey(), Flags: signal,
+			},
+		}, []verbs.SGE{p.a.sge(0, 64)})
+		testutil.MustTrue(t, n == 2 && err == nil, "PostSend: %d, %v", n, err)
+		p.settle()
+	}
+	p.a.statuses(1, verbs.WCSuccess, 3, verbs.WCSuccess, 3, verbs.WCSuccess)
+	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
+}
+
+// TestImpliedNAK loses one packet in the middle of a READ response: all the packets behind it are
+// one reason to go back.
+func TestImpliedNAK(t *testing.T) {
+	p := newPair(t, options{})
+	n := 0
+	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		var h wire.Header
+		if h.Parse(pk.Data) && h.Kind == wire.KindReadResponse {
+			n++
+		}
+		return n != 5
+	}})
+	fill(p.b.buf[:readChunk], 1)
+	p.a.rdma(1, verbs.WRRDMARead, 0, readChunk, p.b.at(0), p.b.mr.RKey())
+	p.settle()
+	p.a.statuses(1, verbs.WCSuccess)
+	p.a.filled(0, readChunk, 1)
+	testutil.Equal(t, p.a.st.Retransmissions.Load(), 1, "retransmissions")
+	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
+	testutil.Equal(t, n, 32+28, "packets of the response")
+}
