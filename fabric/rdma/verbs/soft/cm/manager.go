@@ -175,11 +175,24 @@ func newManager(net wire.Network, socket wire.Conn, dev Device, opt Options) *Ma
 
 func (m *Manager) run(raw syscall.RawConn) {
 	defer close(m.done)
-	_ = raw.Read(func(uintptr) bool { // fails when the file is closed
-		for m.step() {
+	_ = raw.Read(func(fd uintptr) bool { // fails when the file is closed
+		// The runtime waits for something new, so nothing may be left: a batch of bad packets is
+		// none for step.
+		for m.step() || m.open() && readable(fd) {
 		}
 		return false
 	})
+}
+
+func (m *Manager) open() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed && m.err == nil
+}
+
+func readable(fd uintptr) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n > 0 && err == nil
 }
 
 // Close ends the goroutine. Connections are forgotten without a message. The caller closes the

@@ -1,0 +1,458 @@
+package cm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+const port = 4420
+
+// TestMessages is a connection without loss: the messages, the events and the parameters of the
+// queue pairs.
+func TestMessages(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{MTU: 1500})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	l := p.listen(port, 0)
+	id := a.route(p, port)
+	p.on = func(ev verbs.Event) {
+		if ev.Type == verbs.EventConnectRequest {
+			testutil.Equal(t, ev.Param.RetryCount, 6, "retries")
+			p.queue(ev.ID)
+			testutil.Must(t, ev.ID.Accept(verbs.ConnParam{
+				ResponderResources: 9, InitiatorDepth: 9, RNRRetryCount: 5,
+			}))
+		}
+	}
+	testutil.Must(t, id.Connect(verbs.ConnParam{
+		ResponderResources: 3, InitiatorDepth: 2, RetryCount: 6, RNRRetryCount: 4,
+	}))
+	w.settle()
+	qa, qp := a.dev.queues[0], p.dev.queues[0]
+	testutil.MustTrue(t, qa.other() == qp && qp.other() == qa, "%+v and %+v", qa.peer, qp.peer)
+	for q, want := range map[*queue][6]uint8{ // depths, retries, timeout
+		qa: {3, 2, 6, 5, 17, 0}, qp: {9, 3, 6, 4, 17, 0},
+	} {
+		testutil.Equal(t, [6]uint8{
+			q.peer.ResponderResources, q.peer.InitiatorDepth, q.peer.RetryCount, q.peer.RNRRetry,
+			q.peer.AckTimeout, q.peer.MinRNRTimer,
+		}, want, "queue pair %d", q.num)
+		testutil.Equal(t, q.peer.Path.MTU, 1024, "path MTU of queue pair %d", q.num)
+	}
+	testutil.Equal(t, qa.peer.Path.Remote, p.addr, "path")
+	testutil.Equal(t, qp.peer.Path.Remote, a.addr, "path")
+	testutil.Must(t, id.Disconnect())
+	w.settle()
+	testutil.MustTrue(t, qa.failed && !qp.failed, "Disconnect fails the queue pair of its side")
+	passive := p.log[0].ID
+	testutil.Must(t, passive.Disconnect())
+	w.run(ever)
+	for h, want := range map[*machine][]verbs.EventType{
+		a: {verbs.EventEstablished, verbs.EventDisconnected, verbs.EventTimewaitExit},
+		p: {
+			verbs.EventConnectRequest, verbs.EventEstablished, verbs.EventDisconnected,
+			verbs.EventTimewaitExit,
+		},
+	} {
+		testutil.Equal(t, fmt.Sprint(h.types()), fmt.Sprint(want), "events of %v", h.addr)
+	}
+	var order []attr
+	for _, s := range w.sent {
+		order = append(order, s.attr)
+	}
+	testutil.Equal(t, fmt.Sprint(order),
+		fmt.Sprint([]attr{attrREQ, attrREP, attrRTU, attrDREQ, attrDREP}), "messages")
+	a.end(id)
+	p.end(passive)
+	testutil.Must(t, l.Destroy())
+	a.empty("active")
+	p.empty("passive")
+}
+
+// TestLostMessages connects and ends connections while every combination of the first messages is
+// lost. Both sides learn everything, once, and nothing is left of it.
+func TestLostMessages(t *testing.T) {
+	const first = 9
+	for _, c := range []struct {
+		name string
+		fn   func(w *world, a, p *machine)
+	}{
+		{"active side disconnects", func(w *world, a, p *machine) {
+			p.serve()
+			a.on = func(ev verbs.Event) {
+				switch ev.Type {
+				case verbs.EventEstablished:
+					a.dev.queues[0].packet()
+					w.settle()
+					testutil.Must(w.t, ev.ID.Disconnect())
+				case verbs.EventDisconnected:
+					a.end(ev.ID)
+				}
+			}
+			w.expect(a, verbs.EventEstablished, verbs.EventDisconnected)
+			w.finished(p)
+		}},
+		{"passive side disconnects", func(w *world, a, p *machine) {
+			p.serve()
+			serve := p.on
+			p.on = func(ev verbs.Event) {
+				if ev.Type == verbs.EventEstablished {
+					testutil.Must(w.t, ev.ID.Disconnect())
+				}
+				serve(ev)
+			}
+			a.on = func(ev verbs.Event) {
+				switch ev.Type {
+				case verbs.EventEstablished:
+					a.dev.queues[0].packet()
+				case verbs.EventDisconnected:
+					testutil.Must(w.t, ev.ID.Disconnect())
+					a.end(ev.ID)
+				}
+			}
+			w.expect(a, verbs.EventEstablished, verbs.EventDisconnected)
+			w.finished(p)
+		}},
+		{"active side destroys", func(w *world, a, p *machine) {
+			p.serve()
+			a.on = func(ev verbs.Event) {
+				if ev.Type == verbs.EventEstablished {
+					a.dev.queues[0].packet()
+					a.end(ev.ID)
+				}
+			}
+			w.expect(a, verbs.EventEstablished)
+			w.finished(p)
+		}},
+		{"passive side rejects", func(w *world, a, p *machine) {
+			p.on = func(ev verbs.Event) {
+				if ev.Type == verbs.EventConnectRequest {
+					testutil.Must(w.t, ev.ID.Reject([]byte("no")))
+					p.end(ev.ID)
+				}
+			}
+			a.on = func(ev verbs.Event) {
+				testutil.Equal(w.t, ev.Status, rejConsumer, "reason")
+				a.end(ev.ID)
+			}
+			w.expect(a, verbs.EventRejected)
+			testutil.MustTrue(w.t, a.dev.queues[0].failed, "the queue pair did not fail")
+		}},
+		{"passive side accepts and destroys", func(w *world, a, p *machine) {
+			serve := func(ev verbs.Event) {
+				if ev.Type == verbs.EventConnectRequest {
+					p.queue(ev.ID)
+					testutil.Must(w.t, ev.ID.Accept(verbs.ConnParam{}))
+					p.end(ev.ID)
+				}
+			}
+			p.on = serve
+			a.on = func(ev verbs.Event) {
+				switch ev.Type {
+				case verbs.EventRejected, verbs.EventDisconnected:
+					a.end(ev.ID)
+				}
+			}
+			a.connect(p)
+			w.run(ever)
+			if slices.Equal(a.types(), []verbs.EventType{verbs.EventEstablished}) {
+				// REJ and RTU are lost. The first packet will get no answer.
+				a.dev.queues[0].onFatal()
+				w.run(ever)
+			}
+			types := a.types()
+			testutil.MustTrue(w.t, slices.Equal(types, []verbs.EventType{verbs.EventRejected}) ||
+				slices.Equal(types,
+					[]verbs.EventType{verbs.EventEstablished, verbs.EventDisconnected}), "%v", types)
+		}},
+		{"active side gives up", func(w *world, a, p *machine) {
+			p.serve()
+			id := a.connect(p)
+			a.end(id)
+			w.run(ever)
+			testutil.MustEqual(w.t, p.count(verbs.EventEstablished), 0, "connections")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for mask := range 1 << first {
+				w := newWorld(t, wire.MemoryOptions{})
+				w.lose = func(n int, _ *sent) bool { return n < first && mask>>n&1 != 0 }
+				a, p := w.host(1, Options{}), w.host(2, Options{})
+				l := p.listen(port, 0)
+				c.fn(w, a, p)
+				testutil.Must(t, l.Destroy())
+				what := fmt.Sprintf("lost messages %0*b", first, mask)
+				a.empty(what)
+				p.empty(what)
+				w.atMostThreeReplies(what)
+				w.close()
+				if t.Failed() {
+					t.Fatalf("%s: %v", what, w.sent)
+				}
+			}
+		})
+	}
+}
+
+// connect sends a request to the other machine.
+func (h *machine) connect(to *machine) verbs.ID {
+	h.w.t.Helper()
+	id := h.route(to, port)
+	testutil.Must(h.w.t, id.Connect(verbs.ConnParam{RetryCount: 7, RNRRetryCount: 7}))
+	return id
+}
+
+// expect connects a to the other machine and checks all its events.
+func (w *world) expect(a *machine, want ...verbs.EventType) {
+	w.t.Helper()
+	a.connect(w.machines[1])
+	w.run(ever)
+	testutil.MustTrue(w.t, slices.Equal(a.types(), want), "events of the active side: %v, want %v",
+		a.types(), want)
+}
+
+// finished checks that every request got its end, and that one connection came about.
+func (w *world) finished(p *machine) {
+	w.t.Helper()
+	n, ends := p.count(verbs.EventConnectRequest),
+		p.count(verbs.EventDisconnected)+p.count(verbs.EventUnreachable)
+	testutil.MustTrue(w.t, n == ends && p.count(verbs.EventDisconnected) == 1 &&
+		p.count(verbs.EventEstablished) <= 1, "events of the passive side: %v", p.types())
+}
+
+// atMostThreeReplies checks the answers to each request of a machine.
+func (w *world) atMostThreeReplies(what string) {
+	w.t.Helper()
+	reps := map[uint32]int{}
+	for _, s := range w.sent {
+		if s.attr == attrREP {
+			reps[s.local]++
+		}
+	}
+	for id, n := range reps {
+		testutil.MustTrue(w.t, n <= 3, "%s: %d REPs of connection %#x", what, n, id)
+	}
+}
+
+// TestChaos makes many connections on a network with every fault, and ends them at random stages.
+func TestChaos(t *testing.T) {
+	for seed := range uint64(300) {
+		w := newWorld(t, wire.MemoryOptions{
+			Seed: seed, Loss: 0.2, Duplicate: 0.3, Reorder: 0.3, Corrupt: 0.05, Refuse: 0.1,
+			Delay: time.Millisecond,
+		})
+		a, p := w.host(1, Options{}), w.host(2, Options{})
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		ended := map[verbs.ID]bool{}
+		wild := func(h *machine) {
+			h.on = func(ev verbs.Event) {
+				end := func() {
+					testutil.MustTrue(t, !ended[ev.ID], "event %v after the end", ev.Type)
+					ended[ev.ID] = true
+					h.end(ev.ID)
+				}
+				switch {
+				case rnd.IntN(8) == 0:
+					end()
+				case ev.Type == verbs.EventConnectRequest && withdrawn(ev.ID):
+				case ev.Type == verbs.EventConnectRequest && rnd.IntN(4) == 0:
+					testutil.Must(t, ev.ID.Reject(nil))
+					end()
+				case ev.Type == verbs.EventConnectRequest:
+					h.queue(ev.ID)
+					testutil.Must(t, ev.ID.Accept(verbs.ConnParam{}))
+				case ev.Type == verbs.EventEstablished:
+					q := ev.ID.(*ID).qp.QP.(*queue)
+					switch rnd.IntN(4) {
+					case 0:
+						testutil.Must(t, ev.ID.Disconnect())
+					case 1:
+						q.packet()
+					case 2:
+						q.onFatal()
+					}
+				case ev.Type == verbs.EventDisconnected:
+					testutil.Must(t, ev.ID.Disconnect())
+					end()
+				case ev.Type == verbs.EventTimewaitExit, ev.Type == verbs.EventRejected,
+					ev.Type == verbs.EventUnreachable, ev.Type == verbs.EventConnectError:
+					end()
+				}
+			}
+		}
+		l := p.listen(port, 0)
+		wild(a)
+		wild(p)
+		var ids []verbs.ID
+		for range 20 {
+			ids = append(ids, a.connect(p))
+			w.run(time.Duration(rnd.IntN(20)) * time.Second)
+		}
+		w.run(ever)
+		// The program of a connection that nobody ended ends it.
+		for h, all := range map[*machine][]verbs.ID{a: ids, p: nil} {
+			for _, ev := range h.log {
+				if !slices.Contains(all, ev.ID) {
+					all = append(all, ev.ID)
+				}
+			}
+			for _, id := range all {
+				if !ended[id] {
+					ended[id] = true
+					h.end(id)
+				}
+			}
+		}
+		w.run(ever)
+		testutil.Must(t, l.Destroy())
+		a.empty(fmt.Sprintf("seed %d", seed))
+		p.empty(fmt.Sprintf("seed %d", seed))
+		w.atMostThreeReplies(fmt.Sprintf("seed %d", seed))
+	}
+}
+
+// TestPeerDisappears: after each number of messages the other machine is gone. Everything ends by
+// itself, but for an established connection without a message: its queue pair finds out.
+func TestPeerDisappears(t *testing.T) {
+	for n := range 5 {
+		for gone := range 2 {
+			w := newWorld(t, wire.MemoryOptions{})
+			a, p := w.host(1, Options{}), w.host(2, Options{})
+			dead := w.machines[gone].addr
+			w.lose = func(i int, s *sent) bool { return i >= n && (s.from == dead || s.to == dead) }
+			l := p.listen(port, 0)
+			p.serve()
+			a.on = func(ev verbs.Event) {
+				switch ev.Type {
+				case verbs.EventDisconnected, verbs.EventUnreachable, verbs.EventRejected:
+					a.end(ev.ID)
+				}
+			}
+			a.connect(p)
+			w.run(ever)
+			for _, h := range w.machines {
+				for _, q := range h.dev.queues {
+					if q.peer != nil && !q.gone {
+						q.onFatal()
+					}
+				}
+			}
+			w.run(ever)
+			testutil.Must(t, l.Destroy())
+			what := fmt.Sprintf("host %d gone after %d messages", gone, n)
+			for _, h := range w.machines {
+				h.empty(what)
+				for _, ev := range h.log {
+					if ev.Type == verbs.EventUnreachable {
+						testutil.Equal(t, errno(ev), error(unix.ETIMEDOUT), "%s", what)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestSlowProgram: a program that takes a minute for its answer keeps the peer waiting, by MRA.
+func TestSlowProgram(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	l := p.listen(port, 0)
+	id := a.connect(p)
+	w.run(10 * time.Minute)
+	testutil.MustEqual(t, fmt.Sprint(a.types()), "[]", "events of the active side")
+	requests := 0
+	for _, s := range w.sent {
+		if s.attr == attrREQ {
+			requests++
+		}
+	}
+	testutil.MustTrue(t, requests <= 11 && len(w.sent) < 2*requests, "messages: %v", w.sent)
+	passive := p.log[0].ID
+	p.queue(passive)
+	testutil.Must(t, passive.Accept(verbs.ConnParam{}))
+	w.settle()
+	testutil.MustEqual(t, a.count(verbs.EventEstablished), 1, "connections")
+	a.end(id)
+	w.settle()
+	p.end(passive)
+	w.run(ever)
+	testutil.Must(t, l.Destroy())
+	a.empty("active")
+	p.empty("passive")
+}
+
+// TestBothDisconnect: the DREQs of both sides cross.
+func TestBothDisconnect(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{Delay: time.Millisecond})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	l := p.listen(port, 0)
+	p.serve()
+	id := a.connect(p)
+	w.run(time.Second)
+	p.on = nil
+	testutil.Must(t, id.Disconnect())
+	testutil.Must(t, p.log[0].ID.Disconnect())
+	w.run(ever)
+	for _, h := range w.machines {
+		testutil.Equal(t, h.count(verbs.EventDisconnected), 1, "events of %v", h.addr)
+	}
+	a.end(id)
+	p.end(p.log[0].ID)
+	testutil.Must(t, l.Destroy())
+	a.empty("active")
+	p.empty("passive")
+}
+
+// TestLingerIsBounded: destroyed connections whose peer is gone are forgotten beyond the limit.
+func TestLingerIsBounded(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	l := p.listen(port, 0)
+	p.serve()
+	const n = maxLingerHost + 50
+	for range n {
+		a.connect(p)
+		w.settle()
+	}
+	testutil.MustEqual(t, p.m.total[classLive], n, "connections")
+	w.lose = func(int, *sent) bool { return true }
+	for _, ev := range p.log {
+		if ev.Type == verbs.EventConnectRequest {
+			p.end(ev.ID)
+		}
+	}
+	testutil.Equal(t, p.m.total[classLinger], maxLingerHost, "connections kept")
+	w.run(ever)
+	testutil.Must(t, l.Destroy())
+	p.empty("passive")
+}
+
+// TestIPv6 and the zone of a link-local address: a message has none.
+func TestIPv6(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	at := netip.MustParseAddr("2001:db8::2")
+	l := testutil.Value(p.cm.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), 0, 0))(t)
+	testutil.True(t, l.Device() == nil, "a wildcard listener has a device")
+	p.serve()
+	id := testutil.Value(a.cm.NewID())(t)
+	testutil.Must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(at, port), 0))
+	testutil.Must(t, id.ResolveRoute(0))
+	w.settle()
+	a.queue(id)
+	testutil.Must(t, id.Connect(verbs.ConnParam{}))
+	w.settle()
+	testutil.MustEqual(t, a.count(verbs.EventEstablished), 1, "connections")
+	got := p.log[0].ID
+	testutil.Equal(t, got.Local(), netip.AddrPortFrom(at, port), "local address")
+	testutil.Equal(t, got.Remote(), id.Local(), "remote address")
+}
