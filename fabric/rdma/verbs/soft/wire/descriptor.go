@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// A descriptor is what FD of a Conn returns: an epoll set with an eventfd for Wake and a timerfd. A
+// A descriptor is the result of FD of a Conn: an epoll set with an eventfd for Wake and a timerfd. A
 // UDP Conn adds its sockets.
 type descriptor struct {
 	epoll, event, timer int

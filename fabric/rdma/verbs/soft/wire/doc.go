@@ -14,5 +14,5 @@
 // NewMemory passes them between hosts of one process, loses, doubles, delays, reorders and corrupts
 // some, and can run by a manual clock. Both build and check the same ICRC.
 //
-// Sections in the comments of this package are those of the specification above.
+// Sections in the comments of this package refer to the specification above.
 package wire

@@ -213,7 +213,7 @@ func (h *Header) Parse(b []byte) bool {
 // Pad returns the number of padding bytes behind a payload of n bytes (section 9.2).
 func Pad(n int) int { return -n & 3 }
 
-// PSNMask covers the 24 bits of a PSN, and those of a QPN.
+// PSNMask covers the 24 bits of a PSN or a QPN.
 const PSNMask = 1<<24 - 1
 
 // AddPSN returns the PSN n packets after psn; n may be negative.

@@ -194,7 +194,7 @@ func (u *udp) socket(f int, port uint16, share bool) (fd int, err error) {
 }
 
 // steer attaches the filter that chooses the socket of the group, in the order of bind(2). It sees
-// the payload of the UDP datagram. It does what Steer does.
+// the payload of the UDP datagram. It chooses as Steer does.
 func steer(fd, n int) error {
 	ret := func(jump uint8, k uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_RET, Jt: jump, K: k}

@@ -176,7 +176,7 @@ func TestUDPPortTaken(t *testing.T) {
 	}
 }
 
-// Whatever arrives at the port: only packets with the right ICRC get through.
+// Only packets with the right ICRC get through.
 func TestUDPHostile(t *testing.T) {
 	_, b := udpPair(t, 1)
 	c := b[0].(*udpConn)

@@ -50,7 +50,7 @@ func (c *udpConn) openReceiver(f int) error {
 	return c.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN)
 }
 
-// openSender prepares the sending socket of an address family. It refuses whatever arrives.
+// openSender prepares the sending socket of an address family. It takes no packets.
 func (c *udpConn) openSender(f int) error {
 	fd := c.sender[f]
 	name, err := unix.Getsockname(fd)

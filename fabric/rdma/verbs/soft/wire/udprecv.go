@@ -22,8 +22,8 @@ const (
 
 // An inbox is the memory of received datagrams.
 //
-// The system merges packets that have source address, ports and length in common. They may belong
-// to several queue pairs, even to those of other engines, and all come where the first one belongs.
+// The system merges packets with the same source address, ports and length. They may belong to
+// several queue pairs, even of several engines, and all come where the first one belongs.
 type inbox struct {
 	messages  *sys.Datagrams
 	iov       [maxDatagrams]sys.Iovec
@@ -193,8 +193,8 @@ func zoneName(index uint32) string {
 	return i.Name
 }
 
-// metadata is what the control messages of a datagram tell. local is not valid if the packet went
-// to a broadcast or multicast address.
+// metadata is the content of the control messages of a datagram. local is not valid if the packet
+// went to a broadcast or multicast address.
 type metadata struct {
 	local     netip.Addr
 	tos       uint8

@@ -13,9 +13,9 @@ import (
 const (
 	// frame is the room for a packet with its ICRC.
 	frame = MaxPacket + ICRCSize
-	// maxSegmented is the largest number of bytes of packets that share a send: a UDP datagram
-	// whose IP header has a length of 16 bits. At most 64 packets do (UDP_MAX_SEGMENTS), and the
-	// batch has no more.
+	// maxSegmented is the largest number of bytes of packets that share a send: they pass the
+	// system as one IP packet, and the length in its header has 16 bits. At most 64 packets share a
+	// send (UDP_MAX_SEGMENTS), and the batch has no more.
 	maxSegmented = 1<<16 - 1 - ip6Size - udpSize
 )
 

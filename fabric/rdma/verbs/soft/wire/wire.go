@@ -110,7 +110,7 @@ type Path struct {
 	MTU int
 	// Segment lets packets of one length that follow each other in the batch pass the system as
 	// one (UDP_SEGMENT), a shorter one at the end. That saves most of the CPU time. Segment may
-	// change at any time: a path whose peer gets single packets but no others does not stand it.
+	// change at any time. Without it every packet has the identification 0 (see icrc.go).
 	Segment bool
 
 	route route
@@ -136,8 +136,8 @@ const ECT0 = 2
 // Stats are the counters of a Conn.
 type Stats struct {
 	Received, Sent atomic.Uint64
-	// BadICRC counts packets with a wrong ICRC, Malformed those that cannot be RoCEv2 packets: too
-	// short, too long, or with a length that is no multiple of 4.
+	// BadICRC counts packets with a wrong ICRC. Malformed counts datagrams that cannot be RoCEv2
+	// packets: too short, too long, or with a length that is no multiple of 4.
 	BadICRC, Malformed atomic.Uint64
 	// Overflows counts packets that the system lost because the receive buffer was full.
 	Overflows atomic.Uint64
@@ -145,6 +145,7 @@ type Stats struct {
 	Dropped atomic.Uint64
 	// Blocked counts the batches that the socket did not take at once.
 	Blocked atomic.Uint64
-	// Segmented counts the packets that were sent together with others, Merged those received so.
+	// Segmented counts packets that were sent together with others, Merged packets that arrived
+	// together.
 	Segmented, Merged atomic.Uint64
 }
