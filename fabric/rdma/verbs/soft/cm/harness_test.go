@@ -118,12 +118,13 @@ func (h *machine) pending() bool {
 	return len(h.cm.(*channel).queue) > 0
 }
 
-// run lets time pass until nothing is left to do, or for at most the given time.
+// run lets time pass.
 func (w *world) run(most time.Duration) {
 	w.settle()
 	for {
 		d, ok := w.mem.Next()
 		if !ok || d > most {
+			w.mem.Advance(most)
 			return
 		}
 		most -= d
