@@ -7,7 +7,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -24,7 +23,7 @@ type Listener struct {
 	Transport nvme.TransportType
 	Address   ListenAddress
 	Port      uint16
-	Stack     rdma.Stack
+	Stack     fabric.Stack
 	TOS       uint8
 	TLS       fabric.TLSPolicy
 	// ANAStates has the ANA groups that are not optimized.
@@ -52,11 +51,11 @@ func (l *Listener) value() lang.Value {
 		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
-		lang.NewKey("stack", lang.Words(&l.Stack, []rdma.Stack{rdma.DeviceStack, rdma.SoftStack}),
-			"`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), over "+
-				"an ordinary UDP socket at port 4791 and without privileges. Hosts need an RDMA "+
-				"device or rdma_rxe either way. Set it to `device` if a listener shall wait for a "+
-				"device that comes late.").Without("a device if there is one with the address, "+
+		lang.NewKey("stack", lang.Words(&l.Stack, []fabric.Stack{fabric.DeviceStack, fabric.SoftStack}),
+			"`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), "+
+				"over an ordinary UDP socket at port 4791 and without privileges. Hosts need an "+
+				"RDMA device or rdma_rxe either way. Set it to `device` if a listener shall wait "+
+				"for a device that comes late.").Without("a device if there is one with the address, " +
 			"else `soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
@@ -155,7 +154,7 @@ func (v *validator) listener(l *Listener, path string) {
 	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
 		v.Add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
 	}
-	if l.Stack != rdma.AnyStack && l.Transport == nvme.TransportTCP {
+	if l.Stack != fabric.AnyStack && l.Transport == nvme.TransportTCP {
 		v.Add(path+".stack", "listeners with transport: tcp have none", "Delete it.")
 	}
 	if l.TLS != fabric.TLSOff && l.Transport == nvme.TransportRDMA {

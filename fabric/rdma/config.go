@@ -33,6 +33,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -46,8 +47,8 @@ type Config struct {
 	// Soft is the RDMA stack that needs no device; nil: there is none.
 	Soft verbs.Provider
 	// Stack returns the choice between the two for the listener with a port ID. nil: always
-	// AnyStack. Listen calls it.
-	Stack func(portID uint16) Stack
+	// fabric.AnyStack. Listen calls it.
+	Stack func(portID uint16) fabric.Stack
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.
@@ -96,22 +97,6 @@ type Config struct {
 	// requests before its queue pair is destroyed anyway.
 	DrainTimeout time.Duration
 }
-
-// Stack is the choice of an RDMA stack for a listener.
-type Stack uint8
-
-// The choices.
-const (
-	// AnyStack is the device that has the address, or the soft stack if there is none.
-	AnyStack Stack = iota
-	DeviceStack
-	SoftStack
-)
-
-var stackNames = [...]string{"any", "device", "soft"}
-
-// String returns the name, as in the configuration.
-func (s Stack) String() string { return stackNames[s] }
 
 // Defaults and limits of Config.
 const (

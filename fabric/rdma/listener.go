@@ -19,7 +19,7 @@ const backlog = 512
 // listener is an open NVMe port.
 type listener struct {
 	t      *Transport
-	stack  Stack // DeviceStack or SoftStack
+	stack  fabric.Stack // fabric.DeviceStack or fabric.SoftStack
 	addr   fabric.Addr
 	portID uint16
 	accept func(fabric.Conn)
@@ -70,23 +70,23 @@ func listenHint(err error) string {
 // request is handled before the listener is registered.
 func (l *listener) open() error {
 	choice := l.t.cfg.Stack(l.portID)
-	if choice != SoftStack {
-		err := l.openOn(DeviceStack)
+	if choice != fabric.SoftStack {
+		err := l.openOn(fabric.DeviceStack)
 		none := errors.Is(err, verbs.ErrNoDevice) || errors.Is(err, verbs.ErrNotBuilt)
-		if choice == DeviceStack || l.t.cfg.Soft == nil || !none {
+		if choice == fabric.DeviceStack || l.t.cfg.Soft == nil || !none {
 			return err
 		}
 	}
-	return l.openOn(SoftStack)
+	return l.openOn(fabric.SoftStack)
 }
 
 // openOn makes the identifier of a stack and listens.
-func (l *listener) openOn(s Stack) error {
+func (l *listener) openOn(s fabric.Stack) error {
 	cm, err := l.t.manager(s)
 	if err != nil {
 		return err
 	}
-	if s == DeviceStack && l.addr.Addr().IsUnspecified() && l.t.cfg.Soft != nil {
+	if s == fabric.DeviceStack && l.addr.Addr().IsUnspecified() && l.t.cfg.Soft != nil {
 		// The kernel listens at a wildcard address even if there is no device.
 		if list, err := l.t.cfg.Provider.Devices(); err != nil || len(list) == 0 {
 			return cmp.Or(err, verbs.ErrNoDevice)
@@ -107,8 +107,8 @@ func (l *listener) openOn(s Stack) error {
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Stack returns DeviceStack or SoftStack.
-func (l *listener) Stack() Stack { return l.stack }
+// Stack returns fabric.DeviceStack or fabric.SoftStack.
+func (l *listener) Stack() fabric.Stack { return l.stack }
 
 // Close stops accepting and waits for accept callbacks. Connections stay open.
 func (l *listener) Close() error {

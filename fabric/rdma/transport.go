@@ -28,7 +28,7 @@ type Transport struct {
 
 	mu        sync.Mutex
 	closed    bool
-	cms       map[Stack]*manager // made by Listen
+	cms       map[fabric.Stack]*manager // made by Listen
 	listening map[verbs.ID]*listener
 	listeners map[*listener]struct{}
 	devices   map[verbs.Device]*device
@@ -50,7 +50,7 @@ func New(cfg Config) *Transport {
 		cfg.TOS = func(uint16) uint8 { return 0 }
 	}
 	if cfg.Stack == nil {
-		cfg.Stack = func(uint16) Stack { return AnyStack }
+		cfg.Stack = func(uint16) fabric.Stack { return fabric.AnyStack }
 	}
 	if cfg.Lost == nil {
 		cfg.Lost = func(uint16) {}
@@ -59,7 +59,7 @@ func New(cfg Config) *Transport {
 		cfg: cfg, log: ratelog.New(cfg.Log), admission: admission.New(cfg.admissionLimits()),
 		listening: make(map[verbs.ID]*listener), listeners: make(map[*listener]struct{}),
 		devices: make(map[verbs.Device]*device), groups: make(map[*group]struct{}),
-		noSRQ: make(map[verbs.Device]struct{}), cms: make(map[Stack]*manager),
+		noSRQ: make(map[verbs.Device]struct{}), cms: make(map[fabric.Stack]*manager),
 	}
 	t.next.Store(&cfg)
 	t.deepest.Store(int64(cfg.MaxDepth))
@@ -132,7 +132,7 @@ func (t *Transport) Close() error {
 
 // manager returns the communication manager of a stack, which it opens at the first call. t.mu is
 // held.
-func (t *Transport) manager(s Stack) (*manager, error) {
+func (t *Transport) manager(s fabric.Stack) (*manager, error) {
 	if t.closed {
 		return nil, errors.New("the transport is closed")
 	}
@@ -140,7 +140,7 @@ func (t *Transport) manager(s Stack) (*manager, error) {
 		return cm, nil
 	}
 	p := t.cfg.Provider
-	if s == SoftStack {
+	if s == fabric.SoftStack {
 		p = t.cfg.Soft
 	}
 	cm, err := p.NewCM()

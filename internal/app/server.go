@@ -321,7 +321,7 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 
 // usesDevice reports whether an RDMA device may serve a port.
 func (s *Server) usesDevice(portID uint16) bool {
-	if s.listeners.StackOf(portID) == rdma.SoftStack {
+	if s.listeners.StackOf(portID) == fabric.SoftStack {
 		return false
 	}
 	list, err := s.opts.Verbs.Devices()

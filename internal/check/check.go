@@ -14,7 +14,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
@@ -152,7 +151,7 @@ func Address(c *config.Config, i int, devices verbs.Provider) func(fabric.Addr) 
 		if at.Transport != nvme.TransportRDMA {
 			return tcp.Probe(at.AddrPort, &c.TCP)
 		}
-		if c.Listeners[i].Stack == rdma.DeviceStack {
+		if c.Listeners[i].Stack == fabric.DeviceStack {
 			if _, err := devices.Devices(); err != nil {
 				return err
 			}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	fabrdma "github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -114,7 +113,7 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: ReactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
 		Device: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-			return l.Stack == fabrdma.DeviceStack
+			return l.Stack == fabric.DeviceStack
 		}),
 		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}

@@ -93,16 +93,16 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 func (m Machine) soft() []Finding {
 	list := []Finding{{
 		"rdma", Note, "no RDMA device: the target does RoCEv2 itself (stack: soft)",
-		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, unless " +
-			"the hosts have RDMA adapters.",
+		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, " +
+			"unless the hosts have RDMA adapters.",
 		"if there is an adapter, load its driver and ib_uverbs",
 	}}
 	const enough = 4 << 20
 	if n, err := strconv.Atoi(m.read("proc/sys/net/core/rmem_max")); err == nil && n < enough {
 		list = append(list, Finding{
 			"rdma", Note, fmt.Sprintf("net.core.rmem_max is %d KiB", n>>10),
-			"The receive buffer of the UDP socket is no larger. Packets that find it full are lost " +
-				"and repeated.",
+			"The receive buffer of the UDP socket is no larger. Packets that find it full are " +
+				"lost and repeated.",
 			fmt.Sprintf("sysctl -w net.core.rmem_max=%d", enough),
 		})
 	}
@@ -117,8 +117,8 @@ func (m Machine) soft() []Finding {
 					"rdma", Warning, fmt.Sprintf("the kernel has UDP port %d", rocePort),
 					"RoCEv2 without a device needs the port. rdma_rxe takes it in its network " +
 						"namespace.",
-					"give the listener an address of the device (rdma link), or remove the devices " +
-						"of rdma_rxe",
+					"give the listener an address of the device (rdma link), or remove the " +
+						"devices of rdma_rxe",
 				})
 			}
 		}

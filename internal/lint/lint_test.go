@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"internal/app": {
 		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
-		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
+		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv", "fabric/rdma/verbs/soft",
 		"backend", "internal/check", "internal/engine", "internal/logs", "internal/reactor",
 		"internal/workers",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
@@ -102,6 +102,10 @@ var allowed = map[string][]string{
 	"fabric/rdma/verbs":     {},
 	"fabric/rdma/verbs/ibv": {"fabric/rdma/verbs", "internal/sys"},
 
+	"fabric/rdma/verbs/soft": {
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/cm", "fabric/rdma/verbs/soft/engine",
+		"fabric/rdma/verbs/soft/roce", "fabric/rdma/verbs/soft/wire",
+	},
 	"fabric/rdma/verbs/soft/wire": {"internal/sys"},
 	"fabric/rdma/verbs/soft/engine": {
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/wire", "internal/list", "internal/mem",

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
@@ -112,7 +112,7 @@ func (ls *Listeners) States() (list []observed.Listener) {
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 			Connections: ls.Target.PortSessions(p.id),
 		}
-		if open, ok := p.open.(interface{ Stack() rdma.Stack }); ok {
+		if open, ok := p.open.(interface{ Stack() fabric.Stack }); ok {
 			out.Stack = open.Stack().String()
 		}
 		switch {

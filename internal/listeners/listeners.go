@@ -16,7 +16,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mdns"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
@@ -305,11 +304,11 @@ func (ls *Listeners) TOSOf(portID uint16) uint8 {
 }
 
 // StackOf returns the choice of the RDMA stack of a port.
-func (ls *Listeners) StackOf(portID uint16) rdma.Stack {
+func (ls *Listeners) StackOf(portID uint16) fabric.Stack {
 	if c := ls.settings(portID); c != nil {
 		return c.Stack
 	}
-	return rdma.AnyStack // it is being closed
+	return fabric.AnyStack // it is being closed
 }
 
 // TLSOf reports whether new connections of a port use TLS.
