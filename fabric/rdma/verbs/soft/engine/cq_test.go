@@ -210,6 +210,51 @@ func TestUnfinishedTurn(t *testing.T) {
 	testutil.True(t, readable(other.ch.FD()), "not readable with %d runs left", left)
 }
 
+// TestWoken: an engine with a sleeper wakes it for everything that is left: packets behind a full
+// batch, packets in the inbox, deadlines.
+func TestWoken(t *testing.T) {
+	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	a, b := pair(t, mem, Options{})
+	e, ch := a.Engine(0), newChannel(t, a)
+	cq := newCQ(t, a, 8, ch, 0)
+	testutil.Must(t, cq.ReqNotify())
+	to := attach(t, e, &endpoint{})
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
+	turn := func(what string) {
+		t.Helper()
+		testutil.MustTrue(t, readable(ch.FD()), "not readable: %s", what)
+		testutil.Value(cq.Poll(nil))(t)
+	}
+	from.send = 2*wire.MaxBatch + 5
+	from.Kick()
+	for from.send > 0 {
+		b.Engine(0).Step()
+	}
+	for to.received < 2*wire.MaxBatch+5 {
+		turn("packets have arrived")
+	}
+	for range wire.MaxBatch + 5 {
+		a.HandOver(packetTo(to.num, 1))
+	}
+	for to.received < 3*wire.MaxBatch+10 {
+		turn("packets are in the inbox")
+	}
+	var eps [maxExpired + 5]*endpoint
+	for i := range eps {
+		eps[i] = attach(t, e, &endpoint{})
+		e.Do(func() { e.SetDeadline(&eps[i].Handle, e.Now()+10) })
+	}
+	testutil.True(t, !readable(ch.FD()), "readable before the deadlines")
+	mem.Advance(10)
+	turn("deadlines have passed")
+	turn("more deadlines have passed")
+	// The timer has fired for this time already.
+	e.Do(func() { e.SetDeadline(&eps[0].Handle, e.Now()) })
+	turn("a deadline has passed when it was set")
+	testutil.Equal(t, eps[0].expired, 2, "deadlines expired")
+	testutil.True(t, !readable(ch.FD()), "readable without work")
+}
+
 func TestOverrun(t *testing.T) {
 	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
