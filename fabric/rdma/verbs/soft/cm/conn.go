@@ -325,9 +325,9 @@ func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 		m.stray()
 		return
 	}
-	if c == nil {
+	if c == nil || c.state == timewait {
 		// The connection is gone, or it never was: the peer must not wait for ever
-		// (section 12.9.8.3.2). Nothing of it remains here.
+		// (section 12.9.8.3.2).
 		m.stray()
 		m.answer(p, &message{attr: attrDREP, tid: q.tid, local: q.remote, remote: q.local})
 		return
@@ -343,9 +343,6 @@ func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 		c.tid = q.tid
 		c.send(c.message(attrDREP))
 		c.disconnected(0)
-	case timewait:
-		m.stats.Duplicates.Add(1)
-		m.answer(p, &message{attr: attrDREP, tid: q.tid, local: c.local, remote: c.remote})
 	default:
 		m.stats.Duplicates.Add(1)
 	}

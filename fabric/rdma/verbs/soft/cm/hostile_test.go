@@ -345,8 +345,11 @@ func TestOthersConnections(t *testing.T) {
 					q := message{attr: a, local: k.local, remote: k.remote, qpn: qpns[victim]}
 					q.reason = reason
 					x.send(x.addr, victim.addr, &q) // all right but the address
-					q.remote ^= 0x100
 					q.local ^= 0x100
+					if victim == p || c.state != reqSent { // it does not know the other ID yet
+						x.send(peer, victim.addr, &q) // all right but the peer's ID
+					}
+					q.remote ^= 0x100
 					x.send(peer, victim.addr, &q) // the address alone
 				}
 			}
@@ -384,6 +387,33 @@ func TestWrongQueuePairInDREQ(t *testing.T) {
 	q.qpn--
 	x.send(p.addr, a.addr, &q) // as forged as can be: this one cannot be told from the peer's
 	testutil.Equal(t, a.count(verbs.EventDisconnected), 1, "ends")
+}
+
+// TestUnknownConnection: answers to messages of connections that do not exist.
+func TestUnknownConnection(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	p := w.host(2, Options{})
+	x := w.attacker()
+	for a, want := range map[attr]attr{
+		attrDREQ: attrDREP, // or the peer would repeat it for minutes
+		attrREP:  attrREJ,
+		attrRTU:  0, attrREJ: 0, attrMRA: 0, attrDREP: 0,
+	} {
+		w.sent = nil
+		x.send(x.addr, p.addr, &message{attr: a, tid: 5, local: 7, remote: 9})
+		switch {
+		case want == 0:
+			testutil.Equal(t, len(w.sent), 1, "messages after %v", a)
+			continue
+		case len(w.sent) != 2:
+			t.Fatalf("%d messages after %v", len(w.sent), a)
+		}
+		got := w.sent[1]
+		testutil.True(t, got.attr == want && got.tid == 5 && got.local == 9 && got.remote == 7 &&
+			got.reason == map[attr]uint16{attrREJ: rejInvalidCommID}[want] && got.to == x.addr,
+			"answer to %v: %+v", a, got)
+	}
+	p.empty("after strays")
 }
 
 // TestEndlessMRA: a peer cannot hold a request for ever.

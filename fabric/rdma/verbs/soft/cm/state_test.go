@@ -412,6 +412,23 @@ func TestBothDisconnect(t *testing.T) {
 	p.empty("passive")
 }
 
+// TestRejectionsAreBounded: rejected requests are remembered up to the limit.
+func TestRejectionsAreBounded(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	p.listen(port, 0)
+	p.on = func(ev verbs.Event) {
+		testutil.Must(t, ev.ID.Reject(nil))
+		p.end(ev.ID)
+	}
+	for range maxLingerHost + 50 {
+		a.connect(p)
+		w.settle()
+	}
+	testutil.Equal(t, a.count(verbs.EventRejected), maxLingerHost+50, "rejections")
+	testutil.Equal(t, p.m.total[classLinger], maxLingerHost, "rejections kept")
+}
+
 // TestLingerIsBounded: destroyed connections whose peer is gone are forgotten beyond the limit.
 func TestLingerIsBounded(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})
@@ -434,6 +451,50 @@ func TestLingerIsBounded(t *testing.T) {
 	w.run(ever)
 	testutil.Must(t, l.Destroy())
 	p.empty("passive")
+}
+
+// TestRepetitions: a message that comes again because its answer was lost gets the same answer.
+func TestRepetitions(t *testing.T) {
+	start := func(lost attr) (w *world, a, p *machine) {
+		w = newWorld(t, wire.MemoryOptions{})
+		done := false
+		w.lose = func(_ int, s *sent) (lose bool) {
+			lose = s.attr == lost && !done
+			done = done || lose
+			return lose
+		}
+		a, p = w.host(1, Options{}), w.host(2, Options{})
+		p.listen(port, 0)
+		p.serve()
+		return w, a, p
+	}
+	t.Run("RTU", func(t *testing.T) {
+		w, a, p := start(attrRTU)
+		a.connect(p)
+		w.run(10 * time.Second)
+		testutil.Equal(t, p.count(verbs.EventEstablished), 1, "connections")
+		testutil.Equal(t, p.m.stats.Repeated.Load()+a.m.stats.Duplicates.Load(), 2, "REPs again")
+	})
+	t.Run("REJ", func(t *testing.T) {
+		w, a, p := start(attrREJ)
+		p.on = func(ev verbs.Event) {
+			testutil.Must(t, ev.ID.Reject([]byte("no")))
+			p.end(ev.ID)
+		}
+		a.connect(p)
+		w.run(10 * time.Second)
+		testutil.Equal(t, fmt.Sprint(a.types(), p.types()), "[REJECTED] [CONNECT_REQUEST]", "events")
+		testutil.Equal(t, string(a.log[0].Param.PrivateData[:2]), "no", "private data")
+	})
+	t.Run("DREP", func(t *testing.T) {
+		w, a, p := start(attrDREP)
+		id := a.connect(p)
+		w.settle()
+		testutil.Must(t, id.Disconnect())
+		w.run(10 * time.Second)
+		testutil.Equal(t, a.count(verbs.EventDisconnected), 1, "ends")
+		testutil.Equal(t, a.log[1].Status, 0, "status")
+	})
 }
 
 // TestIPv6 and the zone of a link-local address: a message has none.
