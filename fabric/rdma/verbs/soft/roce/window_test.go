@@ -27,7 +27,10 @@ func TestWindow(t *testing.T) {
 // TestReadWindow issues as many READ requests as agreed and as the window has room for.
 func TestReadWindow(t *testing.T) {
 	for _, c := range []struct{ window, reads, want int }{
-		{firstWindow, 4, 1}, {2 * firstWindow, 4, 2}, {maxWindow, 4, 4}, {maxWindow, 1, 1},
+		{firstWindow, 4, 1},
+		{2 * firstWindow, 4, 2},
+		{maxWindow, 4, 4},
+		{maxWindow, 1, 1},
 		{minWindow, 4, 1},
 	} {
 		x := newAttacker(t, options{reads: uint8(c.reads)})
@@ -83,4 +86,26 @@ func TestImpliedNAK(t *testing.T) {
 	testutil.Equal(t, p.a.st.Retransmissions.Load(), 1, "retransmissions")
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 	testutil.Equal(t, n, 32+28, "packets of the response")
+}
+
+// TestRepeatedNAK gets one NAK several times, also after the repetition was sent: a requester goes
+// back once.
+func TestRepeatedNAK(t *testing.T) {
+	x := newAttacker(t, options{})
+	psn := x.b.qp.PSN()
+	sent := x.count(wire.KindWrite)
+	testutil.Must(t, x.b.qp.ToError())
+	x.a.rdma(1, verbs.WRRDMAWrite, 0, 20*1024, x.b.at(0), x.b.mr.RKey())
+	testutil.Equal(t, *sent, 20, "packets")
+	h := wire.BTH{
+		Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn + 5,
+	}
+	for range 3 {
+		b := x.conn.Alloc(&x.path, wire.BTHSize+wire.AETHSize)
+		h.Put(b)
+		wire.AETH{Syndrome: wire.NAKSequence}.Put(b[wire.BTHSize:])
+		x.conn.Flush()
+		x.a.poll()
+		testutil.Equal(t, *sent, 20+15, "packets after a NAK of the sixth")
+	}
 }
