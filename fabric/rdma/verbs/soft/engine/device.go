@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -86,7 +87,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 	for i, c := range conns[:o.Engines] {
 		e := &Engine{
 			dev: d, index: i, conn: conn{Conn: c}, endpoints: make(map[uint32]*Handle),
-			count: list.NewSteps(),
+			helper: make(chan struct{}, 1), count: list.NewSteps(),
 		}
 		e.deadlines.count = e.count
 		d.engines = append(d.engines, e)
@@ -113,7 +114,8 @@ func (e *Engine) background() {
 			runtime.Gosched()
 			continue
 		}
-		e.Step()
+		e.step.Store(true)
+		e.enter(math.MaxInt) // nothing else waits for this goroutine
 	}
 }
 
@@ -123,6 +125,7 @@ func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
 		e.conn.Wake()
+		close(e.helper)
 	}
 	d.running.Wait()
 	errs := []error{d.manager.Close()}

@@ -34,8 +34,9 @@ type Engine struct {
 	kicks list.Inbox[Handle] // by Kick
 	inbox inbox              // packets that arrived at another socket
 
-	held    atomic.Bool
-	helping atomic.Bool // a helper goroutine makes turns
+	held   atomic.Bool
+	helped atomic.Bool   // the helper goroutine runs
+	helper chan struct{} // wakes it; has room for one
 	// sleepers is the number of completion channels that listen to the socket, and one for the
 	// background goroutine.
 	sleepers atomic.Int32
@@ -145,21 +146,20 @@ func (e *Engine) noted() bool {
 	return e.step.Load() || !e.kicks.Empty() || !e.calls.Empty()
 }
 
-// help makes turns in a helper goroutine until no note is left.
+// help lets the helper goroutine make turns until no note is left. It starts at the first call and
+// lives until Close.
 func (e *Engine) help() {
-	if !e.helping.CompareAndSwap(false, true) {
-		return
-	}
-	e.dev.running.Go(func() {
-		for {
-			e.enter(math.MaxInt)
-			e.helping.Store(false)
-			// A goroutine that found helping set has left its work before.
-			if !e.noted() || !e.helping.CompareAndSwap(false, true) {
-				return
+	if !e.helped.Swap(true) {
+		e.dev.running.Go(func() {
+			for range e.helper {
+				e.enter(math.MaxInt)
 			}
-		}
-	})
+		})
+	}
+	select {
+	case e.helper <- struct{}{}:
+	default: // it has not begun yet
+	}
 }
 
 // turn makes a turn and reports whether it found a note.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,6 +82,21 @@ func TestHelper(t *testing.T) {
 	close(gate)
 	testutil.Receive(t, "the last run", done)
 	held(d.Engine(0), func() { testutil.Equal(t, ep.runs, 1000, "runs") })
+
+	var runs atomic.Int64
+	again := attach(t, d.Engine(0), &endpoint{onRun: func(ep *endpoint) bool {
+		if runs.Add(-1) > 0 {
+			ep.Kick()
+		}
+		return false
+	}})
+	testutil.Equal(t, testutil.AllocsPerRun(20, func() {
+		runs.Store(10 * maxTurns)
+		again.Kick()
+		for runs.Load() > 0 {
+			runtime.Gosched()
+		}
+	}), 0, "allocations")
 }
 
 // TestStepWhileHeld: a Step that finds the engine held is made by the holder.
