@@ -51,12 +51,13 @@ func (l *Listener) value() lang.Value {
 		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
-		lang.NewKey("stack", lang.Words(&l.Stack, []fabric.Stack{fabric.DeviceStack, fabric.SoftStack}),
-			"`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), "+
-				"over an ordinary UDP socket at port 4791 and without privileges. Hosts need an "+
-				"RDMA device or rdma_rxe either way. Set it to `device` if a listener shall wait "+
-				"for a device that comes late.").Without("a device if there is one with the address, " +
-			"else `soft`"),
+		lang.NewKey("stack", lang.Words(&l.Stack, []fabric.Stack{
+			fabric.DeviceStack, fabric.SoftStack,
+		}), "`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), "+
+			"over an ordinary UDP socket at port 4791 and without privileges. Hosts need an RDMA "+
+			"device or rdma_rxe either way. Set it to `device` if a listener shall wait for a "+
+			"device that comes late.").Without("a device if there is one with the address, else " +
+			"`soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),

@@ -80,7 +80,10 @@ lab_down() {
   ip link del veth1 2>/dev/null
   ip link del veth0 2>/dev/null
   [ ! -e /run/netns/target ] || ip netns del target
-  [ $LINK != soft ] || wait_for 10 rdma system set netns shared # the namespace goes a little later
+  if [ $LINK = soft ]; then
+    wait_for 10 rdma system set netns shared # the namespace goes a little later
+    sysctl -qw net.core.rmem_max="$RMEM_MAX"
+  fi
   state_disks_down
 }
 state_controllers() { state_kernel | grep '^NVMe'; }

@@ -77,7 +77,11 @@ on_target() {
 # The network: veth0 is the target's, veth1 the host's, with an RDMA device on each unless the
 # transport is tcp.
 lab_up() {
-  [ $LINK != soft ] || rdma system set netns exclusive # only host0 is in the first namespace
+  if [ $LINK = soft ]; then
+    rdma system set netns exclusive # only host0 is in the first namespace
+    # Soft RoCE's host cannot send everything again (see badlink.sh), so that nothing may be lost.
+    RMEM_MAX=$(sysctl -n net.core.rmem_max); sysctl -qw net.core.rmem_max=8388608
+  fi
   ip link add veth0 type veth peer name veth1
   if [ $TOPOLOGY = two ]; then
     ip netns add target; ip link set veth0 netns target; on_target ip link set lo up

@@ -2,7 +2,7 @@
 # change becomes visible on the host. Untouched namespaces see no error. Files with errors change
 # nothing. In full each change is visible within 2 s, and the 99.9th percentile of the latency of
 # other namespaces is at most twice its value without reloads.
-# variants: rxe siw tcp soft
+# variants: rxe siw tcp
 # smoke: rxe siw tcp
 # covers: internal/app internal/engine internal/logs config config/lang nvme/target
 # cpus: 2
