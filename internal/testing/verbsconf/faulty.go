@@ -241,7 +241,7 @@ func testAllocations(t *testing.T, s *Setup) {
 			}
 		}
 	}
-	if n := testutil.AllocsPerRun(100, func() {
+	if n := testutil.AllocsPerRun(s.Rounds, func() {
 		if n, err := p.p.qp.PostRecv(recvs[:]); n != batch || err != nil {
 			t.Fatal(n, err)
 		}

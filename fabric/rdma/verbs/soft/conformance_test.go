@@ -21,22 +21,23 @@ func TestConformance(t *testing.T) {
 		name    string
 		faults  wire.MemoryOptions
 		engines int
+		rounds  int
 	}{
-		{"no faults", wire.MemoryOptions{}, 1},
-		{"four engines", wire.MemoryOptions{Loss: 0.01}, 4},
-		{"15 % loss", wire.MemoryOptions{Loss: 0.15}, 1},
+		{"no faults", wire.MemoryOptions{}, 1, 0},
+		{"four engines", wire.MemoryOptions{Loss: 0.01}, 4, 0},
+		{"15 % loss", wire.MemoryOptions{Loss: 0.15}, 1, 5},
 		{"all faults", wire.MemoryOptions{
 			Loss: 0.01, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, Mark: 0.05, Refuse: 0.1,
-		}, 1},
+		}, 1, 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mem := wire.NewMemory(c.faults)
 			v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 			a := provider(t, mem.Host("a", v4, v6), c.engines)
 			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines)
-			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4) })
+			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4, c.rounds) })
 			if c.faults.Loss < 0.1 || testutil.Soaking() {
-				t.Run("IPv6", func(t *testing.T) { conformance(t, a, b, v6) })
+				t.Run("IPv6", func(t *testing.T) { conformance(t, a, b, v6, c.rounds) })
 			}
 		})
 	}
@@ -52,8 +53,8 @@ func TestConformanceUDP(t *testing.T) {
 	}
 	// RFC 3849: nobody has the second IPv6 address, so that host has none.
 	a, b := host("127.0.0.1", "::1"), host("127.0.0.2", "2001:db8::2")
-	t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, netip.MustParseAddr("127.0.0.1")) })
-	t.Run("IPv6", func(t *testing.T) { conformance(t, a, a, netip.IPv6Loopback()) })
+	t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, netip.MustParseAddr("127.0.0.1"), 0) })
+	t.Run("IPv6", func(t *testing.T) { conformance(t, a, a, netip.IPv6Loopback(), 0) })
 }
 
 func provider(t *testing.T, net wire.Network, engines int) *Provider {
@@ -62,9 +63,9 @@ func provider(t *testing.T, net wire.Network, engines int) *Provider {
 	return p
 }
 
-func conformance(t *testing.T, a, b *Provider, addr netip.Addr) {
+func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
 	verbsconf.Run(t, verbsconf.Setup{
-		A: a, B: b, AddrA: addr,
+		A: a, B: b, AddrA: addr, Rounds: rounds,
 		FailDestroy: func(verbs.QP) func() {
 			a.dev.failDestroy.Store(true)
 			return func() { a.dev.failDestroy.Store(false) }
