@@ -26,6 +26,7 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(32))
 			m.h.checks = false
+			m.q.p.dev.attr.WritesFirst = !iwarp
 			var sqes []nvme.SQE
 			for i := range 32 {
 				op := []nvme.Opcode{opRead, opWrite, opZeroCopyRead, opNothing}[i%4]

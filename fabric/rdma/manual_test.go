@@ -285,6 +285,47 @@ func TestSignaledWrites(t *testing.T) {
 	}
 }
 
+// orderedQP notes the opcodes of every batch.
+type orderedQP struct {
+	verbs.QP
+	batches [][]verbs.SendOpcode
+}
+
+func (q *orderedQP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
+	var ops []verbs.SendOpcode
+	for _, wr := range wrs {
+		ops = append(ops, wr.Opcode)
+	}
+	q.batches = append(q.batches, ops)
+	return q.QP.PostSend(wrs, sges)
+}
+
+// The WRITEs of several commands are posted before their responses if the device asks for it, and
+// one command after the other elsewhere. READs follow.
+func TestWritesFirst(t *testing.T) {
+	const w, s, r = verbs.WRRDMAWrite, verbs.WRSend, verbs.WRRDMARead
+	for first, want := range map[bool][]verbs.SendOpcode{
+		false: {w, s, w, s, s, w, s, r}, true: {w, w, w, s, s, s, s, r},
+	} {
+		m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
+		m.q.p.dev.attr.WritesFirst = first
+		qp := &orderedQP{QP: m.q.qp}
+		m.q.qp = qp
+		for i, op := range []nvme.Opcode{opRead, opRead, opNothing, opRead, opWrite} {
+			sqe := m.host.keyed(command(op, uint16(i), 0, 4096), i*4096, 4096)
+			m.host.send(&sqe, nil)
+		}
+		m.until(t, func() bool { return m.h.counts["complete"] == 5 })
+		m.turn()
+		testutil.True(t, len(qp.batches) > 0 && slices.Equal(qp.batches[0], want),
+			"WRITEs first %v: posted %v, want %v", first, qp.batches, want)
+		for range 5 {
+			cqe, _, ok := m.host.response()
+			testutil.True(t, ok && cqe.Status().OK(), "%v, %+v", cqe.Status(), m.host.bad)
+		}
+	}
+}
+
 // Capsules that come while the responses of all requests are in flight wait for a request, in
 // order.
 func TestCapsuleWaitsForRequest(t *testing.T) {

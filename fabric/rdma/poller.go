@@ -39,7 +39,9 @@ type poller struct {
 	srq         *srq  // for new queues, nil if there is none
 	quarantined bool  // one of the queues is quarantined
 
-	// Reactor only.
+	// Reactor only. responses are SENDs that are posted behind the WRITEs in g.wrs, if the device
+	// asks for that.
+	responses       []verbs.SendWR
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool
 	polled          []*cq // the cqs that are polled
@@ -85,7 +87,7 @@ type cq struct {
 
 // newPoller makes all resources of a poller. g.setupMu is held; not on a reactor.
 func (g *group) newPoller(d *device) (p *poller, err error) {
-	p = &poller{g: g, dev: d}
+	p = &poller{g: g, dev: d, responses: make([]verbs.SendWR, 0, batchWRs)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.free())

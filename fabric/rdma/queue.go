@@ -181,6 +181,7 @@ func (q *queue) run() (n int) {
 		left -= cost
 		n += q.postIfFull()
 	}
+	q.addResponses()
 	for r := q.toRead.First(); r != nil && left > 0 && q.postRead(r); r = q.toRead.First() {
 		left -= max(int(r.Length), leastSend)
 		n += q.postIfFull()

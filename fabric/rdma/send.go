@@ -33,8 +33,8 @@ func (q *queue) sendResponse(r *request) bool {
 	return true
 }
 
-// addResponse adds the SEND of the response. It invalidates the host's key if the command asked for
-// that.
+// addResponse adds the SEND of the response, or puts it aside until addResponses. It invalidates
+// the host's key if the command asked for that.
 func (q *queue) addResponse(r *request) {
 	g := q.g
 	off := q.slab.responses + int(r.tag)*responseSize
@@ -50,7 +50,11 @@ func (q *queue) addResponse(r *request) {
 		wr.Flags |= verbs.SendInline
 	}
 	g.sges = append(g.sges, q.slab.sge(off, responseSize))
-	g.wrs = append(g.wrs, wr)
+	if q.p.dev.attr.WritesFirst {
+		q.p.responses = append(q.p.responses, wr)
+	} else {
+		g.wrs = append(g.wrs, wr)
+	}
 }
 
 // writeDone handles the completion of RDMA WRITEs ahead of a response: writing -> needSend.

@@ -72,10 +72,16 @@ func (q *queue) signalLast(k workKind, r *request) {
 
 // postIfFull posts if the next chain might not fit.
 func (q *queue) postIfFull() int {
-	if len(q.g.wrs) <= batchWRs-maxChain {
+	if len(q.g.wrs)+len(q.p.responses) <= batchWRs-maxChain {
 		return 0
 	}
+	q.addResponses()
 	return q.post()
+}
+
+// addResponses adds the responses that were put aside. Their WRITEs are before them.
+func (q *queue) addResponses() {
+	q.g.wrs, q.p.responses = append(q.g.wrs, q.p.responses...), q.p.responses[:0]
 }
 
 // post passes the collected work requests to the device, receives first, because a response invites

@@ -49,7 +49,10 @@ type DeviceAttr struct {
 	MaxQPRdAtom, MaxQPInitRdAtom int // READs served and issued at once per QP
 	MaxSRQ, MaxSRQWR, MaxSRQSGE  int
 	NumCompVectors               int
-	Node                         int // NUMA node, negative if there is none
+	// WritesFirst reports whether RDMA WRITEs that follow each other cost less than WRITEs and
+	// SENDs in turn. The user then posts the WRITEs of several messages before their SENDs.
+	WritesFirst bool
+	Node        int // NUMA node, negative if there is none
 }
 
 // Device is an open device. It is shared by all IDs on it and lives as long as the Provider.

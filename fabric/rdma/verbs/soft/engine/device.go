@@ -82,6 +82,8 @@ func New(net wire.Network, o Options) (*Device, error) {
 			MaxQPRdAtom: maxReads, MaxQPInitRdAtom: maxReads,
 			MaxSRQ: maxSRQ, MaxSRQWR: maxWR, MaxSRQSGE: len(verbs.RecvWR{}.SGE),
 			NumCompVectors: o.Engines, Node: -1,
+			// Packets of one length that follow each other pass the system together.
+			WritesFirst: true,
 		},
 	}
 	for i, c := range conns[:o.Engines] {

@@ -76,6 +76,9 @@ type Stats struct {
 	RNRReceived     atomic.Uint64
 	CNPSent         atomic.Uint64
 	CNPReceived     atomic.Uint64
+	// Unsegmented counts connections whose packets no longer share sends (UDP_SEGMENT), because
+	// only single ones arrived.
+	Unsegmented atomic.Uint64
 	// Ignored counts packets that do not belong to the connection or its state: another source,
 	// an acknowledgment of something not sent, READ responses nobody asked for.
 	Ignored atomic.Uint64
@@ -206,6 +209,7 @@ func (q *QP) Connect(p Peer) (err error) {
 			return
 		}
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&wire.PSNMask
+		q.path.Segment = true
 		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
 		q.state.Store(int32(stateReady))

@@ -30,6 +30,11 @@ const (
 	minRNR = time.Millisecond
 	// ackEvery is the largest number of packets without a request for an acknowledgment.
 	ackEvery = 16
+	// Packets no longer share sends after so many losses (suspicions) with at most maxSingles
+	// packets acknowledged between two of them: the first of a send, and the one sent alone after
+	// a timeout.
+	maxSingles = 2
+	suspicions = 4
 	// The timeout of the peer's AckTimeout is between 4.2 ms and 4.3 s; 0 would mean no end.
 	minAckTimeout = 10
 	maxAckTimeout = 20
@@ -70,6 +75,9 @@ type requester struct {
 
 	congestion
 
+	lostAt  seq // una when packets were last lost
+	singles int // losses in a row between which only single packets were acknowledged
+
 	rewound seq // una when the requester last went back because of a NAK
 	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
 	// something is.
@@ -106,7 +114,7 @@ func (r *requester) init(init verbs.QPInit) {
 }
 
 func (r *requester) start(s seq) {
-	r.una, r.next, r.max, r.numberedTo, r.recover = s, s, s, s, s
+	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 }
 
 func (r *requester) connect(p *Peer, mtu uint32) {
@@ -536,8 +544,33 @@ func (q *QP) lost() {
 
 func (q *QP) goBack() {
 	q.stats.Retransmissions.Add(1)
+	q.reviewPath()
 	q.requester.slowDown()
 	q.requester.rewind()
+}
+
+// reviewPath is called when packets were lost. Some interfaces segment a send (UDP_SEGMENT) with
+// other identifications than Linux does. Then all ICRCs but the first are wrong. So packets no
+// longer share sends after several losses between which only single packets were acknowledged.
+func (q *QP) reviewPath() {
+	r := &q.requester
+	switch got := r.una - r.lostAt; {
+	case got == 0: // the peer may be gone: that tells nothing
+	case got > maxSingles:
+		r.singles = 0
+	default:
+		r.singles++
+		q.suspect(r.singles)
+	}
+	r.lostAt = r.una
+}
+
+// suspect stops the sharing of sends after n losses that hint at it.
+func (q *QP) suspect(n int) {
+	if n >= suspicions && q.path.Segment {
+		q.path.Segment = false
+		q.stats.Unsegmented.Add(1)
+	}
 }
 
 // slowDown halves the window, once for the packets in flight.

@@ -50,6 +50,7 @@ type read struct {
 	first, end      seq
 	next, to, begin seq
 	again           bool // all was sent once
+	repeats         int  // requests in a row that asked again for nearly all of it
 }
 
 func (r *responder) connect(p *Peer) {
@@ -259,6 +260,10 @@ func (q *QP) duplicate(h *wire.Header, s seq) {
 		} else {
 			to = max(to, e.to)
 		}
+		if e.repeats++; s > e.begin+maxSingles {
+			e.repeats = 0
+		}
+		q.suspect(e.repeats)
 		e.next, e.begin, e.to = s, s, to
 		return
 	}
