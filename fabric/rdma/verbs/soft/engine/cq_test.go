@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 
@@ -253,6 +254,36 @@ func TestWoken(t *testing.T) {
 	turn("a deadline has passed when it was set")
 	testutil.Equal(t, eps[0].expired, 2, "deadlines expired")
 	testutil.True(t, !readable(ch.FD()), "readable without work")
+}
+
+// TestWokenByUDP: packets that wait at a socket make no new edge when one of them is received. A
+// sleeper that watches for edges, as the target's reactor does, is woken for all of them.
+func TestWokenByUDP(t *testing.T) {
+	local := netip.MustParseAddr("127.0.0.3")
+	d := testutil.Value(New(wire.NewUDP(wire.UDPOptions{
+		IPv4: local, IPv6: netip.IPv6Loopback(), Port: 14792,
+	}), Options{Engines: 2}))(t)
+	t.Cleanup(func() { testutil.Check(t, d.Close()) })
+	e, ch := d.Engine(0), newChannel(t, d)
+	cq := newCQ(t, d, 8, ch, 0)
+	to := attach(t, e, &endpoint{})
+	from := attach(t, d.Engine(1), &endpoint{}).connect(local, local, to.num)
+	ep := testutil.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
+	defer unix.Close(ep)
+	testutil.Must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ch.FD(),
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	testutil.Must(t, cq.ReqNotify())
+	const n = 3*wire.MaxBatch + 5
+	from.send = n
+	for from.send > 0 {
+		from.Kick()
+	}
+	for to.received < n {
+		testutil.MustTrue(t, waitReadable(ep, patience), "asleep with %d of %d packets", to.received,
+			n)
+		testutil.Value(unix.EpollWait(ep, make([]unix.EpollEvent, 1), 0))(t)
+		testutil.Value(cq.Poll(nil))(t)
+	}
 }
 
 func TestOverrun(t *testing.T) {

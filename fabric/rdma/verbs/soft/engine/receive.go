@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// receive delivers one batch of packets and another from the inbox. It reports whether more may
-// wait.
+// receive delivers one batch of packets and another from the inbox, and reports whether more wait
+// in the inbox. For more packets at the socket, the socket itself wakes the engine.
 func (e *Engine) receive() (more bool) {
 	packets, err := e.conn.Recv()
 	// After Recv: that takes away the timer's reason to wake us, so deadlines must be compared with
@@ -31,7 +31,7 @@ func (e *Engine) receive() (more bool) {
 	if err != nil {
 		e.dev.fail(fmt.Errorf("receive on engine %d: %w", e.index, err))
 	}
-	return e.receiveInbox() || len(packets) == wire.MaxBatch
+	return e.receiveInbox()
 }
 
 // deliver gives the packet that is in e.header to its endpoint.

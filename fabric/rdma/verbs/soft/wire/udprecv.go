@@ -107,6 +107,9 @@ func (c *udpConn) receive(waiting [2]bool) error {
 				b.family[b.end] = f
 				b.end++
 			}
+			if n == most {
+				c.Wake() // more may wait, and they make no new edge
+			}
 		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL:
 			return os.NewSyscallError("recvmmsg", e)
 		}
