@@ -26,6 +26,7 @@ import (
 // virtual time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
 // (testutil.Soak).
 var timed = map[string]map[string]string{
+	"fabric/rdma/verbs/soft/cm/harness_test.go":  {"run": virtual},
 	"fabric/rdma/verbs/soft/engine/heap_test.go": {"TestHeap": values},
 
 	"internal/load/load_test.go":    {"TestSeries": values},

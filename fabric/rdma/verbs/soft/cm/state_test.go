@@ -170,9 +170,9 @@ func TestLostMessages(t *testing.T) {
 				w.run(ever)
 			}
 			types := a.types()
+			ended := []verbs.EventType{verbs.EventEstablished, verbs.EventDisconnected}
 			testutil.MustTrue(w.t, slices.Equal(types, []verbs.EventType{verbs.EventRejected}) ||
-				slices.Equal(types,
-					[]verbs.EventType{verbs.EventEstablished, verbs.EventDisconnected}), "%v", types)
+				slices.Equal(types, ended), "%v", types)
 		}},
 		{"active side gives up", func(w *world, a, p *machine) {
 			p.serve()
@@ -483,7 +483,8 @@ func TestRepetitions(t *testing.T) {
 		}
 		a.connect(p)
 		w.run(10 * time.Second)
-		testutil.Equal(t, fmt.Sprint(a.types(), p.types()), "[REJECTED] [CONNECT_REQUEST]", "events")
+		testutil.Equal(t, fmt.Sprint(a.types(), p.types()), "[REJECTED] [CONNECT_REQUEST]",
+			"events")
 		testutil.Equal(t, string(a.log[0].Param.PrivateData[:2]), "no", "private data")
 	})
 	t.Run("DREP", func(t *testing.T) {
