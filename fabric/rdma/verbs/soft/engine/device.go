@@ -92,6 +92,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 			helper: make(chan struct{}, 1), count: list.NewSteps(),
 		}
 		e.deadlines.count = e.count
+		e.reads.init(e, c.ReceiveBuffer()/2)
 		d.engines = append(d.engines, e)
 	}
 	if o.Background {

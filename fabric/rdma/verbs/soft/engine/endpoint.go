@@ -40,6 +40,7 @@ type Handle struct {
 	kicked   atomic.Bool // on or about to be on kicks
 	kick     list.Node[Handle]
 	turn     list.Node[Handle] // on the engine's queue
+	wait     list.Node[Handle] // in reads
 	at       time.Duration     // the deadline, 0 if none
 	deadline int               // place in deadlines, 0 if none
 }
@@ -62,7 +63,7 @@ func (e *Engine) Attach(ep Endpoint) (qpn uint32, err error) {
 	h := ep.handle()
 	h.engine, h.ep, h.qpn, h.alive = e, ep, qpn, true
 	e.endpoints[qpn] = h
-	e.deadlines.reserve(len(e.endpoints))
+	e.deadlines.reserve(len(e.endpoints) + 1) // and reads
 	return qpn, nil
 }
 
@@ -100,6 +101,7 @@ func (e *Engine) Detach(qpn uint32) {
 	if h.turn.Listed() {
 		e.queue.Remove(&h.turn)
 	}
+	e.ForgetReads(h)
 	e.deadlines.remove(h)
 }
 

@@ -46,6 +46,7 @@ type Engine struct {
 	endpoints map[uint32]*Handle // by queue pair number
 	queue     list.List[Handle]  // endpoints to run, in turn
 	deadlines deadlines
+	reads     reads
 	timer     time.Duration // the time set at the socket, 0 if none
 	header    wire.Header
 	packet    wire.Packet // from the inbox

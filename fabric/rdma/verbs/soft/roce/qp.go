@@ -242,6 +242,7 @@ func (q *QP) ToError() error {
 // Destroy implements verbs.QP. It is called once.
 func (q *QP) Destroy() error {
 	q.eng.Do(func() {
+		q.rewind() // returns what it has reserved
 		q.eng.Detach(q.num)
 		q.state.Store(int32(stateDestroyed))
 		q.onFirst, q.onFatal = nil, nil
@@ -259,6 +260,8 @@ func (q *QP) toError() {
 	}
 	q.state.Store(int32(stateError))
 	q.eng.SetDeadline(&q.Handle, 0)
+	q.eng.ForgetReads(&q.Handle)
+	q.rewind()
 	q.flush()
 	if q.own == nil {
 		q.dev.Raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.num})

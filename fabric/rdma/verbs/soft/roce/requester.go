@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -28,6 +29,8 @@ const (
 	maxUsual   = 250 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
+	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
+	packetRoom = 1024
 	// ackEvery is the largest number of packets without a request for an acknowledgment.
 	ackEvery = 16
 	// Packets no longer share sends after so many losses (suspicions) with at most maxSingles
@@ -69,8 +72,8 @@ type requester struct {
 	mtu            uint32
 	sinceAck       int // packets sent since an acknowledgment was requested
 
-	// reads are the ends of the READ requests outstanding, a ring of the initiator depth.
-	reads            []seq
+	// reads are the READ requests outstanding, a ring of the initiator depth.
+	reads            []chunk
 	readHead, readNo int
 
 	congestion
@@ -86,6 +89,12 @@ type requester struct {
 	timer
 	rnrRetry, rnrLeft uint8 // as in Peer, and of them left
 	rnrWait           bool  // the timer ends an RNR wait
+}
+
+// A chunk is a READ request that was sent.
+type chunk struct {
+	end  seq
+	room engine.Reservation // for the response
 }
 
 // congestion is the window of a requester, in packets.
@@ -120,7 +129,7 @@ func (r *requester) start(s seq) {
 func (r *requester) connect(p *Peer, mtu uint32) {
 	r.start(firstSeq(p.PSN))
 	r.mtu = mtu
-	r.reads = make([]seq, min(p.InitiatorDepth, maxReads))
+	r.reads = make([]chunk, min(p.InitiatorDepth, maxReads))
 	r.window, r.threshold = firstWindow, maxWindow
 	timeout := min(max(p.AckTimeout, minAckTimeout), maxAckTimeout)
 	if p.AckTimeout == 0 {
@@ -234,7 +243,8 @@ func (r *requester) current() (*sendWR, []verbs.SGE) {
 // transmit sends at most n packets of requests. It reports whether there are more to send now.
 func (q *QP) transmit(n int) (again bool) {
 	r := &q.requester
-	for !r.rnrWait && !again {
+	waiting := false // for room in the receive buffer
+	for !r.rnrWait && !again && !waiting {
 		e, sges := r.current()
 		if e == nil || e.status != verbs.WCSuccess || !r.open(e) {
 			break
@@ -252,11 +262,22 @@ func (q *QP) transmit(n int) (again bool) {
 			q.localError(e, verbs.WCLocProtErr)
 			break
 		}
-		if n == 0 || e.Opcode == verbs.WRRDMARead && !q.sendRead(e, off, size) ||
-			e.Opcode != verbs.WRRDMARead && !q.sendData(e, off, size) {
+		switch {
+		case n == 0:
 			again = true
+		case e.Opcode != verbs.WRRDMARead:
+			again = !q.sendData(e, off, size)
+		default:
+			room := int(size) + int(packets(size, r.mtu))*packetRoom
+			c := &r.reads[(r.readHead+r.readNo)%len(r.reads)]
+			if waiting = !q.eng.ReserveReads(&q.Handle, &c.room, room); !waiting {
+				again = !q.sendRead(e, c, off, size)
+			}
 		}
 		n--
+	}
+	if !waiting {
+		q.eng.ForgetReads(&q.Handle)
 	}
 	if q.load() == stateReady {
 		q.arm()
@@ -284,18 +305,19 @@ func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
 	return min(readChunk-off%readChunk, e.bytes-off)
 }
 
-func (q *QP) sendRead(e *sendWR, off, size uint32) bool {
+// sendRead sends a READ request, for the response to which room is reserved.
+func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 	r := &q.requester
 	b := q.alloc(wire.ReadRequest, r.next.psn(), true, 0)
 	if b == nil {
+		q.eng.ReleaseReads(&c.room)
 		return false
 	}
 	wire.RETH{Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size}.Put(b[wire.BTHSize:])
-	end := r.next + packets(size, r.mtu)
-	r.reads[(r.readHead+r.readNo)%len(r.reads)] = end
+	c.end = r.next + packets(size, r.mtu)
 	r.readNo++
 	r.sinceAck = 0
-	q.sent(end)
+	q.sent(c.end)
 	return true
 }
 
@@ -495,12 +517,11 @@ func (q *QP) readResponse(h *wire.Header) {
 // progress handles the acknowledgment of n PSNs.
 func (q *QP) progress(n int) {
 	r := &q.requester
-	for r.readNo > 0 && r.reads[r.readHead] <= r.una {
-		r.readHead = (r.readHead + 1) % len(r.reads)
-		r.readNo--
+	for r.readNo > 0 && r.reads[r.readHead].end <= r.una {
+		q.readDone()
 	}
 	if r.next < r.una {
-		r.rewind() // acknowledged before the repetition came so far
+		q.rewind() // acknowledged before the repetition came so far
 	}
 	r.probe, r.rnrWait = false, false
 	r.rnrLeft = r.rnrRetry
@@ -525,10 +546,21 @@ func (q *QP) progress(n int) {
 	r.window = min(r.window+n, maxWindow)
 }
 
+// readDone forgets the oldest READ request.
+func (q *QP) readDone() {
+	r := &q.requester
+	q.eng.ReleaseReads(&r.reads[r.readHead].room)
+	r.readHead = (r.readHead + 1) % len(r.reads)
+	r.readNo--
+}
+
 // rewind makes una the next packet to send.
-func (r *requester) rewind() {
+func (q *QP) rewind() {
+	r := &q.requester
 	r.next, r.cur = r.una, r.head.Load()
-	r.readNo = 0
+	for r.readNo > 0 {
+		q.readDone()
+	}
 }
 
 // lost goes back because the peer misses the packet at una. It happens once for each packet: if the
@@ -546,7 +578,7 @@ func (q *QP) goBack() {
 	q.stats.Retransmissions.Add(1)
 	q.reviewPath()
 	q.requester.slowDown()
-	q.requester.rewind()
+	q.rewind()
 }
 
 // reviewPath is called when packets were lost. Some interfaces segment a send (UDP_SEGMENT) with
@@ -597,7 +629,7 @@ func (q *QP) receiverNotReady(code uint8) {
 		}
 		r.rnrLeft--
 	}
-	r.rewind()
+	q.rewind()
 	r.rnrWait, r.probe, r.timed = true, true, 0
 	r.armed = true
 	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))

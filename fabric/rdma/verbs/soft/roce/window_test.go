@@ -2,6 +2,7 @@ package roce
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -108,4 +109,40 @@ func TestRepeatedNAK(t *testing.T) {
 		x.a.poll()
 		testutil.Equal(t, *sent, 20+15, "packets after a NAK of the sixth")
 	}
+}
+
+// TestReceiveBuffer has many connections that read at once, and a receive buffer for half of that:
+// nothing overflows. A peer that does not answer holds its share for a while only.
+func TestReceiveBuffer(t *testing.T) {
+	const queue = 80 // packets, of at most 4 KiB
+	o := options{MemoryOptions: wire.MemoryOptions{Queue: queue}, mtu: 4096}
+	x := newAttacker(t, o)
+	pairs := []*pair{x.near}
+	for range 20 {
+		pairs = append(pairs, x.neighbour(o))
+	}
+	deaf := x.b.qp.num
+	x.mem.SetFaults(wire.MemoryOptions{Queue: queue, Filter: func(p *wire.Packet) bool {
+		h, _ := wire.ParseBTH(p.Data)
+		return h.QPN != deaf
+	}})
+	fill(x.b.buf[:200000], 1)
+	x.a.qp.requester.retry = time.Second
+	for range 4 {
+		x.a.rdma(1, verbs.WRRDMARead, 0, 200000, x.b.at(0), x.b.mr.RKey())
+	}
+	for i, p := range pairs {
+		p.a.rdma(uint64(i), verbs.WRRDMARead, 300000, 200000, p.b.at(0), p.b.mr.RKey())
+	}
+	for i, p := range pairs {
+		x.until("a READ completes", func() bool {
+			p.a.poll()
+			return len(p.a.wcs) > 0
+		})
+		p.a.statuses(i, verbs.WCSuccess)
+	}
+	x.a.filled(300000, 200000, 1)
+	testutil.Equal(t, x.a.qp.eng.Conn().Stats().Overflows.Load(), 0, "packets lost")
+	testutil.Equal(t, x.near.a.st.Timeouts.Load(), 0, "timeouts of another connection")
+	testutil.Equal(t, x.a.st.Timeouts.Load(), 0, "timeouts of the silent connection so far")
 }

@@ -319,6 +319,13 @@ type memoryConn struct {
 // Now is Conn.Now.
 func (c *memoryConn) Now() time.Duration { return c.host.m.now() }
 
+// ReceiveBuffer is Conn.ReceiveBuffer.
+func (c *memoryConn) ReceiveBuffer() int {
+	c.host.m.mu.Lock()
+	defer c.host.m.mu.Unlock()
+	return c.host.m.opts.Queue * MaxPacket
+}
+
 // Stats is Conn.Stats.
 func (c *memoryConn) Stats() *Stats { return &c.stats }
 

@@ -18,6 +18,7 @@ type udpConn struct {
 	closed           bool
 	receiver, sender [2]int    // sockets by address family, -1 if missing
 	port             [2]uint16 // of the senders
+	room             int       // of the smaller receive buffer
 	in               inbox
 	out              batch
 	scrap            [MaxPacket]byte // for packets that cannot be sent
@@ -47,6 +48,13 @@ func (c *udpConn) openReceiver(f int) error {
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // Linux 5.0
 	enlarge(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+	room, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return os.NewSyscallError("getsockopt SO_RCVBUF", err)
+	}
+	if c.room == 0 || room < c.room {
+		c.room = room
+	}
 	return c.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN)
 }
 
@@ -81,6 +89,9 @@ func enlarge(fd, force, opt int) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, socketBuffer)
 	}
 }
+
+// ReceiveBuffer is Conn.ReceiveBuffer.
+func (c *udpConn) ReceiveBuffer() int { return c.room }
 
 // Now is Conn.Now.
 func (c *udpConn) Now() time.Duration { return time.Since(c.start) + 1 } // never 0

@@ -85,6 +85,9 @@ type Conn interface {
 	// Flush sends the batch. Packets that the socket does not take now stay in it; FD becomes
 	// readable when it does.
 	Flush()
+	// ReceiveBuffer is the size of the receive buffer in bytes, as the system counts them: more
+	// than the payload. Packets that find it full are lost. Any goroutine may call it.
+	ReceiveBuffer() int
 	// Stats returns the counters of the Conn.
 	Stats() *Stats
 	// Close closes the socket. Call it when no other method runs or will be called.
