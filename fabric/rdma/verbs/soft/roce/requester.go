@@ -23,10 +23,11 @@ const (
 	// so that a repeated request never spans two earlier ones.
 	readChunk = 32 << 10
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
-	// first repetition. It doubles with each up to the timeout of the connection, which therefore
-	// only decides when to give up. Most losses are noticed by a NAK.
-	firstRetry = 10 * time.Millisecond
-	maxUsual   = 250 * time.Millisecond
+	// first repetition. After sameRetries it doubles with each up to the timeout of the connection,
+	// which therefore only decides when to give up. Most losses are noticed by a NAK.
+	firstRetry  = 5 * time.Millisecond
+	sameRetries = 3
+	maxUsual    = 250 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
@@ -109,6 +110,7 @@ type timer struct {
 	armed      bool          // it runs, for a repetition or an RNR wait
 	giveUp     time.Duration // time when the connection fails
 	retry      time.Duration // time until the next repetition
+	retries    int           // since the last acknowledgment
 	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
 	timedAt    time.Duration
@@ -526,15 +528,20 @@ func (q *QP) progress(n int) {
 	r.probe, r.rnrWait = false, false
 	r.rnrLeft = r.rnrRetry
 	if r.timed != 0 && r.una >= r.timed {
-		// If the packet was repeated, its time is counted from the first: too long rather than too
-		// short.
+		// The time of a packet that was repeated counts from the first: too long rather than too
+		// short. Losses must not slow us down, so the usual time falls faster than it rises.
 		t := min(q.eng.Now()-r.timedAt, maxUsual)
-		if r.smoothed != 0 {
-			t = r.smoothed + (t-r.smoothed)/8 // RFC 6298, section 2.3
+		switch {
+		case r.smoothed == 0:
+			r.smoothed = t
+		case t < r.smoothed:
+			r.smoothed -= (r.smoothed - t) / 2
+		default:
+			r.smoothed += (t - r.smoothed) / 8
 		}
-		r.smoothed, r.timed = t, 0
+		r.timed = 0
 	}
-	r.retry = min(firstRetry+r.smoothed, r.ackTimeout)
+	r.retry, r.retries = min(firstRetry+r.smoothed, r.ackTimeout), 0
 	r.armed = false // arm starts it again
 	if r.window >= r.threshold {
 		// One packet for each window acknowledged, else one for each packet: RFC 5681, section 3.1.
@@ -659,7 +666,9 @@ func (q *QP) expire() {
 		q.stats.Timeouts.Add(1)
 		q.goBack()
 		r.probe = true
-		r.retry = min(2*r.retry, r.ackTimeout)
+		if r.retries++; r.retries > sameRetries {
+			r.retry = min(2*r.retry, r.ackTimeout)
+		}
 		q.eng.SetDeadline(&q.Handle, min(now+r.retry, r.giveUp))
 	}
 }
