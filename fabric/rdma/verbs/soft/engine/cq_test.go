@@ -279,8 +279,8 @@ func TestWokenByUDP(t *testing.T) {
 		from.Kick()
 	}
 	for to.received < n {
-		testutil.MustTrue(t, waitReadable(ep, patience), "asleep with %d of %d packets", to.received,
-			n)
+		testutil.MustTrue(t, waitReadable(ep, patience), "asleep with %d of %d packets",
+			to.received, n)
 		testutil.Value(unix.EpollWait(ep, make([]unix.EpollEvent, 1), 0))(t)
 		testutil.Value(cq.Poll(nil))(t)
 	}

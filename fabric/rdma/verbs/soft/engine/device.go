@@ -20,7 +20,8 @@ import (
 type Options struct {
 	// Name is the name of the device, soft0 if empty.
 	Name string
-	// Engines is the number of completion vectors, 1 to wire.MaxEngines; 0 means 1.
+	// Engines is the number of completion vectors. 0 means 1, and the device has at most
+	// wire.MaxEngines.
 	Engines int
 	// Background runs a goroutine per engine that steps it when its socket has work, for users that
 	// do not poll their completion queues all the time. Completion channels are then exact: they
@@ -64,11 +65,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 	if o.Name == "" {
 		o.Name = "soft0"
 	}
-	o.Engines = max(o.Engines, 1)
-	if o.Engines > wire.MaxEngines {
-		return nil, fmt.Errorf("%s: %d engines, at most %d: %w", o.Name, o.Engines, wire.MaxEngines,
-			unix.EINVAL)
-	}
+	o.Engines = min(max(o.Engines, 1), wire.MaxEngines)
 	conns, err := net.Open(o.Engines)
 	if err != nil {
 		return nil, fmt.Errorf("%s: open its sockets: %w", o.Name, err)

@@ -241,9 +241,11 @@ func TestFlood(t *testing.T) {
 
 // TestQPN: queue pair numbers lead to their engine, for any number of engines.
 func TestQPN(t *testing.T) {
-	for _, n := range []int{1, 3, 40, wire.MaxEngines} {
+	for _, n := range []int{0, 3, 40, wire.MaxEngines + 1} {
 		mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
 		d := device(t, mem, "a", addrA, Options{Engines: n})
+		n = min(max(n, 1), wire.MaxEngines)
+		testutil.Equal(t, d.Attr().NumCompVectors, n, "completion vectors")
 		used := map[uint32]bool{}
 		for v := range n {
 			for range 20 {

@@ -73,8 +73,8 @@ type Conn interface {
 	// time of the last one. Zero stops it.
 	SetTimer(at time.Duration)
 	// Recv returns packets that have arrived, at most MaxBatch, without waiting. They are valid
-	// until the next Recv. If others wait, FD becomes readable anew, also for readers that watch for
-	// edges (EPOLLET). An error means that the socket is of no more use.
+	// until the next Recv. If others wait, FD becomes readable anew, also for readers that watch
+	// for edges (EPOLLET). An error means that the socket is of no more use.
 	Recv() ([]Packet, error)
 	// Alloc returns room for a packet from BTH to the padding, without the ICRC, at the end of the
 	// batch. n is a multiple of 4 from BTHSize to MaxPacket. The bytes are not zeroed. The caller
