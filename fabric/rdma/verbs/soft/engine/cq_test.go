@@ -298,7 +298,9 @@ func TestOverrun(t *testing.T) {
 		for i := range 4 {
 			testutil.True(t, cq.Push(&verbs.WC{WRID: uint64(i)}), "push %d", i)
 		}
-		testutil.True(t, !cq.Push(&verbs.WC{}) && !cq.Push(&verbs.WC{}), "push into a full queue")
+		for range 2 {
+			testutil.True(t, !cq.Push(&verbs.WC{}), "push into a full queue")
+		}
 		testutil.True(t, other.Push(&verbs.WC{}), "push into the neighbour")
 	})
 	ev := testutil.Receive(t, "CQ_ERR", events)
