@@ -46,9 +46,10 @@ func TestConformance(t *testing.T) {
 // TestConformanceUDP uses sockets on the loopback interface, with a port of its own. IPv6 has only
 // one address there, so the host connects to itself.
 func TestConformanceUDP(t *testing.T) {
+	port := testutil.FreePort(t) // of TCP: other processes that run this test take another one
 	host := func(v4, v6 string) *Provider {
 		return provider(t, wire.NewUDP(wire.UDPOptions{
-			IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: 14791,
+			IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: port,
 		}), 2)
 	}
 	// RFC 3849: nobody has the second IPv6 address, so that host has none.

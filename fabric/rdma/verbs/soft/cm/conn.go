@@ -310,12 +310,9 @@ func (m *Manager) receiveMRA(p *wire.Packet, q *message) {
 	}
 	if !c.patient {
 		c.patient = true
-		m.start(c, c.interval+ibTime(min(q.wait, maxMRA)))
+		m.start(c, c.interval+ibTime(min(q.wait, m.opt.patience())))
 	}
 }
-
-// maxMRA is the longest time an MRA gets. Linux asks for it (cma.c): 69 s.
-const maxMRA = 24
 
 // receiveDREQ handles a disconnection. The queue pair does not change until the program
 // disconnects as well.

@@ -493,8 +493,8 @@ func FuzzReceive(f *testing.F) {
 		w.run(ever)
 		for _, h := range []*machine{a, p} {
 			for _, c := range h.m.conns {
-				open := c.state == established || c.state == dreqReceived || c.state == reqReceived
-				testutil.True(t, c.id != nil && open, "left in state %d", c.state)
+				stays := c.state == established || c.state == dreqReceived || c.state == reqReceived
+				testutil.True(t, c.id != nil && stays, "left in state %d", c.state)
 			}
 		}
 		w.atMostThreeReplies("fuzz")

@@ -94,6 +94,10 @@ func (o *Options) interval(wait uint8) time.Duration {
 	return ibTime(wait) + 2*ibTime(o.AckTimeout-1)
 }
 
+// patience is the longest time that an MRA may ask for: 4.096 µs << n. With the default it is that
+// of Linux, 69 s.
+func (o *Options) patience() uint8 { return min(o.ResponseTimeout+4, 31) }
+
 // Stats are the counters of a Manager.
 type Stats struct {
 	Received, Sent atomic.Uint64 // messages

@@ -78,7 +78,7 @@ func (m *Manager) repeatedREQ(c *conn, p *wire.Packet, q *message) {
 		m.reject(p, q, ofREQ, rejStale)
 	case c.state == reqReceived:
 		a := c.message(attrMRA)
-		a.of, a.wait = ofREQ, maxMRA
+		a.of, a.wait = ofREQ, m.opt.patience()
 		m.answer(p, a)
 	case c.state == rejected:
 		c.again()

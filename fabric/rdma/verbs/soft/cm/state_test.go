@@ -170,9 +170,9 @@ func TestLostMessages(t *testing.T) {
 				w.run(ever)
 			}
 			types := a.types()
-			ended := []verbs.EventType{verbs.EventEstablished, verbs.EventDisconnected}
+			both := []verbs.EventType{verbs.EventEstablished, verbs.EventDisconnected}
 			testutil.MustTrue(w.t, slices.Equal(types, []verbs.EventType{verbs.EventRejected}) ||
-				slices.Equal(types, ended), "%v", types)
+				slices.Equal(types, both), "%v", types)
 		}},
 		{"active side gives up", func(w *world, a, p *machine) {
 			p.serve()
