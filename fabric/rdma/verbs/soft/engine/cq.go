@@ -22,6 +22,8 @@ type CQ struct {
 	head   atomic.Uint64 // of the goroutine that polls
 	failed atomic.Bool
 	armed  atomic.Bool
+	// polling: Poll will look for completions, so they need no event.
+	polling atomic.Bool
 	// listening: the channel listens to the engine's socket for this CQ. It belongs to the
 	// goroutine that polls.
 	listening bool
@@ -74,16 +76,27 @@ func (cq *CQ) Push(wc *verbs.WC) bool {
 	}
 	cq.ring[tail&uint64(len(cq.ring)-1)] = *wc
 	cq.tail.Store(tail + 1)
-	// The goroutine that polls arms before it looks at tail.
-	if cq.armed.Load() && cq.armed.Swap(false) && cq.ch != nil {
-		cq.ch.signal()
+	// The goroutine that polls arms, and ends polling, before it looks at tail.
+	if !cq.polling.Load() {
+		cq.signal()
 	}
 	return true
 }
 
-// Poll makes one turn of the engine and takes completions out. See verbs.CQ.
+// signal makes the channel readable if the queue is armed.
+func (cq *CQ) signal() {
+	if cq.armed.Load() && cq.armed.Swap(false) && cq.ch != nil {
+		cq.ch.signal()
+	}
+}
+
+// Poll makes one turn of the engine and takes completions out. See verbs.CQ. An armed queue stays
+// armed if Poll takes all completions: most of them come in a turn of Poll, and events for them
+// would only make the caller poll again.
 func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
+	cq.polling.Store(true)
 	cq.engine.Step()
+	cq.polling.Store(false)
 	if cq.failed.Load() {
 		return 0, errOverrun
 	}
@@ -93,6 +106,9 @@ func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 		head++
 	}
 	cq.head.Store(head)
+	if head < tail {
+		cq.signal()
+	}
 	if cq.listening && !cq.armed.Load() {
 		cq.listening = false
 		cq.ch.unlisten(cq.engine)

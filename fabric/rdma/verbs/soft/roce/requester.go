@@ -24,9 +24,12 @@ const (
 	readChunk = 32 << 10
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
 	// first repetition. After sameRetries it doubles with each up to the timeout of the connection,
-	// which therefore only decides when to give up. Most losses are noticed by a NAK.
+	// which therefore only decides when to give up. Most losses are noticed by a NAK. On a busy
+	// machine acknowledgments may be late now and then: each time this is noticed, firstRetry
+	// doubles for the connection, up to maxPatience, until the next NAK.
 	firstRetry  = 5 * time.Millisecond
 	sameRetries = 3
+	maxPatience = 80 * time.Millisecond
 	maxUsual    = 250 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
@@ -79,13 +82,17 @@ type requester struct {
 
 	congestion
 
-	lostAt  seq // una when packets were last lost
-	singles int // losses in a row between which only single packets were acknowledged
-
+	probation
 	rewound seq // una when the requester last went back because of a NAK
 	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
 	// something is.
 	probe bool
+	// before is the state at the timeout, if all was still outstanding by then: late goes back
+	// to it. READs are not outstanding in it, as their responses may have been lost.
+	before struct {
+		congestion
+		from, next seq // una and next; next is 0 if there is no such state
+	}
 
 	timer
 	rnrRetry, rnrLeft uint8 // as in Peer, and of them left
@@ -96,6 +103,12 @@ type requester struct {
 type chunk struct {
 	end  seq
 	room engine.Reservation // for the response
+}
+
+// probation has the evidence whether packets may share sends on this path.
+type probation struct {
+	lostAt  seq // una when packets were last lost
+	singles int // losses in a row between which only single packets were acknowledged
 }
 
 // congestion is the window of a requester, in packets.
@@ -111,6 +124,7 @@ type timer struct {
 	giveUp     time.Duration // time when the connection fails
 	retry      time.Duration // time until the next repetition
 	retries    int           // since the last acknowledgment
+	patience   time.Duration // firstRetry, or more after late acknowledgments
 	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
 	timedAt    time.Duration
@@ -140,7 +154,8 @@ func (r *requester) connect(p *Peer, mtu uint32) {
 	r.ackTimeout = 4096 * time.Nanosecond << timeout
 	r.retryTime = r.ackTimeout * time.Duration(p.RetryCount&7+1)
 	r.rnrRetry, r.rnrLeft = p.RNRRetry&7, p.RNRRetry&7
-	r.retry = min(firstRetry, r.ackTimeout)
+	r.patience = firstRetry
+	r.retry = min(r.patience, r.ackTimeout)
 }
 
 // Errors of posting are made once, because posting does not allocate.
@@ -357,7 +372,7 @@ func (r *requester) wantAck(e *sendWR, last bool) bool {
 	if !last {
 		return false
 	}
-	if e.Flags&verbs.SendSignaled != 0 || r.cur+1 >= r.tail.Load() {
+	if r.cur+1 >= r.tail.Load() {
 		return true
 	}
 	following, _ := r.slot(r.cur + 1)
@@ -522,6 +537,7 @@ func (q *QP) progress(n int) {
 	for r.readNo > 0 && r.reads[r.readHead].end <= r.una {
 		q.readDone()
 	}
+	r.late()
 	if r.next < r.una {
 		q.rewind() // acknowledged before the repetition came so far
 	}
@@ -541,7 +557,7 @@ func (q *QP) progress(n int) {
 		}
 		r.timed = 0
 	}
-	r.retry, r.retries = min(firstRetry+r.smoothed, r.ackTimeout), 0
+	r.retry, r.retries = min(r.patience+r.smoothed, r.ackTimeout), 0
 	r.armed = false // arm starts it again
 	if r.window >= r.threshold {
 		// One packet for each window acknowledged, else one for each packet: RFC 5681, section 3.1.
@@ -561,6 +577,20 @@ func (q *QP) readDone() {
 	r.readNo--
 }
 
+// late looks at the first acknowledgment after a timeout. If it is for more than the packet
+// repeated, the others had arrived and were not lost: none of them is repeated, the window is the
+// old one, and the next timeout comes later (compare RFC 5682, F-RTO).
+func (r *requester) late() {
+	b := &r.before
+	if b.next != 0 && r.una > b.from+1 {
+		r.congestion = b.congestion
+		r.next = max(b.next, r.una)
+		r.singles = 0
+		r.patience = min(2*r.patience, maxPatience)
+	}
+	b.next = 0
+}
+
 // rewind makes una the next packet to send.
 func (q *QP) rewind() {
 	r := &q.requester
@@ -577,7 +607,7 @@ func (q *QP) lost() {
 	if r.rewound == r.una || r.next == r.una {
 		return
 	}
-	r.rewound = r.una
+	r.rewound, r.patience, r.before.next = r.una, firstRetry, 0
 	q.goBack()
 }
 
@@ -637,7 +667,7 @@ func (q *QP) receiverNotReady(code uint8) {
 		r.rnrLeft--
 	}
 	q.rewind()
-	r.rnrWait, r.probe, r.timed = true, true, 0
+	r.rnrWait, r.probe, r.timed, r.before.next = true, true, 0, 0
 	r.armed = true
 	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))
 }
@@ -664,6 +694,9 @@ func (q *QP) expire() {
 		q.fail(verbs.WCRetryExcErr)
 	default:
 		q.stats.Timeouts.Add(1)
+		if !r.probe && r.readNo == 0 {
+			r.before.congestion, r.before.from, r.before.next = r.congestion, r.una, r.next
+		}
 		q.goBack()
 		r.probe = true
 		if r.retries++; r.retries > sameRetries {

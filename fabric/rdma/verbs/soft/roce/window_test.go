@@ -67,6 +67,40 @@ func TestAckRequests(t *testing.T) {
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 }
 
+// TestLatePeer has a peer that is now and then away for longer than firstRetry. The requester
+// repeats one packet a few times, until it has learned that, and the window stays large.
+func TestLatePeer(t *testing.T) {
+	p := newPair(t, options{})
+	sent := 0
+	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		var h wire.Header
+		if h.Parse(pk.Data) && h.Kind == wire.KindWrite {
+			sent++
+		}
+		return true
+	}})
+	const rounds, packets = 200, 20
+	for i := range rounds {
+		p.a.rdma(1, verbs.WRRDMAWrite, 0, packets*1024, p.b.at(0), p.b.mr.RKey())
+		if i%10 == 5 {
+			for range 30 {
+				p.a.poll()
+				p.mem.Advance(time.Millisecond)
+			}
+		}
+		for len(p.a.take()) == 0 {
+			p.b.poll()
+			p.a.poll()
+		}
+	}
+	timeouts := p.a.st.Timeouts.Load()
+	testutil.True(t, timeouts > 0 && timeouts < 10, "%d timeouts", timeouts)
+	testutil.Equal(t, sent, rounds*packets+int(timeouts), "packets")
+	testutil.True(t, p.a.qp.requester.window >= firstWindow, "window of %d packets",
+		p.a.qp.requester.window)
+	testutil.Equal(t, p.b.st.OutOfOrder.Load(), 0, "packets out of order")
+}
+
 // TestImpliedNAK loses one packet in the middle of a READ response: all the packets behind it are
 // one reason to go back.
 func TestImpliedNAK(t *testing.T) {
