@@ -38,22 +38,20 @@ func (m *Manager) NewCM() (verbs.CM, error) {
 func (c *channel) Next() (verbs.Event, error) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	for {
-		for !c.closed && len(c.queue) == 0 {
-			c.wake.Wait()
-		}
-		if c.closed {
-			return verbs.Event{}, verbs.ErrClosed
-		}
-		ev := c.queue[0]
-		c.queue = slices.Delete(c.queue, 0, 1)
-		id := ev.ID.(*ID)
-		if l := id.parent; ev.Type == verbs.EventConnectRequest {
-			l.pending--
-			id.parent = nil
-		}
-		return ev, nil
+	for !c.closed && len(c.queue) == 0 {
+		c.wake.Wait()
 	}
+	if c.closed {
+		return verbs.Event{}, verbs.ErrClosed
+	}
+	ev := c.queue[0]
+	c.queue = slices.Delete(c.queue, 0, 1)
+	if ev.Type == verbs.EventConnectRequest {
+		id := ev.ID.(*ID)
+		id.parent.pending--
+		id.parent = nil
+	}
+	return ev, nil
 }
 
 func (c *channel) Close() error {

@@ -30,19 +30,19 @@ const (
 	attrDREP attr = 0x16
 )
 
-// layouts has offset and length of the private data of each message, from the end of the MAD
-// header (section 12.6, tables 106 to 113).
+// layouts has offset and length of the private data of each message, in the order of the attribute
+// IDs. Offsets count from the end of the MAD header (section 12.6, tables 106 to 113).
 var layouts = [...]struct {
 	name         string
 	offset, size int
 }{
-	attrREQ - attrREQ:  {"REQ", 140, 92},
-	attrMRA - attrREQ:  {"MRA", 10, 222},
-	attrREJ - attrREQ:  {"REJ", 84, 148},
-	attrREP - attrREQ:  {"REP", 36, 196},
-	attrRTU - attrREQ:  {"RTU", 8, 224},
-	attrDREQ - attrREQ: {"DREQ", 12, 220},
-	attrDREP - attrREQ: {"DREP", 8, 224},
+	{"REQ", 140, 92},
+	{"MRA", 10, 222},
+	{"REJ", 84, 148},
+	{"REP", 36, 196},
+	{"RTU", 8, 224},
+	{"DREQ", 12, 220},
+	{"DREP", 8, 224},
 }
 
 func (a attr) String() string { return layouts[a-attrREQ].name }

@@ -498,7 +498,7 @@ func TestRepetitions(t *testing.T) {
 	})
 }
 
-// TestIPv6 and the zone of a link-local address: a message has none.
+// TestIPv6 connects to a wildcard listener.
 func TestIPv6(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
