@@ -17,7 +17,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -67,7 +66,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	var s *Server
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
-		Soft: func(reactors int) verbs.Provider {
+		Soft: func(reactors int) *soft.Provider {
 			return soft.New(soft.Options{Engines: reactors})
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -54,7 +55,7 @@ type Options struct {
 	// Verbs is the RDMA stack of the devices; nil if no listener needs one.
 	Verbs verbs.Provider
 	// Soft returns the RDMA stack without a device, for a number of reactors; nil: there is none.
-	Soft func(reactors int) verbs.Provider
+	Soft func(reactors int) *soft.Provider
 	// Network has the addresses of the machine; nil means the real ones.
 	Network listeners.Network
 	// Sockets are the listening sockets that outlive the program; nil means none.
@@ -332,7 +333,12 @@ func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
 	c.Log, c.Provider = s.log, s.opts.Verbs
 	if s.opts.Soft != nil {
-		c.Soft = s.opts.Soft(len(check.ReactorCPUs(s.atStart.Reactors)))
+		provider := s.opts.Soft(len(check.ReactorCPUs(s.atStart.Reactors)))
+		c.Soft = provider
+		kernel := s.ports
+		s.ports = func(ctx context.Context) []observed.PortCounter {
+			return append(kernel(ctx), provider.Counters()...)
+		}
 	}
 	c.TOS, c.Lost, c.Stack = s.listeners.TOSOf, s.listeners.Lost, s.listeners.StackOf
 	return c

@@ -271,7 +271,7 @@ var (
 		"out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
 		"rnr_nak_retry_err", "out_of_buffer", "port_xmit_discards", "to_retransmits",
 		"seq_err_naks_rcvd", "rnr_naks_rcvd", "missing_resp", "oos_drop_count", "RetransSegs",
-		"tcpRetransSegs", "out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err",
+		"tcpRetransSegs", "out_of_seq_request", "rcvd_seq_err", "rcv_overflows", "rcvd_rnr_err",
 		"completer_retry_err", "retry_exceeded_err", "retry_rnr_exceeded_err",
 		"req_transport_retries_exceeded", "req_rnr_retries_exceeded", "max_retry_exceeded",
 	}

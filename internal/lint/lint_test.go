@@ -104,7 +104,7 @@ var allowed = map[string][]string{
 
 	"fabric/rdma/verbs/soft": {
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/cm", "fabric/rdma/verbs/soft/engine",
-		"fabric/rdma/verbs/soft/roce", "fabric/rdma/verbs/soft/wire",
+		"fabric/rdma/verbs/soft/roce", "fabric/rdma/verbs/soft/wire", "internal/observed",
 	},
 	"fabric/rdma/verbs/soft/wire": {"internal/sys"},
 	"fabric/rdma/verbs/soft/engine": {

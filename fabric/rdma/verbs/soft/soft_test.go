@@ -38,6 +38,14 @@ func TestProvider(t *testing.T) {
 	testutil.True(t, len(list) == 1 && list[0].Name == "soft0" && !list[0].IWARP, "%+v", list)
 	c := testutil.Value(p.NewCM())(t)
 	testutil.Equal(t, net.opens, 2, "calls of Open")
+	names := map[string]bool{}
+	for _, c := range p.Counters() {
+		testutil.True(t, c.Device == "soft0" && c.Port == "1" && c.Value == 0 && !names[c.Counter],
+			"%+v", c)
+		names[c.Counter] = true
+	}
+	testutil.True(t, names["retransmissions"] && names["rcvd_icrc_errors"] && names["cm_dropped"],
+		"%v", names)
 	testutil.Must(t, c.Close())
 	testutil.Must(t, p.Close())
 	testutil.Must(t, p.Close())
