@@ -92,11 +92,12 @@ func (cq *CQ) signal() {
 
 // Poll makes one turn of the engine and takes completions out. See verbs.CQ. An armed queue stays
 // armed if Poll takes all completions: most of them come in a turn of Poll, and events for them
-// would only make the caller poll again.
+// would only make the caller poll again. Therefore poll until there is none before you wait.
 func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
-	cq.polling.Store(true)
-	cq.engine.Step()
-	cq.polling.Store(false)
+	cq.step(true)
+	if cq.head.Load() == cq.tail.Load() && cq.engine.left.Load() {
+		cq.step(false) // the caller may go to sleep
+	}
 	if cq.failed.Load() {
 		return 0, errOverrun
 	}
@@ -114,6 +115,12 @@ func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 		cq.ch.unlisten(cq.engine)
 	}
 	return n, nil
+}
+
+func (cq *CQ) step(polled bool) {
+	cq.polling.Store(true)
+	cq.engine.makeStep(polled)
+	cq.polling.Store(false)
 }
 
 // ReqNotify arms the queue: its channel becomes readable at the next completion. Without a

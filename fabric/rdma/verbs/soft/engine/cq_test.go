@@ -234,13 +234,13 @@ func TestWoken(t *testing.T) {
 	for to.received < 2*wire.MaxBatch+5 {
 		turn("packets have arrived")
 	}
-	for range wire.MaxBatch + 5 {
+	for range 2*wire.MaxBatch + 5 {
 		a.HandOver(packetTo(to.num, 1))
 	}
-	for to.received < 3*wire.MaxBatch+10 {
+	for to.received < 4*wire.MaxBatch+10 {
 		turn("packets are in the inbox")
 	}
-	var eps [maxExpired + 5]*endpoint
+	var eps [2*maxExpired + 5]*endpoint // Poll makes two turns
 	for i := range eps {
 		eps[i] = attach(t, e, &endpoint{})
 		e.Do(func() { e.SetDeadline(&eps[i].Handle, e.Now()+10) })

@@ -115,7 +115,7 @@ func (e *Engine) background() {
 			continue
 		}
 		e.step.Store(true)
-		e.enter(math.MaxInt) // nothing else waits for this goroutine
+		e.enter(math.MaxInt, false) // nothing else waits for this goroutine
 	}
 }
 

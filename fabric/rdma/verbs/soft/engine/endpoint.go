@@ -121,7 +121,7 @@ func (h *Handle) Kick() {
 		return // the goroutine that set it has not run the endpoint yet
 	}
 	h.engine.kicks.Push(h, &h.kick)
-	h.engine.enter(maxTurns)
+	h.engine.enter(maxTurns, false)
 }
 
 // SetDeadline calls the endpoint's Expire at a time of Now, or somewhat later. Zero stops the

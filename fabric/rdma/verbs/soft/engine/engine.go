@@ -34,6 +34,9 @@ type Engine struct {
 	kicks list.Inbox[Handle] // by Kick
 	inbox inbox              // packets that arrived at another socket
 
+	// left: a turn of Poll has left work for the next one.
+	left atomic.Bool
+
 	held   atomic.Bool
 	helped atomic.Bool   // the helper goroutine runs
 	helper chan struct{} // wakes it; has room for one
@@ -42,6 +45,7 @@ type Engine struct {
 	sleepers atomic.Int32
 
 	// The rest belongs to the holder.
+	polled    bool // see Polled
 	now       time.Duration
 	endpoints map[uint32]*Handle // by queue pair number
 	queue     list.List[Handle]  // endpoints to run, in turn
@@ -92,17 +96,23 @@ type call struct {
 func (e *Engine) Do(fn func()) {
 	c := &call{fn: fn, done: make(chan struct{})}
 	e.calls.Push(c, &c.node)
-	e.enter(maxTurns)
+	e.enter(maxTurns, false)
 	<-c.done
 }
 
 // Step makes one turn: it receives one batch of packets, expires deadlines, runs endpoints and
 // flushes the batch. If another goroutine holds the engine, Step returns at once, and that
 // goroutine makes the turn. Any goroutine may call it. CQ.Poll does.
-func (e *Engine) Step() {
+func (e *Engine) Step() { e.makeStep(false) }
+
+func (e *Engine) makeStep(polled bool) {
 	e.step.Store(true)
-	e.enter(maxTurns)
+	e.enter(maxTurns, polled && !e.dev.opts.Background)
 }
+
+// Polled reports whether another turn follows soon: this one is a turn of CQ.Poll. So an endpoint
+// may put off packets that go well with others to come; its Run returns true. Engine held.
+func (e *Engine) Polled() bool { return e.polled }
 
 // Conn returns the socket. Engine held. Endpoints call only Alloc, and only in Run: the engine
 // calls the other methods. After Alloc has returned nil, the endpoint's Run returns true, and the
@@ -124,7 +134,7 @@ func (e *Engine) Stats() *Stats { return &e.stats }
 // enter makes turns until no note is left, unless another goroutine holds the engine. That one
 // finds the caller's note: it looks for notes after it has let go of the engine, and the caller
 // leaves the note before it tries to take the engine.
-func (e *Engine) enter(most int) {
+func (e *Engine) enter(most int, polled bool) {
 	for turns := 0; e.noted(); turns++ {
 		if turns == most {
 			e.help()
@@ -133,6 +143,7 @@ func (e *Engine) enter(most int) {
 		if !e.held.CompareAndSwap(false, true) {
 			return
 		}
+		e.polled = polled
 		worked := e.turn()
 		e.held.Store(false)
 		if !worked {
@@ -153,7 +164,7 @@ func (e *Engine) help() {
 	if !e.helped.Swap(true) {
 		e.dev.running.Go(func() {
 			for range e.helper {
-				e.enter(math.MaxInt)
+				e.enter(math.MaxInt, false)
 			}
 		})
 	}
@@ -189,8 +200,10 @@ func (e *Engine) turn() (worked bool) {
 	e.conn.Flush()
 	e.setTimer()
 	// A goroutine that goes to sleep adds itself to sleepers and then calls Step. If that is too
-	// late to be seen here, its note leads to another turn.
-	if more && e.sleepers.Load() > 0 {
+	// late to be seen here, its note leads to another turn. After a turn of Poll, either the caller
+	// polls again, because it got completions, or Poll makes another turn.
+	e.left.Store(more && e.polled)
+	if more && !e.polled && e.sleepers.Load() > 0 {
 		e.conn.Wake()
 	}
 	return worked

@@ -192,11 +192,13 @@ func (p *pair) run(milliseconds int) {
 
 func (s *side) poll() {
 	var wcs [64]verbs.WC
-	n, err := s.cq.Poll(wcs[:])
-	if err != nil {
-		s.t.Fatal(err)
+	for n := 1; n > 0; {
+		var err error
+		if n, err = s.cq.Poll(wcs[:]); err != nil {
+			s.t.Fatal(err)
+		}
+		s.wcs = append(s.wcs, wcs[:n]...)
 	}
-	s.wcs = append(s.wcs, wcs[:n]...)
 }
 
 // take returns the completions so far.

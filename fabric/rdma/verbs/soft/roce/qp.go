@@ -381,7 +381,28 @@ func (q *QP) Run() (again bool) {
 	if q.load() != stateReady {
 		return false
 	}
-	return q.transmit(left)
+	return q.transmitAndAck(left)
+}
+
+// transmitAndAck sends requests and then the ACK, which is short and can end a send of theirs. An
+// ACK alone waits for one turn, if that comes soon: responses to the requests may go with it.
+func (q *QP) transmitAndAck(left int) (again bool) {
+	r := &q.responder
+	if !r.ack {
+		return q.transmit(left)
+	}
+	if left == 0 {
+		return true
+	}
+	next := q.requester.next
+	again = q.transmit(left - 1)
+	if q.load() != stateReady {
+		return again
+	}
+	if r.waited = !r.waited && q.eng.Polled() && q.requester.next == next; r.waited {
+		return true
+	}
+	return !q.acknowledge(wire.AckNoCredits, r.expected-1) || again
 }
 
 // Expire implements engine.Endpoint.

@@ -33,7 +33,8 @@ type responder struct {
 	readNo  uint64 // READs executed so far
 	pending int    // reads with something to send
 
-	ack bool // an acknowledgment is due
+	ack    bool // an acknowledgment is due
+	waited bool // and has waited for a turn
 	// nak is the NAK that is due, 0 if none. It has the expected PSN.
 	nak wire.Syndrome
 	// silent: a NAK was sent for the expected PSN. Later packets get no other (section 9.7.5.2.8).
@@ -270,8 +271,8 @@ func (q *QP) duplicate(h *wire.Header, s seq) {
 	q.stats.Ignored.Add(1)
 }
 
-// respond sends READ responses, then the ACK or NAK, at most *left packets. It reports whether all
-// are sent.
+// respond sends READ responses, then the NAK, at most *left packets. It reports whether all are
+// sent.
 func (q *QP) respond(left *int) bool {
 	r := &q.responder
 	for r.pending > 0 {
@@ -279,21 +280,23 @@ func (q *QP) respond(left *int) bool {
 			return false
 		}
 	}
-	if !r.ack && r.nak == 0 {
+	if r.nak == 0 {
 		return true
 	}
-	syndrome, psn := wire.AckNoCredits, r.expected-1
-	if r.nak != 0 {
-		syndrome, psn = r.nak, r.expected
-	}
-	if *left == 0 {
-		return false
-	}
-	b := q.alloc(wire.Acknowledge, psn.psn(), false, 0)
-	if b == nil {
+	if *left == 0 || !q.acknowledge(r.nak, r.expected) {
 		return false
 	}
 	*left--
+	return true
+}
+
+// acknowledge sends an ACK or NAK. It reports false if there is no room.
+func (q *QP) acknowledge(syndrome wire.Syndrome, s seq) bool {
+	r := &q.responder
+	b := q.alloc(wire.Acknowledge, s.psn(), false, 0)
+	if b == nil {
+		return false
+	}
 	wire.AETH{Syndrome: syndrome, MSN: r.msn}.Put(b[wire.BTHSize:])
 	r.ack, r.nak = false, 0
 	return true

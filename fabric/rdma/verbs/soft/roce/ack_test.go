@@ -1,0 +1,53 @@
+package roce
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// TestAckWithResponse: the ACK of a request leaves behind the response, if that is posted after the
+// poll that has found the request. Without a response it leaves with the next poll, or in the same
+// one if that finds nothing.
+func TestAckWithResponse(t *testing.T) {
+	p := newPair(t, options{})
+	var kinds []wire.Kind
+	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		var h wire.Header
+		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
+			kinds = append(kinds, h.Kind)
+		}
+		return true
+	}})
+	expect := func(when string, want ...wire.Kind) {
+		t.Helper()
+		testutil.Equal(t, len(kinds), len(want), "packets %s", when)
+		for i := range want {
+			testutil.Equal(t, kinds[i], want[i], "packet %d %s", i, when)
+		}
+		kinds = nil
+	}
+	var wcs [4]verbs.WC
+	for _, response := range []bool{true, false} {
+		p.a.recv(1, 0, 64)
+		p.b.recv(2, 64, 64)
+		p.a.send(3, 128, 16)
+		testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 1, "requests")
+		expect("with the request")
+		if response {
+			p.b.send(4, 128, 16)
+			expect("with the response", wire.KindSend, wire.KindAck)
+		} else {
+			testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "requests")
+			expect("in the next poll", wire.KindAck)
+		}
+		p.settle()
+		kinds = nil
+	}
+	p.a.rdma(5, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
+	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "completions")
+	expect("in a poll that finds nothing", wire.KindAck)
+	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
+}
