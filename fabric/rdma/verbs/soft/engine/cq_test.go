@@ -256,6 +256,28 @@ func TestWoken(t *testing.T) {
 	testutil.True(t, !readable(ch.FD()), "readable without work")
 }
 
+// TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all
+// completions that come in their turns. One that a poll leaves makes the event.
+func TestPollMakesNoEvent(t *testing.T) {
+	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	a, b := pair(t, mem, Options{})
+	e, ch := a.Engine(0), newChannel(t, a)
+	cq := newCQ(t, a, 8, ch, 0)
+	testutil.Must(t, cq.ReqNotify())
+	to := attach(t, e, &endpoint{})
+	to.onReceive = func(*endpoint) { cq.Push(&verbs.WC{}) }
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
+	for _, c := range []struct{ packets, room, events int }{{1, 4, 0}, {2, 4, 0}, {3, 2, 1}} {
+		from.send = c.packets
+		from.Kick()
+		testutil.True(t, readable(ch.FD()), "not readable with %d packets", c.packets)
+		n := testutil.Value(cq.Poll(make([]verbs.WC, c.room)))(t)
+		testutil.Equal(t, n, min(c.packets, c.room), "completions")
+		testutil.Equal(t, testutil.Value(ch.Drain())(t), c.events, "events of %d packets",
+			c.packets)
+	}
+}
+
 // TestWokenByUDP: packets that wait at a socket make no new edge when one of them is received. A
 // sleeper that watches for edges, as the target's reactor does, is woken for all of them.
 func TestWokenByUDP(t *testing.T) {
