@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
-// Counters returns the counters of the device since its sockets are open, none before. Counters that
-// drivers of adapters have, too, have their names. Any goroutine may call it.
+// Counters returns the counters of the device since its sockets are open, none before. Counters
+// that drivers of adapters have, too, have their names. Any goroutine may call it.
 func (p *Provider) Counters() []observed.PortCounter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
