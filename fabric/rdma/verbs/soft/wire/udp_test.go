@@ -543,6 +543,38 @@ func TestUDPSegments(t *testing.T) {
 	}
 }
 
+// A reader that waits for edges misses nothing: packets that arrive while Recv still returns parts
+// of earlier datagrams make the descriptor readable again.
+func TestUDPEdges(t *testing.T) {
+	a, b := udpPair(t, 1)
+	epoll := testutil.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
+	defer unix.Close(epoll)
+	testutil.Must(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, b[0].FD(),
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	edge := func() bool {
+		return testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0
+	}
+	p := &Path{Local: loopA, Remote: loopB, Segment: true}
+	put := func(n int) {
+		for range n {
+			send(t, a[0], p, 5, 0, 16)
+		}
+		a[0].Flush()
+	}
+	put(2 * MaxBatch)
+	got := 0
+	if edge() {
+		got += len(recv(t, b[0]))
+	}
+	put(1)
+	for edge() {
+		got += len(recv(t, b[0]))
+	}
+	if got != 2*MaxBatch+1 {
+		t.Errorf("%d packets of %d", got, 2*MaxBatch+1)
+	}
+}
+
 // The packets of a send have the identifications 0, 1, 2 and so on, and nothing but the length of
 // the last one differs.
 func TestUDPRuns(t *testing.T) {

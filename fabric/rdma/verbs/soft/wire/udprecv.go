@@ -79,10 +79,11 @@ func (c *udpConn) Recv() ([]Packet, error) {
 		if err := c.receive(waiting); err != nil {
 			return nil, err
 		}
+		waiting = [2]bool{}
 	}
 	for len(b.packets) < MaxBatch && c.take() {
 	}
-	if b.next < b.end { // the rest is for the next call
+	if b.next < b.end || waiting != [2]bool{} { // the rest is for the next call
 		c.Wake()
 	}
 	return b.packets, nil
