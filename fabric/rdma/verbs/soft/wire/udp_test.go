@@ -575,6 +575,37 @@ func TestUDPEdges(t *testing.T) {
 	}
 }
 
+// The name of an interface is asked for once, not for each of its link-local senders.
+func TestZones(t *testing.T) {
+	i := testutil.Value(net.Interfaces())(t)[0]
+	var b inbox
+	b.init()
+	sender := func(n byte) netip.Addr {
+		name := make([]byte, nameSize)
+		name[8], name[9], name[23] = 0xfe, 0x80, n
+		binary.NativeEndian.PutUint32(name[24:], uint32(i.Index))
+		return b.remote(ip6, name).Addr()
+	}
+	one := sender(1)
+	if want := netip.MustParseAddr("fe80::1%" + i.Name); one != want {
+		t.Errorf("%v, want %v", one, want)
+	}
+	n := testing.AllocsPerRun(100, func() {
+		if sender(2) == one || sender(1) != one {
+			t.Error("wrong address")
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations for two senders", n)
+	}
+	for index := range uint32(3 * maxZones) {
+		b.zone(index)
+	}
+	if len(b.zones) > maxZones {
+		t.Errorf("%d names", len(b.zones))
+	}
+}
+
 // The packets of a send have the identifications 0, 1, 2 and so on, and nothing but the length of
 // the last one differs.
 func TestUDPRuns(t *testing.T) {

@@ -41,14 +41,17 @@ type inbox struct {
 
 	packets []Packet
 	icrc    invariant
-	zoned   netip.Addr // the last link-local sender
-	index   uint32     // of its interface
+	zones   map[uint32]string // names of interfaces with link-local senders, by index
 }
+
+// maxZones is the largest number of names that an inbox remembers. Interfaces come and go.
+const maxZones = 64
 
 func (b *inbox) init() {
 	b.messages = sys.NewDatagrams(maxDatagrams)
 	b.data = make([]byte, maxDatagrams*datagramSize)
 	b.packets = make([]Packet, 0, MaxBatch)
+	b.zones = make(map[uint32]string)
 	for i := range maxDatagrams {
 		sys.SetIovec(&b.iov[i], b.datagram(i))
 		b.messages.Set(i, b.names[i][:], b.controls[i][:], b.iov[i:i+1])
@@ -167,6 +170,9 @@ func (c *udpConn) begin(i int) {
 		b.overflows[f] = m
 	}
 	b.from = b.remote(f, b.names[i][:])
+	if b.meta.local.IsLinkLocalUnicast() { // on the same link
+		b.meta.local = b.meta.local.WithZone(b.from.Addr().Zone())
+	}
 	if b.meta.local.IsValid() {
 		b.icrc.set(b.from.Addr(), b.meta.local, b.from.Port(), c.net.port)
 	}
@@ -180,13 +186,23 @@ func (b *inbox) remote(f int, name []byte) netip.AddrPort {
 	}
 	addr := netip.AddrFrom16([16]byte(name[8:]))
 	if addr.IsLinkLocalUnicast() {
-		index := binary.NativeEndian.Uint32(name[24:])
-		if b.index != index || b.zoned.WithZone("") != addr {
-			b.zoned, b.index = addr.WithZone(zoneName(index)), index
-		}
-		addr = b.zoned
+		addr = addr.WithZone(b.zone(binary.NativeEndian.Uint32(name[24:])))
 	}
 	return netip.AddrPortFrom(addr, port)
+}
+
+// zone returns the name of an interface. The system is asked once: that takes longer than many
+// packets, and any neighbor can send them from many link-local addresses.
+func (b *inbox) zone(index uint32) string {
+	name, ok := b.zones[index]
+	if !ok {
+		if len(b.zones) == maxZones {
+			clear(b.zones)
+		}
+		name = zoneName(index)
+		b.zones[index] = name
+	}
+	return name
 }
 
 func zoneName(index uint32) string {
