@@ -290,6 +290,13 @@ func (m *Manager) receiveREJ(p *wire.Packet, q *message) {
 	}
 	id := c.id
 	m.free(c)
+	if l := id.parent; l != nil {
+		// Next has not returned the request. It leaves nothing behind: otherwise requests that are
+		// withdrawn at once would fill the backlog beyond the limits of half-open connections.
+		l.pending--
+		id.destroy()
+		return
+	}
 	// As with librdmacm the queue pair fails.
 	if id.qp != nil {
 		_ = id.qp.QP.ToError()

@@ -34,14 +34,19 @@ func (x *attacker) send(from, to netip.Addr, q *message) {
 }
 
 func (x *attacker) raw(from, to netip.Addr, key uint32, mad []byte) {
+	x.write(from, to, key, mad)
+	testutil.Value(x.conn.Recv())(x.w.t)
+	x.w.settle()
+}
+
+// write is raw, and nobody reads the message yet.
+func (x *attacker) write(from, to netip.Addr, key uint32, mad []byte) {
 	b := x.conn.Alloc(&wire.Path{Local: from, Remote: to}, wire.BTHSize+wire.DETHSize+len(mad))
 	bth := wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.PKeyDefault, QPN: wire.CMQPN}
 	bth.Put(b)
 	wire.DETH{QKey: key, SrcQP: wire.CMQPN}.Put(b[wire.BTHSize:])
 	copy(b[wire.BTHSize+wire.DETHSize:], mad)
 	x.conn.Flush()
-	testutil.Value(x.conn.Recv())(x.w.t)
-	x.w.settle()
 }
 
 // request returns a good REQ, different for each n.
@@ -260,6 +265,32 @@ func TestBacklog(t *testing.T) {
 	w.run(ever)
 	testutil.Must(t, l.Destroy())
 	p.empty("after the backlog")
+}
+
+// TestWithdrawnUnread: a request that is withdrawn before the program has seen it leaves nothing
+// behind. Otherwise such requests would fill the backlog.
+func TestWithdrawnUnread(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	x := w.attacker()
+	l := p.listen(port, 8)
+	for n := range 100 {
+		q := x.request(x.addr, p.addr, n)
+		r := &message{attr: attrREJ, local: q.local}
+		r.reason = rejTimeout
+		for _, q := range []*message{q, r} {
+			var mad [madSize]byte
+			q.encode(mad[:])
+			x.write(x.addr, p.addr, qkey, mad[:])
+		}
+		p.m.step()
+	}
+	testutil.Equal(t, p.m.stats.Dropped.Load(), 0, "requests dropped")
+	testutil.Equal(t, l.(*ID).pending, 0, "requests that wait")
+	testutil.Equal(t, len(p.cm.(*channel).queue), 0, "events")
+	testutil.Equal(t, p.cm.(*channel).ids, 1, "IDs")
+	p.serve()
+	w.connected(a, p)
 }
 
 // TestStaleQueuePair: a request from a queue pair that a connection has is refused, and the
