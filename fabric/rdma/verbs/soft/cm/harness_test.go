@@ -230,7 +230,11 @@ type device struct {
 	w      *world
 	qpn    uint32
 	queues []*queue
+	// handed are the packets to other queue pairs.
+	handed int
 }
+
+func (d *device) HandOver(*wire.Packet) { d.handed++ }
 
 func (d *device) Attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{Name: "soft0", MaxQPRdAtom: 16, MaxQPInitRdAtom: 16}

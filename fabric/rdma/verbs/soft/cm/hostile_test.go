@@ -293,6 +293,18 @@ func TestWithdrawnUnread(t *testing.T) {
 	w.connected(a, p)
 }
 
+// TestOtherQueuePair: a packet to another queue pair that was merged with messages goes there.
+func TestOtherQueuePair(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	p := w.host(2, Options{})
+	b := make([]byte, wire.BTHSize)
+	h := wire.BTH{Opcode: wire.SendOnly, PKey: wire.PKeyDefault, QPN: 5}
+	h.Put(b)
+	p.m.receive(&wire.Packet{Data: b})
+	testutil.Equal(t, p.dev.handed, 1, "packets handed over")
+	testutil.Equal(t, p.m.stats.Invalid.Load(), 0, "packets that are no messages")
+}
+
 // TestStaleQueuePair: a request from a queue pair that a connection has is refused, and the
 // connection stays: anybody could have sent it.
 func TestStaleQueuePair(t *testing.T) {

@@ -22,6 +22,9 @@ import (
 type Device interface {
 	verbs.Device
 	NewQP(pd verbs.PD, init verbs.QPInit) (QP, error)
+	// HandOver takes a packet to another queue pair. The system merges packets with one source port
+	// (UDP_GRO), and all arrive where the first one belongs.
+	HandOver(p *wire.Packet)
 }
 
 // A QP is a queue pair to connect. The Manager calls it with its lock held.
@@ -297,7 +300,12 @@ func (m *Manager) reject(p *wire.Packet, q *message, of uint8, reason uint16, in
 func (m *Manager) receive(p *wire.Packet) {
 	var h wire.Header
 	q := &m.scratch
-	if !h.Parse(p.Data) || h.Kind != wire.KindDatagram || h.QPN != wire.CMQPN ||
+	ok := h.Parse(p.Data)
+	if ok && h.QPN != wire.CMQPN {
+		m.dev.HandOver(p)
+		return
+	}
+	if !ok || h.Kind != wire.KindDatagram ||
 		h.DETH.QKey != qkey || h.PKey&0x7fff != wire.PKeyDefault&0x7fff || !q.decode(h.Payload) {
 		m.stats.Invalid.Add(1)
 		return
