@@ -72,7 +72,7 @@ func mrLimit(attr *verbs.DeviceAttr) int {
 	if attr.MaxMR > 0 {
 		most = attr.MaxMR / 2
 	}
-	if limit, limited := sys.MemlockLimit(); limited {
+	if limit, limited := sys.MemlockLimit(); limited && !attr.Unlocked {
 		most = min(most, int(limit/2/mem.ChunkSize))
 	}
 	return most

@@ -124,6 +124,7 @@ func TestRegistrationLimit(t *testing.T) {
 }
 
 // TestRegistrationLimitIsHalf: half of the limits of device and system is left to others.
+// Memory that is not locked has no limit of the system.
 func TestRegistrationLimitIsHalf(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(32))
@@ -131,6 +132,8 @@ func TestRegistrationLimitIsHalf(t *testing.T) {
 	attr.MaxMR = 1000
 	n := mrLimit(&attr)
 	testutil.True(t, n <= 500, "%d of 1000 memory regions", n)
+	attr.Unlocked = true
+	testutil.Equal(t, mrLimit(&attr), 500, "memory regions that are not locked")
 }
 
 // TestRegisteredAfterRemoval: a device that was removed pins no memory.

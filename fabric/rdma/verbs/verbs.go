@@ -17,7 +17,7 @@ var (
 	// ErrNoDevice: no RDMA device has the address, or there is none.
 	ErrNoDevice = errors.New("no RDMA device")
 	// ErrNotBuilt is returned by every call of a program built without cgo.
-	ErrNotBuilt = errors.New("built without RDMA support (CGO_ENABLED=0)")
+	ErrNotBuilt = errors.New("built without support of RDMA devices (CGO_ENABLED=0)")
 )
 
 // Provider is one RDMA stack.
@@ -52,7 +52,9 @@ type DeviceAttr struct {
 	// WritesFirst reports whether RDMA WRITEs that follow each other cost less than WRITEs and
 	// SENDs in turn. The user then posts the WRITEs of several messages before their SENDs.
 	WritesFirst bool
-	Node        int // NUMA node, negative if there is none
+	// Unlocked reports whether registered memory is not locked.
+	Unlocked bool
+	Node     int // NUMA node, negative if there is none
 }
 
 // Device is an open device. It is shared by all IDs on it and lives as long as the Provider.

@@ -80,7 +80,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 			MaxSRQ: maxSRQ, MaxSRQWR: maxWR, MaxSRQSGE: len(verbs.RecvWR{}.SGE),
 			NumCompVectors: o.Engines, Node: -1,
 			// Packets of one length that follow each other pass the system together.
-			WritesFirst: true,
+			WritesFirst: true, Unlocked: true,
 		},
 	}
 	for i, c := range conns[:o.Engines] {
