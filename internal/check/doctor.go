@@ -115,6 +115,10 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 		Device: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
 			return l.Stack == fabric.DeviceStack
 		}),
+		Soft: uses(c.Listeners, nvme.TransportRDMA) &&
+			!slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+				return l.Transport == nvme.TransportRDMA && l.Stack != fabric.SoftStack
+			}),
 		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)

@@ -68,8 +68,9 @@ type Target struct {
 	Reactors []int
 	// Memory is the memory that RDMA registers for all reactors, in bytes.
 	Memory int64
-	// RDMA: there are listeners for RDMA. Device: one of them needs an RDMA device.
-	RDMA, Device bool
+	// RDMA: there are listeners for RDMA. Device: one of them needs an RDMA device. Soft: none uses
+	// one.
+	RDMA, Device, Soft bool
 	// Listeners are the listeners for TCP.
 	Listeners []Listener
 	Storage   []Storage

@@ -18,7 +18,7 @@ const infiniband = "sys/class/infiniband" // Documentation/ABI/stable/sysfs-clas
 func (m Machine) memlock(t Target) []Finding {
 	limit, limited := m.Memlock()
 	switch {
-	case !t.Device && len(m.list(infiniband)) == 0:
+	case t.Soft, !t.Device && len(m.list(infiniband)) == 0:
 		return nil
 	case !limited:
 		return []Finding{ok("locked memory", "no limit")}
@@ -43,13 +43,16 @@ func (m Machine) memlock(t Target) []Finding {
 
 // rdmaFiles checks the device files through which programs use RDMA.
 func (m Machine) rdmaFiles(t Target) (list []Finding) {
-	const why = "Without it there is no RDMA; the target waits, and serves TCP meanwhile."
+	const why = "Without it RDMA devices cannot be used; listeners that need one wait."
+	if t.Soft {
+		return m.soft("the target does RoCEv2 itself (stack: soft)")
+	}
 	if len(m.list(infiniband)) == 0 {
 		switch {
 		case !t.RDMA:
 			return []Finding{ok("rdma", "no RDMA device, and no listener for RDMA")}
 		case !t.Device:
-			return m.soft()
+			return m.soft("no RDMA device: the target does RoCEv2 itself (stack: soft)")
 		}
 		return []Finding{{
 			"rdma", Warning, "no RDMA device", why,
@@ -90,9 +93,9 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 }
 
 // soft checks the conditions of RoCEv2 without a device.
-func (m Machine) soft() []Finding {
+func (m Machine) soft(found string) []Finding {
 	list := []Finding{{
-		"rdma", Note, "no RDMA device: the target does RoCEv2 itself (stack: soft)",
+		"rdma", Note, found,
 		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, " +
 			"unless the hosts have RDMA adapters.",
 		"if there is an adapter, load its driver and ib_uverbs",

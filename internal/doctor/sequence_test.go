@@ -47,6 +47,8 @@ func TestSequences(t *testing.T) {
 					at.RDMA = true
 				case "device":
 					at.RDMA, at.Device = true, true
+				case "soft":
+					at.RDMA, at.Soft = true, true
 				case "memory":
 					at.Memory = testutil.Value(strconv.ParseInt(value, 10, 64))(t)
 				case "limit":
