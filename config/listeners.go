@@ -55,8 +55,8 @@ func (l *Listener) value() lang.Value {
 			fabric.DeviceStack, fabric.SoftStack,
 		}), "`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), "+
 			"over an ordinary UDP socket at port 4791 and without privileges. Hosts need an RDMA "+
-			"device or rdma_rxe either way. Set it to `device` if a listener shall wait for a "+
-			"device that comes late.").Without("a device if there is one with the address, else " +
+			"device or rdma_rxe either way. Set it to `device` to wait for a device that "+
+			"comes late.").Without("a device if there is one with the address, else " +
 			"`soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+

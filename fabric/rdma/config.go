@@ -49,6 +49,12 @@ type Config struct {
 	// Stack returns the choice between the two for the listener with a port ID. nil: always
 	// fabric.AnyStack. Listen calls it.
 	Stack func(portID uint16) fabric.Stack
+	// Awaited reports whether the listener with a port ID should wait for a device that is not
+	// there at present, although its choice is AnyStack. nil: never. Listen calls it.
+	Awaited func(portID uint16) bool
+	// Memlock returns an error if memory cannot be registered with a device. nil: it always can.
+	// Listen calls it before it serves on a device.
+	Memlock func() error
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.

@@ -19,7 +19,7 @@ const backlog = 512
 // listener is an open NVMe port.
 type listener struct {
 	t      *Transport
-	stack  fabric.Stack // fabric.DeviceStack or fabric.SoftStack
+	stack  fabric.Stack // the one tried last: fabric.DeviceStack or fabric.SoftStack
 	addr   fabric.Addr
 	portID uint16
 	accept func(fabric.Conn)
@@ -44,16 +44,19 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := l.open(); err != nil {
-		return nil, fmt.Errorf("listen at %v: %w%s", addr, err, listenHint(err))
+		return nil, fmt.Errorf("listen at %v: %w%s", addr, err, listenHint(err, l.stack))
 	}
 	t.listeners[l] = struct{}{}
 	return l, nil
 }
 
-// listenHint returns the fix for an error of Listen, except errors of the communication manager:
-// they have hints of the binding.
-func listenHint(err error) string {
+// listenHint returns the fix for an error of Listen on a stack, except errors of the communication
+// manager: they have hints of the binding.
+func listenHint(err error, s fabric.Stack) string {
 	switch {
+	case s == fabric.SoftStack && errors.Is(err, unix.EADDRINUSE):
+		return "; end that program, remove the devices of rdma_rxe, or run the target in another " +
+			"network namespace"
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
 		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
 			"and is up, or serve without one (stack: soft)"
@@ -70,18 +73,29 @@ func listenHint(err error) string {
 // request is handled before the listener is registered.
 func (l *listener) open() error {
 	choice := l.t.cfg.Stack(l.portID)
-	if choice != fabric.SoftStack {
-		err := l.openOn(fabric.DeviceStack)
-		none := errors.Is(err, verbs.ErrNoDevice) || errors.Is(err, verbs.ErrNotBuilt)
-		if choice == fabric.DeviceStack || l.t.cfg.Soft == nil || !none {
-			return err
-		}
+	if choice == fabric.SoftStack {
+		return l.openOn(fabric.SoftStack)
 	}
-	return l.openOn(fabric.SoftStack)
+	none := l.openOn(fabric.DeviceStack)
+	if choice == fabric.DeviceStack || l.t.cfg.Soft == nil || !l.lacksDevice(none) {
+		return none
+	}
+	err := l.openOn(fabric.SoftStack)
+	if err == nil {
+		l.t.cfg.Log.Info("RDMA listener uses no device", "listener", l.addr, "reason", none)
+	}
+	return err
+}
+
+// lacksDevice reports whether an error of the devices is a reason to do without one.
+func (l *listener) lacksDevice(err error) bool {
+	waits := l.t.cms[fabric.DeviceStack] != nil && l.t.cfg.Awaited(l.portID)
+	return errors.Is(err, verbs.ErrNotBuilt) || errors.Is(err, verbs.ErrNoDevice) && !waits
 }
 
 // openOn makes the identifier of a stack and listens.
 func (l *listener) openOn(s fabric.Stack) error {
+	l.stack = s
 	cm, err := l.t.manager(s)
 	if err != nil {
 		return err
@@ -93,10 +107,18 @@ func (l *listener) openOn(s fabric.Stack) error {
 		}
 	}
 	id, err := cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
-	if err != nil {
+	switch {
+	case s == fabric.SoftStack && errors.Is(err, verbs.ErrNoDevice):
+		return unix.EADDRNOTAVAIL // its device has all addresses of the machine
+	case err != nil:
 		return err
 	}
-	l.id, l.stack = id, s
+	if s == fabric.DeviceStack {
+		if err := l.t.cfg.Memlock(); err != nil {
+			return errors.Join(err, id.Destroy())
+		}
+	}
+	l.id = id
 	l.t.listening[id] = l
 	if l.addr.Port() == 0 {
 		l.addr.AddrPort = netip.AddrPortFrom(l.addr.Addr(), id.Local().Port())

@@ -52,6 +52,12 @@ func New(cfg Config) *Transport {
 	if cfg.Stack == nil {
 		cfg.Stack = func(uint16) fabric.Stack { return fabric.AnyStack }
 	}
+	if cfg.Awaited == nil {
+		cfg.Awaited = func(uint16) bool { return false }
+	}
+	if cfg.Memlock == nil {
+		cfg.Memlock = func() error { return nil }
+	}
 	if cfg.Lost == nil {
 		cfg.Lost = func(uint16) {}
 	}

@@ -307,26 +307,10 @@ func (s *Server) startWorkers() error {
 // listen listens at an address for the connections of a port.
 func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
 	t := s.transports[at.Transport]
-	switch {
-	case t == nil:
+	if t == nil {
 		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
-	case at.Transport == nvme.TransportRDMA && s.opts.OpenDevice == nil && // else it is a test
-		s.usesDevice(portID):
-		c := s.atStart.Reactors
-		if err := check.Memlock(len(check.ReactorCPUs(c)), c.Memory); err != nil {
-			return nil, fmt.Errorf("listen at %v: %w", at, err)
-		}
 	}
 	return t.Listen(at, portID, s.workers.Place)
-}
-
-// usesDevice reports whether an RDMA device may serve a port.
-func (s *Server) usesDevice(portID uint16) bool {
-	if s.listeners.StackOf(portID) == fabric.SoftStack {
-		return false
-	}
-	list, err := s.opts.Verbs.Devices()
-	return err != nil && !errors.Is(err, verbs.ErrNoDevice) || len(list) > 0
 }
 
 func (s *Server) rdmaConfig() rdma.Config {
@@ -341,6 +325,13 @@ func (s *Server) rdmaConfig() rdma.Config {
 		}
 	}
 	c.TOS, c.Lost, c.Stack = s.listeners.TOSOf, s.listeners.Lost, s.listeners.StackOf
+	c.Awaited = s.listeners.AwaitsDevice
+	if s.opts.OpenDevice == nil { // else it is a test
+		reactors := s.atStart.Reactors
+		c.Memlock = func() error {
+			return check.Memlock(len(check.ReactorCPUs(reactors)), reactors.Memory)
+		}
+	}
 	return c
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"runtime/debug"
 
@@ -46,14 +47,15 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 // Verbs returns the RDMA stack of this machine: of its devices, or the one that needs none.
 func Verbs() verbs.Provider {
 	devices := ibv.New()
-	if list, err := devices.Devices(); err == nil && len(list) > 0 {
+	list, err := devices.Devices()
+	if len(list) > 0 || errors.Is(err, fs.ErrPermission) { // its error helps more than a slow stack
 		return devices
 	}
 	return soft.New(soft.Options{Engines: runtime.NumCPU(), Background: true})
 }
 
-// Describe returns the version, the toolchain, and whether RDMA is built in and the number of
-// devices.
+// Describe returns the version, the toolchain, and the number of RDMA devices or the reason why
+// there is only the soft stack.
 func Describe(version string) string {
 	return fmt.Sprintf("nvmf-target %s (%s, %s/%s)\ntransports: tcp, %s", version,
 		runtime.Version(), runtime.GOOS, runtime.GOARCH,
@@ -64,9 +66,9 @@ func describeRDMA(p verbs.Provider) string {
 	devices, err := p.Devices()
 	switch {
 	case errors.Is(err, verbs.ErrNotBuilt):
-		return "no rdma: " + err.Error()
-	case errors.Is(err, verbs.ErrNoDevice):
-		return "rdma (no device)"
+		return "rdma (soft: " + err.Error() + ")"
+	case errors.Is(err, verbs.ErrNoDevice), err == nil && len(devices) == 0:
+		return "rdma (soft: no device)"
 	case err != nil:
 		return "rdma (devices cannot be listed: " + err.Error() + ")"
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/load"
@@ -286,6 +287,9 @@ func (c *Connection) explain(err error) error {
 			"--subsystem"
 	case errors.Is(err, host.ErrRefused) && c.TLSKey == "" && c.Transport == "tcp":
 		hint = "if the target requires TLS, give --tls-key-file"
+	case errors.Is(err, unix.EADDRINUSE) && c.Transport == "rdma":
+		hint = "without an RDMA device one program of a network namespace can use RDMA: run " +
+			"bench on another machine or in another namespace, or give --transport tcp"
 	case errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice):
 		hint = "without RDMA there is --transport tcp"
 	default:

@@ -112,8 +112,8 @@ func (ls *Listeners) States() (list []observed.Listener) {
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 			Connections: ls.Target.PortSessions(p.id),
 		}
-		if open, ok := p.open.(interface{ Stack() fabric.Stack }); ok {
-			out.Stack = open.Stack().String()
+		if s := stackOf(p.open); s != fabric.AnyStack {
+			out.Stack = s.String()
 		}
 		switch {
 		case ls.isDrained(p):

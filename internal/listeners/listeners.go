@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -70,6 +71,9 @@ type Listeners struct {
 	// ana has the states set by hand, by listener and group; nil after close.
 	ana map[string]map[uint32]*anaState
 
+	// served has the IDs of the ports that an RDMA device has served last.
+	served map[uint16]bool
+
 	list []*listener // the most specific first
 	// coming are the listeners after an Apply in progress, in the same order. Their ports stay
 	// open.
@@ -82,7 +86,7 @@ func New(c Config) *Listeners {
 	return &Listeners{
 		Config: c, mdns: mdns.New(c.Log), wake: make(chan struct{}, 1),
 		ports: map[string]*port{}, drained: map[string]bool{},
-		ana: map[string]map[uint32]*anaState{},
+		served: map[uint16]bool{}, ana: map[string]map[uint32]*anaState{},
 	}
 }
 
@@ -265,6 +269,7 @@ func (ls *Listeners) listen(p *port) error {
 	p.open, p.err = open, err
 	if open != nil {
 		p.addr = open.Addr()
+		ls.served[p.id] = stackOf(open) == fabric.DeviceStack
 	}
 	return err
 }
@@ -309,6 +314,41 @@ func (ls *Listeners) StackOf(portID uint16) fabric.Stack {
 		return c.Stack
 	}
 	return fabric.AnyStack // it is being closed
+}
+
+// AwaitsDevice reports whether a port should wait for an RDMA device that is not there at present:
+// a device has served it before, or belongs to the network interface that has its address, and is
+// not ready yet.
+func (ls *Listeners) AwaitsDevice(portID uint16) bool {
+	ls.mu.Lock()
+	served := ls.served[portID]
+	var at netip.Addr
+	for _, p := range ls.ports {
+		if p.id == portID {
+			at = p.addr.Addr()
+		}
+	}
+	ls.mu.Unlock()
+	if served {
+		return true
+	}
+	m, _ := ls.Network.Read("*")
+	return slices.ContainsFunc(m.Addresses, func(a netif.Address) bool {
+		for _, interfaces := range m.RDMA {
+			if a.Addr == at && slices.Contains(interfaces, a.Interface) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// stackOf returns the RDMA stack of an open port; fabric.AnyStack: it has none.
+func stackOf(open fabric.Listener) fabric.Stack {
+	if rdma, ok := open.(interface{ Stack() fabric.Stack }); ok {
+		return rdma.Stack()
+	}
+	return fabric.AnyStack
 }
 
 // TLSOf reports whether new connections of a port use TLS.

@@ -233,6 +233,47 @@ func TestSocketsInherited(t *testing.T) {
 		"a file was taken for a socket, or is still open")
 }
 
+// rdmaListener is a port of an RDMA stack.
+type rdmaListener struct {
+	fakeListener
+	stack fabric.Stack
+}
+
+func (l rdmaListener) Stack() fabric.Stack { return l.stack }
+
+// TestAwaitsDevice: a port waits for the device that has served it, and for that of its interface.
+func TestAwaitsDevice(t *testing.T) {
+	n := &netiftest.Network{RDMA: map[string][]string{"rxe0": {"eth1"}}}
+	n.Set("eth0 10.0.0.1", "eth1 10.0.1.1")
+	stacks := map[string]fabric.Stack{}
+	open := func(at fabric.Addr, _ uint16) (fabric.Listener, error) {
+		return rdmaListener{fakeListener{at}, stacks[at.Addr().String()]}, nil
+	}
+	rdmaAt := func(address string) config.Listener {
+		l := tcpAt(address)
+		l.Name, l.Transport = "rdma "+address, nvme.TransportRDMA
+		return l
+	}
+	stacks["10.0.0.1"], stacks["10.0.1.1"] = fabric.SoftStack, fabric.SoftStack
+	ls := opened(t, n, Config{Listen: open}, rdmaAt("10.0.0.1"), rdmaAt("10.0.1.1"))
+	awaits := func() (list []bool) {
+		for _, p := range ls.States() {
+			testutil.Equal(t, p.Stack, stacks[strings.Split(p.Address, ":")[0]].String(), "stack")
+			list = append(list, ls.AwaitsDevice(p.PortID))
+		}
+		return list
+	}
+	testutil.Equal(t, fmt.Sprint(awaits()), "[false true]", "served without")
+	for _, stack := range []fabric.Stack{fabric.DeviceStack, fabric.SoftStack} {
+		stacks["10.0.0.1"] = stack
+		for _, p := range ls.ports {
+			testutil.Must(t, ls.listen(p))
+		}
+		want := fmt.Sprint([]bool{stack == fabric.DeviceStack, true})
+		testutil.Equal(t, fmt.Sprint(awaits()), want, "served by %v", stack)
+	}
+}
+
 // TestAddresses: a listener has the addresses that its network, interface or device has.
 func TestAddresses(t *testing.T) {
 	m := netif.State{

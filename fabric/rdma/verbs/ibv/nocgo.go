@@ -1,6 +1,7 @@
 //go:build !cgo
 
-// Package ibv binds verbs to rdma-core. This program is built without cgo, so it has no RDMA.
+// Package ibv binds verbs to rdma-core. This program is built without cgo, so it cannot use
+// RDMA devices.
 package ibv
 
 import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"

@@ -130,7 +130,7 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 		return true, nil
 	case errors.Is(err, unix.EADDRINUSE):
 		return false, fmt.Errorf("UDP port %d is taken: by another process, or by rdma_rxe in "+
-			"this network namespace (see rdma link): %w", u.port, err)
+			"this network namespace (see ss -lunp and rdma link): %w", u.port, err)
 	case err != nil:
 		return false, err
 	}

@@ -1,0 +1,103 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// noManager is a stack without a communication manager.
+type noManager struct{ err error }
+
+func (p noManager) Devices() ([]verbs.DeviceAttr, error) { return nil, p.err }
+func (p noManager) NewCM() (verbs.CM, error)             { return nil, p.err }
+
+// TestStacks: a listener uses the stack of its choice. Without one it uses a device if there is one
+// or one is awaited, and else none.
+func TestStacks(t *testing.T) {
+	const at, other = "10.0.0.1", "10.0.0.9"
+	machine := func(address string) func(*testing.T) verbs.Provider {
+		return func(t *testing.T) verbs.Provider {
+			f := verbstest.New(verbstest.Options{})
+			t.Cleanup(f.Close)
+			f.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr(address)))
+			return f.Provider("host")
+		}
+	}
+	without := func(err error) func(*testing.T) verbs.Provider {
+		return func(*testing.T) verbs.Provider { return noManager{err} }
+	}
+	free, device, soft := fabric.AnyStack, fabric.DeviceStack, fabric.SoftStack
+	taken := fmt.Errorf("UDP port 4791 is taken: %w", unix.EADDRINUSE)
+	for _, c := range []struct {
+		name          string
+		choice        fabric.Stack
+		address       string
+		devices, soft func(*testing.T) verbs.Provider
+		awaited       bool
+		memlock       error
+		want          fabric.Stack // fabric.AnyStack: the text of the error follows
+		fails         string
+	}{
+		{"device", free, at, machine(at), machine(at), false, nil, device, ""},
+		{"at all", free, "0.0.0.0", machine(at), machine(at), false, nil, device, ""},
+		{"other device", free, at, machine(other), machine(at), false, nil, soft, ""},
+		{"awaited", free, at, machine(other), machine(at), true, nil, free, "stack: soft"},
+		{
+			"no devices", free, at, without(verbs.ErrNoDevice), machine(at), true, unix.ENOMEM,
+			soft, "",
+		},
+		{
+			"at all without", free, "::", without(verbs.ErrNoDevice), machine(at), false, nil, soft,
+			"",
+		},
+		{
+			"not built", free, at, without(verbs.ErrNotBuilt), machine(at), true, unix.ENOMEM, soft,
+			"",
+		},
+		{
+			"forbidden", free, at, without(unix.EACCES), machine(at), false, nil, free,
+			"permission",
+		},
+		{"memlock", free, at, machine(at), machine(at), false, errors.New("low"), free, "low"},
+		{"memlock of others", free, at, machine(other), machine(at), false, unix.EIO, soft, ""},
+		{"no soft", free, at, machine(other), nil, false, nil, free, "no RDMA device"},
+		{"waits", device, at, machine(other), machine(at), false, nil, free, "no RDMA device"},
+		{"soft", soft, at, machine(at), machine(at), false, unix.ENOMEM, soft, ""},
+		{"no address", soft, at, machine(at), machine(other), false, nil, free, "ip address"},
+		{"no port", soft, at, machine(at), without(taken), false, nil, free, "rdma_rxe"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{
+				Provider: c.devices(t), Stack: func(uint16) fabric.Stack { return c.choice },
+				Awaited: func(uint16) bool { return c.awaited },
+				Memlock: func() error { return c.memlock },
+			}
+			if c.soft != nil {
+				cfg.Soft = c.soft(t)
+			}
+			tr := New(cfg)
+			defer func() { testutil.Check(t, tr.Close()) }()
+			l, err := tr.Listen(fabric.Addr{
+				Transport: nvme.TransportRDMA,
+				AddrPort:  netip.AddrPortFrom(netip.MustParseAddr(c.address), 4420),
+			}, 1, func(c fabric.Conn) { c.Close() })
+			if c.want == free {
+				testutil.Fails(t, err, c.fails, "listen")
+				return
+			}
+			testutil.MustTrue(t, err == nil, "listen: %v", err)
+			testutil.Equal(t, l.(*listener).Stack(), c.want, "stack")
+			testutil.Check(t, l.Close())
+		})
+	}
+}
