@@ -75,10 +75,11 @@ func (g *RetryGroup) Wake() {
 	}
 }
 
-// Wait records whether the channel has blocked operations. Only its reactor calls it.
-func (r *Retry) Wait(yes bool) {
+// Wait records whether the channel has blocked operations. It reports whether that is new. Only its
+// reactor calls it.
+func (r *Retry) Wait(yes bool) (changed bool) {
 	if r.waiting.Load() == yes {
-		return
+		return false
 	}
 	r.waiting.Store(yes)
 	if yes {
@@ -86,10 +87,8 @@ func (r *Retry) Wait(yes bool) {
 	} else {
 		r.group.waiting.Add(-1)
 	}
+	return true
 }
-
-// Set makes the channel try again. Only its reactor calls it.
-func (r *Retry) Set() { r.due.Store(true) }
 
 // Due reports whether the channel has to try again.
 func (r *Retry) Due() bool { return r.due.Load() }

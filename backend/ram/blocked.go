@@ -16,10 +16,11 @@ import "github.com/nvmf-target/nvmf-target/backend"
 
 // change makes one step of an IO that changes data, and then puts the IO on the right list.
 func (c *channel) change(io *backend.IO) {
-	c.unfinished = false
 	how := c.step(io)
 	if how == blocked {
-		c.retry.Wait(true) // before the second try: from now on the channel is woken
+		if c.retry.Wait(true) { // before the second try: from now on the channel is woken
+			c.restart()
+		}
 		how = c.step(io)
 	}
 	switch how {
@@ -30,13 +31,12 @@ func (c *channel) change(io *backend.IO) {
 		c.wake() // nothing else signals the remaining work
 	case blocked:
 		c.blocked.Push(io, &io.Node)
-		if c.unfinished {
-			c.retry.Set() // the search goes on
+		if c.searches() {
 			c.wake()
 		}
 	}
-	if c.blocked.Empty() && c.again.Empty() {
-		c.retry.Wait(false)
+	if c.blocked.Empty() && c.again.Empty() && c.retry.Wait(false) {
+		c.restart()
 	}
 }
 
@@ -60,12 +60,18 @@ const (
 
 // retryBlocked tries some changes again. All have been tried before the first one has another turn.
 func (c *channel) retryBlocked() {
-	if c.again.Empty() && c.retry.Take() {
-		c.again, c.blocked = c.blocked, c.again
+	if c.again.Empty() {
+		if c.retry.Take() {
+			c.restart()
+			c.again, c.blocked = c.blocked, c.again
+		} else if c.searches() {
+			c.tried = c.searched
+			c.again, c.blocked = c.blocked, c.again
+		}
 	}
-	c.unfinished = false
+	at := c.searched
 	n, bytes := 0, int64(0)
-	for n < retryMost && bytes < retryBytes && !c.unfinished && !c.again.Empty() {
+	for n < retryMost && bytes < retryBytes && c.searched == at && !c.again.Empty() {
 		io := c.again.Pop()
 		n, bytes = n+1, bytes+io.Len
 		c.change(io)

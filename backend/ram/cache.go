@@ -113,7 +113,7 @@ func (c *frameCache) refill() bool {
 		f.spare.Add(f.per)
 		return false
 	}
-	g, taken, ok := f.grab(c.at)
+	g, taken, ok := f.grab(c.at, false)
 	c.at = g
 	f.spare.Add(f.per - int64(bits.OnesCount64(taken)))
 	for base := g * f.per; taken != 0; {

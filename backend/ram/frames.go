@@ -76,16 +76,22 @@ func (f *frames) free(first, n int64) {
 // maxScan is the number of groups that a search looks at in one step.
 const maxScan = 512
 
-// grab takes all free frames of the first group from at on that has some, and returns their bits.
-// It looks at maxScan groups. If they have none, it returns the next one.
-func (f *frames) grab(at int64) (group int64, taken uint64, ok bool) {
+// grab takes one free frame, or all, of the first group from at on that has some, and returns their
+// bits. It looks at maxScan groups. If they have none, it returns the next one.
+func (f *frames) grab(at int64, one bool) (group int64, taken uint64, ok bool) {
 	full, groups := f.full(), f.count/f.per
 	for range min(maxScan, groups) {
 		if at >= groups {
 			at = 0
 		}
-		if w := f.used[at].Load(); w != full && f.used[at].CompareAndSwap(w, full) {
-			return at, full &^ w, true
+		for w := f.used[at].Load(); w != full; w = f.used[at].Load() {
+			next := full
+			if one { // the lowest one, and no other for a moment: nobody would be woken for that
+				next = w | (w + 1)
+			}
+			if f.used[at].CompareAndSwap(w, next) {
+				return at, next &^ w, true
+			}
 		}
 		at++
 	}
@@ -94,27 +100,37 @@ func (f *frames) grab(at int64) (group int64, taken uint64, ok bool) {
 
 // last takes any free frame for a slot. replaces reports whether the slot has one already: then the
 // new frame is a spare one. A search that has not come to its end goes on in the next Poll, where
-// it has stopped.
+// it has stopped. It is one for all changes of the channel: after its end none of them searches
+// until something has become free.
 func (c *channel) last(replaces bool) (frame int64, ok bool) {
 	f := &c.d.frames
+	if c.searched >= f.count/f.per {
+		return 0, false
+	}
 	if replaces && f.spare.Add(-1) < 0 {
 		f.spare.Add(1)
 		return 0, false
 	}
-	g, taken, ok := f.grab(c.searchAt)
+	g, taken, ok := f.grab(c.searchAt, true)
 	if !ok {
 		if replaces {
 			f.spare.Add(1)
 		}
 		c.searchAt, c.searched = g, c.searched+maxScan
-		if c.unfinished = c.searched < f.count/f.per; !c.unfinished {
-			c.searched = 0
-		}
 		return 0, false
 	}
-	c.searchAt, c.searched = g, 0
-	f.used[g].And(^(taken & (taken - 1))) // keep the lowest one
+	c.searchAt = g
 	return g*f.per + int64(bits.TrailingZeros64(taken)), true
+}
+
+// restart begins a search anew: frames may have become free in the groups that it has looked at.
+func (c *channel) restart() { c.searched, c.tried = 0, 0 }
+
+// searches reports whether blocked changes are to be tried again because their search goes on. It
+// does not if all were tried and none has searched.
+func (c *channel) searches() bool {
+	f := &c.d.frames
+	return c.searched != c.tried && c.searched < f.count/f.per
 }
 
 // markDirty records that frames within a group are about to be written. It returns true if all of

@@ -161,10 +161,10 @@ type channel struct {
 	blocked list.List[backend.IO] // changes that wait for a frame, in order
 	again   list.List[backend.IO] // those that are to be tried again
 	retry   *backend.Retry
-	// searchAt is the group where the search of last goes on, and searched is how many groups it
-	// has looked at. unfinished: the present change needs the others.
-	searchAt, searched int64
-	unfinished         bool
+	// searchAt is the group where the search of last goes on. searched is how many groups it has
+	// looked at since the channel waits and was last woken, and tried is that number when blocked
+	// changes were last tried again.
+	searchAt, searched, tried int64
 
 	batch         batch
 	cache         frameCache
@@ -226,7 +226,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 }
 
 func (c *channel) Arm() bool {
-	return c.done.Empty() && c.long.Empty() && c.again.Empty() && !c.retry.Due()
+	return c.done.Empty() && c.long.Empty() && c.again.Empty() && !c.retry.Due() &&
+		!c.searches()
 }
 
 func (c *channel) Close() error {

@@ -96,9 +96,12 @@ func (c *channel) commit(io *backend.IO) {
 
 // trimCache keeps the frame cache small, and empties it while any channel has blocked operations.
 func (c *channel) trimCache() {
+	had := c.cache.total
 	c.cache.trim()
-	if c.d.blocked.Waiting() && len(c.cache.runs) > 0 {
+	if c.d.blocked.Waiting() {
 		c.cache.evict(len(c.cache.runs))
+	}
+	if c.cache.total < had {
 		c.d.blocked.Wake()
 	}
 }
