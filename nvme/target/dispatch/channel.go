@@ -173,6 +173,9 @@ func (ch *Channel) Withdraw(io *backend.IO) bool {
 		return false
 	}
 	ch.takeOut(io)
+	if ch.onClosed != nil {
+		ch.r.schedule(ch) // if the IO was held, nothing else visits the channel
+	}
 	return true
 }
 

@@ -77,6 +77,8 @@ func (c *slowChannel) Submit(ios []*backend.IO) int {
 
 func (c *slowChannel) Cancel(*backend.IO) { c.cancels++ }
 
+func (c *slowChannel) Close() error { return nil }
+
 func (c *slowChannel) Poll(done []*backend.IO) int {
 	c.most = max(c.most, len(done))
 	n := c.due.Fill(done)
@@ -313,6 +315,52 @@ func TestAbortedIO(t *testing.T) {
 		testutil.True(t, io.Err == want, "%v, want %v", io.Err, want)
 		testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 	}
+}
+
+// TestRoundsInTurns: hosts take turns at rounds, so that of a later fence may come first. The
+// earlier fence waits for the same IO nevertheless.
+func TestRoundsInTurns(t *testing.T) {
+	r, slow := newReactor(), &slowChannel{room: 1}
+	ch := r.channel(slow)
+	ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+	ch.push()
+	io := slow.has.Pop()
+	drained := 0
+	for range sharedFences + 1 {
+		ch.setAccess(nil, &fence{
+			aborted: map[reservation.Host]bool{{}: true}, drained: func() { drained++ },
+			change: new(reservation.Change),
+		})
+	}
+	testutil.MustEqual(t, len(r.rounds), 2, "rounds")
+	for _, i := range []int{1, 0} {
+		r.rounds[i].Begin()
+		testutil.True(t, r.rounds[i].Exclude(io, true), "round %d does not exclude the IO", i)
+		r.rounds[i].End()
+		testutil.MustEqual(t, drained, 0, "fences have drained while the device has the IO")
+	}
+	slow.due.Push(io, &io.Node)
+	ch.reap()
+	testutil.Equal(t, drained, sharedFences+1, "fences have drained")
+	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+}
+
+// TestCloseAfterHeld: a channel that is to close does so when its last IO, which is held, is
+// withdrawn.
+func TestCloseAfterHeld(t *testing.T) {
+	r := newReactor()
+	ch := r.channel(&slowChannel{room: 1})
+	ch.hold(&Lock{Blocks: backend.Range{End: 512}})
+	io := &backend.IO{Op: backend.OpWrite, Len: 512}
+	ch.Queue(io)
+	r.step()
+	closed := false
+	ch.Close(func() { closed = true })
+	r.step()
+	testutil.MustTrue(t, !closed && ch.waiting == 1, "the channel does not wait for the IO")
+	testutil.MustTrue(t, ch.Abort(io, backend.ErrAborted), "the device has the IO")
+	r.step()
+	testutil.True(t, closed, "the channel stays open")
 }
 
 // TestUnion: ranges that overlap or touch are joined.

@@ -12,6 +12,7 @@ import (
 // fencing is the part of a channel that keeps hosts from its namespace.
 type fencing struct {
 	fences   []*fence                 // nil but for short times
+	added    int                      // fences that there were
 	round    *Round                   // that has not begun, and other fences may share
 	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
 	orphans  int                      // IOs in the device, of commands that were given up
@@ -151,9 +152,12 @@ func (r *Round) Exclude(io *backend.IO, aborted bool) bool {
 		return false
 	case ch.Abort(io, ErrPreempted):
 	case ch.Has(io):
-		x := ch.awaits(io)
-		if x.by[byFence] == nil {
-			x.await(byFence, &r.fences[0].await)
+		x, f := ch.awaits(io), &r.fences[0].await
+		if later := x.by[byFence]; later == nil || later.order > f.order {
+			if later != nil { // its round has come first, but it ends after f
+				later.left--
+			}
+			x.await(byFence, f)
 		}
 		if aborted && !x.aborted {
 			x.aborted = true
@@ -174,6 +178,8 @@ func (ch *Channel) addFence(f *fence) {
 		})
 	}
 	ch.fences = append(ch.fences, f)
+	ch.added++
+	f.order = ch.added
 }
 
 // endFences ends the fences that wait for nothing any more, in their order: later fences wait for
