@@ -13,13 +13,13 @@ lab_up
 target_start
 grep -q '^Uid:[[:space:]]*65534' "/proc/$TPID/status" || fail "the target does not run as nobody"
 grep -q '^CapEff:[[:space:]]*0*$' "/proc/$TPID/status" || fail "the target has capabilities"
-host_connect --nr-io-queues=2
+host_connect --nr-io-queues=2 --reconnect-delay=1
 
 say "a file system"
 mkdir -p /tmp/fs /tmp/src
 head -c 20M /dev/urandom >/tmp/src/large
 mkfs.ext4 -q -F "$DEV"; mount "$DEV" /tmp/fs; cp /tmp/src/large /tmp/fs/; umount /tmp/fs
-host_disconnect; host_connect --nr-io-queues=2
+host_disconnect; host_connect --nr-io-queues=2 --reconnect-delay=1
 mount "$DEV" /tmp/fs; cmp /tmp/src/large /tmp/fs/large || fail "the file differs"; umount /tmp/fs
 e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "the file system is damaged"; }
 
@@ -44,8 +44,10 @@ fio_verify after --iodepth=16 --bs=4k --size=4M
 say "an MTU of 1,500 bytes"
 host_disconnect
 on_target ip link set veth0 mtu 1500; ip link set veth1 mtu 1500
-host_connect --nr-io-queues=2
+host_connect --nr-io-queues=2 --reconnect-delay=1
 fio_verify mtu1500 --iodepth=32 --bsrange=512-256k --bs_unaligned=0 --size=$(sized 8M 16M 64M)
 host_disconnect
-klog_check
+# A host over soft RoCE that waits for an acknowledgment for half a second sends again, and ends its
+# own connection by that (see badlink.sh). It connects anew, and fio notices nothing.
+klog_check 'failed with status WR flushed|starting error recovery|no usable path|callbacks suppressed'
 target_stop
