@@ -110,8 +110,8 @@ type CQ interface {
 	// Poll fills wc and returns the number of completions. An error means that the CQ has failed
 	// (overrun).
 	Poll(wc []WC) (n int, err error)
-	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more
-	// after arming.
+	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll after
+	// arming, and go on until there is no completion, before you wait for the channel.
 	ReqNotify() error
 	Destroy() error
 }

@@ -15,6 +15,7 @@
 // let go, takes the engine again, and does the work. Only Do waits for that.
 //
 // One turn of a held engine is bounded: one receive batch, a number of deadlines, a number of
-// endpoints that each send a share of a batch. The rest waits for the next turn, and FD of the
-// wire.Conn becomes readable for it if a completion channel or the background goroutine sleeps.
+// closures, a number of endpoints that each send a share of a batch. The rest waits for the next
+// turn, and FD of the wire.Conn becomes readable for it if a completion channel or the background
+// goroutine sleeps.
 package engine

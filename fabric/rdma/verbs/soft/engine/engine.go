@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,8 @@ const (
 	// maxRuns is the largest number of endpoints that run: as many as a receive batch, a batch that
 	// other engines handed over, and the deadlines schedule.
 	maxRuns = 2*wire.MaxBatch + maxExpired
+	// maxCalls is the largest number of closures of Do that run.
+	maxCalls = 16
 	// maxTurns is the largest number of turns that a goroutine makes at once. All but the first are
 	// for others. If they ask for more, a helper goroutine takes over.
 	maxTurns = 4
@@ -147,8 +150,9 @@ func (e *Engine) enter(most int, polled bool) {
 		worked := e.turn()
 		e.held.Store(false)
 		if !worked {
-			// A note is being left at this moment. The goroutine that leaves it comes here itself.
-			return
+			// A note is being left at this moment. The goroutine that leaves it may have found the
+			// engine held, and then does not come back.
+			runtime.Gosched()
 		}
 	}
 }
@@ -186,7 +190,11 @@ func (e *Engine) turn() (worked bool) {
 	} else {
 		e.now = e.conn.Now()
 	}
-	for c := e.calls.Pop(); c != nil; c = e.calls.Pop() {
+	for range maxCalls {
+		c := e.calls.Pop()
+		if c == nil {
+			break
+		}
 		worked = true
 		c.fn()
 		close(c.done)

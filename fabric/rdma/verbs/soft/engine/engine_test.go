@@ -61,6 +61,29 @@ func TestCombining(t *testing.T) {
 	})
 }
 
+// TestManyCalls: a turn runs a bounded number of closures.
+func TestManyCalls(t *testing.T) {
+	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	d := device(t, mem, "a", addrA, Options{})
+	e := d.Engine(0)
+	const n = maxTurns * maxCalls
+	var calls [n]call
+	inTurn, most, ran := 0, 0, 0
+	ep := attach(t, e, &endpoint{onRun: func(*endpoint) bool { inTurn = 0; return true }})
+	for i := range calls {
+		calls[i].done = make(chan struct{})
+		calls[i].fn = func() {
+			inTurn++
+			ran++
+			most = max(most, inTurn)
+		}
+		e.calls.Push(&calls[i], &calls[i].node)
+	}
+	ep.Kick()
+	testutil.Equal(t, ran, n, "closures")
+	testutil.Equal(t, most, maxCalls, "closures in a turn")
+}
+
 // TestHelper shows that a goroutine does not work for others without end: here the endpoint is
 // kicked again whenever it runs. After some turns a helper goroutine takes over.
 func TestHelper(t *testing.T) {

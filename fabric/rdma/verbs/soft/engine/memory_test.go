@@ -256,4 +256,13 @@ func TestRecvRing(t *testing.T) {
 	n, err = ring.Post(make([]verbs.RecvWR, 8))
 	testutil.True(t, n == 7, "%d posted", n)
 	testutil.Is(t, err, unix.ENOMEM, "full")
+
+	// The smallest ring refuses a receive as well before it overwrites another one.
+	ring = testutil.Value(NewRecvRing(1, 1))(t)
+	n, err = ring.Post([]verbs.RecvWR{{WRID: 1}, {WRID: 2}, {WRID: 3}})
+	testutil.Is(t, err, unix.ENOMEM, "full")
+	for id := range uint64(n) {
+		var wr verbs.RecvWR
+		testutil.True(t, ring.Take(&wr) && wr.WRID == id+1, "%+v taken, want %d", wr, id+1)
+	}
 }

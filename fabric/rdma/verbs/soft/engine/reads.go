@@ -43,7 +43,9 @@ func (e *Engine) ReserveReads(h *Handle, v *Reservation, n int) bool {
 	if first != nil && first != h || r.left < n && r.left < r.all {
 		if !h.wait.Listed() {
 			r.waiting.Push(h, &h.wait)
-			e.deadlines.set(&r.Handle, r.held.First().until)
+		}
+		if v := r.held.First(); v != nil { // else the first that waits is about to run
+			e.deadlines.set(&r.Handle, v.until)
 		}
 		return false
 	}

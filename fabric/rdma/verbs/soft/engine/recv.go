@@ -37,7 +37,8 @@ func NewRecvRing(wrs, sges int) (*RecvRing, error) {
 		return nil, fmt.Errorf("receive queue of %d work requests, %d elements: %w", wrs, sges,
 			unix.EINVAL)
 	}
-	r := &RecvRing{slots: make([]recvSlot, powerOfTwo(wrs)), maxSGE: sges}
+	// With one slot, a receive in it would look like the next free place.
+	r := &RecvRing{slots: make([]recvSlot, max(powerOfTwo(wrs), 2)), maxSGE: sges}
 	for i := range r.slots {
 		r.slots[i].turn.Store(uint64(i))
 	}
