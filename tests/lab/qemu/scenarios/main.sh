@@ -1,6 +1,6 @@
 # The main scenarios in one boot: discover, connect over soft RoCE and over TCP, fio with checksums,
 # a file system.
-# variants: rxe soft
+# variants: rxe
 # covers: fabric/tcp fabric/rdma nvme/target
 # cpus: 2
 # limit: 540
