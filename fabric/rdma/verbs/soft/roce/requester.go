@@ -31,6 +31,10 @@ const (
 	sameRetries = 3
 	maxPatience = 80 * time.Millisecond
 	maxUsual    = 250 * time.Millisecond
+	// readRetry is the least time until a READ is repeated. Its memory at the peer may not be valid
+	// any more when a late repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
+	// drivers/infiniband/sw/rxe/rxe_resp.c).
+	readRetry = 100 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
@@ -124,6 +128,7 @@ type timer struct {
 	giveUp     time.Duration // time when the connection fails
 	retry      time.Duration // time until the next repetition
 	retries    int           // since the last acknowledgment
+	since      time.Duration // when the timer began to run, or the last repetition
 	patience   time.Duration // firstRetry, or more after late acknowledgments
 	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
@@ -679,7 +684,7 @@ func (q *QP) arm() {
 		return
 	}
 	now := q.eng.Now()
-	r.armed, r.giveUp = true, now+r.retryTime
+	r.armed, r.since, r.giveUp = true, now, now+r.retryTime
 	q.eng.SetDeadline(&q.Handle, now+r.retry)
 }
 
@@ -692,7 +697,10 @@ func (q *QP) expire() {
 		r.rnrWait, r.armed = false, false
 	case now >= r.giveUp:
 		q.fail(verbs.WCRetryExcErr)
+	case r.readNo > 0 && now < r.since+min(readRetry, r.ackTimeout):
+		q.eng.SetDeadline(&q.Handle, r.since+min(readRetry, r.ackTimeout))
 	default:
+		r.since = now
 		q.stats.Timeouts.Add(1)
 		if !r.probe && r.readNo == 0 {
 			r.before.congestion, r.before.from, r.before.next = r.congestion, r.una, r.next
