@@ -575,6 +575,31 @@ func TestUDPEdges(t *testing.T) {
 	}
 }
 
+// Few packets of one family and many of the other: those that are left make the descriptor readable
+// anew, too.
+func TestUDPEdgesOfFamilies(t *testing.T) {
+	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	if c.sender[ip6] < 0 {
+		t.Skip("no IPv6 on this machine")
+	}
+	epoll := testutil.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
+	defer unix.Close(epoll)
+	testutil.Must(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, c.FD(),
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	send(t, c, &Path{Local: loopA, Remote: loopB, Segment: true}, 5, 0, 16)
+	for range 3 * maxDatagrams {
+		send(t, c, &Path{Local: loop6, Remote: loop6}, 5, 0, 16)
+	}
+	c.Flush()
+	got := 0
+	for testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0 {
+		got += len(recv(t, c))
+	}
+	if want := 3*maxDatagrams + 1; got != want {
+		t.Errorf("%d packets of %d", got, want)
+	}
+}
+
 // The name of an interface is asked for once, not for each of its link-local senders.
 func TestZones(t *testing.T) {
 	i := testutil.Value(net.Interfaces())(t)[0]

@@ -111,7 +111,7 @@ func (c *udpConn) receive(waiting [2]bool) error {
 				b.family[b.end] = f
 				b.end++
 			}
-			if n == most {
+			if b.end == most {
 				c.Wake() // more may wait, and they make no new edge
 			}
 		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL:
