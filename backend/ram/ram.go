@@ -159,7 +159,7 @@ type channel struct {
 	long list.List[backend.IO]
 
 	blocked list.List[backend.IO] // changes that wait for a frame, in order
-	again   list.List[backend.IO] // those that are to be tried again
+	again   list.List[backend.IO] // to be tried again
 	retry   *backend.Retry
 	// searchAt is the group where the search of last goes on. searched is how many groups it has
 	// looked at since the channel waits and was last woken, and tried is that number when blocked

@@ -112,8 +112,8 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// Shares lists the shares of hosts and networks, in no particular order. Those that come or go
-// meanwhile may be left out.
+// Shares lists the shares of hosts and networks, in no particular order. A share that
+// comes or goes meanwhile may be left out.
 func (c *Counter) Shares() (list []fabric.Share) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -575,8 +575,8 @@ func TestUDPEdges(t *testing.T) {
 	}
 }
 
-// Few packets of one family and many of the other: those that are left make the descriptor readable
-// anew, too.
+// A receive takes few packets of one family and leaves many of the other: the descriptor becomes
+// readable anew.
 func TestUDPEdgesOfFamilies(t *testing.T) {
 	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
 	if c.sender[ip6] < 0 {
