@@ -600,6 +600,18 @@ func TestUDPEdgesOfFamilies(t *testing.T) {
 	}
 }
 
+// A peer may leave out the UDP checksum, also over IPv6, as rxe does.
+func TestNoChecksum(t *testing.T) {
+	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	if c.sender[ip6] < 0 {
+		t.Skip("no IPv6 on this machine")
+	}
+	testutil.Must(t, unix.SetsockoptInt(c.sender[ip6], unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_TX, 1))
+	send(t, c, &Path{Local: loop6, Remote: loop6}, 5, 0, 16)
+	c.Flush()
+	testutil.Equal(t, len(recv(t, c)), 1, "packets without a UDP checksum")
+}
+
 // The name of an interface is asked for once, not for each of its link-local senders.
 func TestZones(t *testing.T) {
 	i := testutil.Value(net.Interfaces())(t)[0]

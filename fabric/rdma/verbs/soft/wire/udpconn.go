@@ -46,6 +46,11 @@ func (c *udpConn) openReceiver(f int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1); err != nil {
 		return os.NewSyscallError("setsockopt SO_RXQ_OVFL", err)
 	}
+	// rxe sends no UDP checksums (prepare_udp_hdr in drivers/infiniband/sw/rxe/rxe_net.c). Over
+	// IPv6 a socket has to allow that (RFC 6936); the ICRC covers the packets.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+		return os.NewSyscallError("setsockopt UDP_NO_CHECK6_RX", err)
+	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // Linux 5.0
 	enlarge(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
 	room, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
