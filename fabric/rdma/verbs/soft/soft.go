@@ -7,8 +7,8 @@
 //	verbs.CQ, PD, MR, SRQ    soft/engine  queues and memory; one engine per completion vector
 //	                         soft/wire    packets: headers, checksum, sockets
 //
-// RoCE has no authentication and no encryption: everybody who can forge a packet with the addresses
-// of a connection can guess at its numbers. Queue pairs, keys, PSNs and communication IDs are
+// RoCE has no authentication and no encryption: a sender that forges the addresses of a connection
+// only has to guess its numbers. Queue pairs, keys, PSNs and communication IDs are
 // random.
 package soft
 

@@ -2,7 +2,7 @@ package cm
 
 import "net/netip"
 
-// Limits of what peers can make the Manager hold. A limit per host is a limit per address.
+// Limits on connections that peers open and leave. A host is an address.
 const (
 	// Half-open connections: a REQ has arrived, and neither RTU nor packet has shown that its
 	// source address is genuine. Hosts with a connection have a share of their own, so that forged

@@ -101,7 +101,7 @@ func (m *Manager) request(l *ID, class class, p *wire.Packet, q *message, port u
 	if c.peer.AckTimeout = q.ackTimeout; q.ackTimeout == 0 || q.ackTimeout > maxAckTimeout {
 		c.peer.AckTimeout = maxAckTimeout // 0 is no timeout
 	}
-	// The peer says how long it takes to answer a REP. It cannot make us wait for hours.
+	// The peer announces its time to answer a REP; longer times than our own are cut.
 	c.interval = m.opt.interval(min(max(q.localWait, minWait), m.opt.ResponseTimeout))
 	c.account(class)
 	m.remotes[c.key(c.remote)] = c
