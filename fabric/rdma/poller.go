@@ -21,8 +21,8 @@ type poller struct {
 	channel verbs.CompChannel
 
 	// data is the reactor's data memory, registered for LOCAL_WRITE only, so a peer cannot use its
-	// keys. staging exists on iWARP, where the sink of an RDMA READ must allow remote writes (RFC
-	// 5040, section 5.2): it holds only incoming data of hosts.
+	// keys. staging exists if the device needs a sink of RDMA READs that allows remote writes, as
+	// on iWARP (RFC 5040, section 5.2): it holds only incoming data of hosts.
 	data, staging poolMR
 
 	// The largest number of elements of an RDMA READ, and of other sends.
@@ -103,10 +103,10 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 		return p, fmt.Errorf("completion channel: %w", err)
 	}
 	p.data, err = d.registerPool(g.cfg.Memory, "data memory", verbs.AccessLocalWrite)
-	if err != nil || !d.attr.IWARP {
+	p.signalWrites = d.attr.HoldsUnsignaledWrites
+	if err != nil || !d.attr.ReadNeedsRemoteWrite {
 		return p, err
 	}
-	p.signalWrites = true
 	arena, err := mem.NewArena("RDMA READ staging (iWARP)", g.t.cfg.StagingSize)
 	if err != nil {
 		return p, err

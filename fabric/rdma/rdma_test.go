@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -63,6 +64,29 @@ func TestWritesGoThroughStaging(t *testing.T) {
 				b.arena.Region().ID())
 		}
 	})
+}
+
+// TestIWARPThatCopies uses an iWARP device that copies data: it needs no staging memory, and no
+// completions of WRITEs.
+func TestIWARPThatCopies(t *testing.T) {
+	b, q := joined(t, harnessOptions{
+		fabric: verbstest.Options{IWARP: true},
+		setup: func(f *verbstest.Fabric) {
+			d := verbstest.IWARP("copies", netip.MustParseAddr("192.0.2.9"))
+			d.Attr.ReadNeedsRemoteWrite, d.Attr.HoldsUnsignaledWrites = false, false
+			f.AddHost("target", d)
+		},
+	}, ioParam(32))
+	testutil.MustEqual(t, q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil),
+		nvme.Success, "write")
+	testutil.MustEqual(t, q.do(q.keyed(command(opRead, 2, 0, 4096), 4096, 4096), nil),
+		nvme.Success, "read")
+	testutil.True(t, b.h.regions[b.arena.Region().ID()] && len(b.h.regions) == 1,
+		"data of a write came to regions %v, the arena is %d", b.h.regions, b.arena.Region().ID())
+	for _, p := range b.g.pollers {
+		testutil.True(t, p.staging.pool == nil && !p.signalWrites,
+			"staging memory %v, signaled WRITEs %v", p.staging.pool, p.signalWrites)
+	}
 }
 
 func TestInCapsuleData(t *testing.T) {

@@ -37,9 +37,14 @@ const VendorSIW = 0x626d74
 // DeviceAttr describes a device (ibv_query_device).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0
-	// IWARP reports whether the transport is iWARP. There the sink of an RDMA READ needs
-	// AccessRemoteWrite.
-	IWARP                  bool
+	// IWARP reports whether the transport is iWARP. There a message that finds no receive ends its
+	// connection.
+	IWARP bool
+	// ReadNeedsRemoteWrite reports whether the sink of an RDMA READ needs AccessRemoteWrite.
+	ReadNeedsRemoteWrite bool
+	// HoldsUnsignaledWrites reports whether the device may read the memory of an unsignaled RDMA
+	// WRITE even after a later work request has completed.
+	HoldsUnsignaledWrites  bool
 	VendorID               uint32
 	MaxQP, MaxQPWR, MaxSGE int
 	// MaxSGERD is the largest number of SGEs of an RDMA READ.

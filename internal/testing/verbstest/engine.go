@@ -109,7 +109,7 @@ func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 		q.wait(stallSilent, 0, 0)
 		return false
 	}
-	if q.dev.opt.Attr.IWARP {
+	if q.dev.opt.Attr.ReadNeedsRemoteWrite {
 		// RFC 5040, 5.2: the response is placed by a tagged message, so the sink must allow remote
 		// writes.
 		if _, ok := q.check(sges, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); !ok {

@@ -165,7 +165,7 @@ func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 // AccessRemoteWrite.
 func IWARP(name string, addrs ...netip.Addr) DeviceOptions {
 	d := RoCE(name, addrs...)
-	d.Attr.IWARP = true
+	d.Attr.IWARP, d.Attr.ReadNeedsRemoteWrite, d.Attr.HoldsUnsignaledWrites = true, true, true
 	d.Attr.MaxSGE, d.Attr.MaxSGERD = 6, 1
 	return d
 }

@@ -70,6 +70,7 @@ func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	}
 	return verbs.DeviceAttr{
 		Name: name, IWARP: a.iwarp != 0,
+		ReadNeedsRemoteWrite: a.iwarp != 0, HoldsUnsignaledWrites: a.iwarp != 0,
 		VendorID: uint32(a.dev.vendor_id),
 		MaxQP:    int(a.dev.max_qp), MaxQPWR: int(a.dev.max_qp_wr), MaxSGE: int(a.dev.max_sge),
 		MaxSGERD: int(a.dev.max_sge_rd),
