@@ -106,14 +106,19 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/cm", "fabric/rdma/verbs/soft/engine",
 		"fabric/rdma/verbs/soft/roce", "fabric/rdma/verbs/soft/wire", "internal/observed",
 	},
-	"fabric/rdma/verbs/soft/wire": {"internal/sys"},
+	"fabric/rdma/verbs/soft/packet": {},
+	"fabric/rdma/verbs/soft/wire":   {"fabric/rdma/verbs/soft/packet", "internal/sys"},
 	"fabric/rdma/verbs/soft/engine": {
-		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/wire", "internal/list", "internal/mem",
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire",
+		"internal/list", "internal/mem",
 	},
 	"fabric/rdma/verbs/soft/roce": {
-		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/engine", "fabric/rdma/verbs/soft/wire",
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/engine", "fabric/rdma/verbs/soft/packet",
+		"fabric/rdma/verbs/soft/wire",
 	},
-	"fabric/rdma/verbs/soft/cm": {"fabric/rdma/verbs", "fabric/rdma/verbs/soft/wire"},
+	"fabric/rdma/verbs/soft/cm": {
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire",
+	},
 
 	"backend":       {"internal/list", "internal/mem"},
 	"backend/block": {"backend", "backend/disk", "internal/sys"},

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -36,7 +37,7 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	q.retries, q.rnrRetry, q.flowControl = c.peer.RetryCount, min(p.RNRRetryCount, 7), p.FlowControl
 	q.remoteWait, q.localWait = m.opt.ResponseTimeout, m.opt.ResponseTimeout
 	q.maxCMRetries, q.ackTimeout = uint8(min(m.opt.Retries, 15)), m.opt.AckTimeout
-	q.pkey, q.mtu, q.hopLimit = wire.PKeyDefault, mtuCode(id.mtu), 64
+	q.pkey, q.mtu, q.hopLimit = packet.PKeyDefault, mtuCode(id.mtu), 64
 	q.from, q.to = plain(id.local.Addr()), plain(id.remote.Addr())
 	ip := ipPrivate{port: id.local.Port(), from: q.from, to: q.to}
 	ip.encode(q.private[:])

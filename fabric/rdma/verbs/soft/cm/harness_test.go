@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -257,7 +258,7 @@ type queue struct {
 }
 
 func (q *queue) Num() uint32             { return q.num }
-func (q *queue) PSN() uint32             { return q.num * 3 & wire.PSNMask }
+func (q *queue) PSN() uint32             { return q.num * 3 & packet.PSNMask }
 func (q *queue) OnFirstPacket(fn func()) { q.onFirst = fn }
 func (q *queue) OnFatal(fn func())       { q.onFatal = fn }
 func (q *queue) ToError() error          { q.failed = true; return nil }

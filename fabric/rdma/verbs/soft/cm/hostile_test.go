@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -41,11 +42,11 @@ func (x *attacker) raw(from, to netip.Addr, key uint32, mad []byte) {
 
 // write is raw, and nobody reads the message yet.
 func (x *attacker) write(from, to netip.Addr, key uint32, mad []byte) {
-	b := x.conn.Alloc(&wire.Path{Local: from, Remote: to}, wire.BTHSize+wire.DETHSize+len(mad))
-	bth := wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.PKeyDefault, QPN: wire.CMQPN}
+	b := x.conn.Alloc(&wire.Path{Local: from, Remote: to}, packet.BTHSize+packet.DETHSize+len(mad))
+	bth := packet.BTH{Opcode: packet.UDSendOnly, PKey: packet.PKeyDefault, QPN: wire.CMQPN}
 	bth.Put(b)
-	wire.DETH{QKey: key, SrcQP: wire.CMQPN}.Put(b[wire.BTHSize:])
-	copy(b[wire.BTHSize+wire.DETHSize:], mad)
+	packet.DETH{QKey: key, SrcQP: wire.CMQPN}.Put(b[packet.BTHSize:])
+	copy(b[packet.BTHSize+packet.DETHSize:], mad)
 	x.conn.Flush()
 }
 
@@ -55,7 +56,7 @@ func (x *attacker) request(from, to netip.Addr, n int) *message {
 		attr: attrREQ, tid: uint64(n), local: uint32(n) + 1, qpn: uint32(n) + 2, psn: uint32(n),
 		request: request{
 			service: serviceTCP | port, remoteWait: 20, localWait: 20, retries: 7, maxCMRetries: 15,
-			pkey: wire.PKeyDefault, mtu: 3, from: from, to: to, ackTimeout: 17,
+			pkey: packet.PKeyDefault, mtu: 3, from: from, to: to, ackTimeout: 17,
 		},
 	}
 	ip := ipPrivate{port: 50000, from: from, to: to}
@@ -297,8 +298,8 @@ func TestWithdrawnUnread(t *testing.T) {
 func TestOtherQueuePair(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})
 	p := w.host(2, Options{})
-	b := make([]byte, wire.BTHSize)
-	h := wire.BTH{Opcode: wire.SendOnly, PKey: wire.PKeyDefault, QPN: 5}
+	b := make([]byte, packet.BTHSize)
+	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: 5}
 	h.Put(b)
 	p.m.receive(&wire.Packet{Data: b})
 	testutil.Equal(t, p.dev.handed, 1, "packets handed over")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -261,7 +262,7 @@ func (m *Manager) flush() {
 // qkey is the queue key of queue pair 1 (section 10.2.4).
 const qkey = 0x80010000
 
-const packetSize = wire.BTHSize + wire.DETHSize + madSize
+const packetSize = packet.BTHSize + packet.DETHSize + madSize
 
 // send sends a message.
 func (m *Manager) send(path *wire.Path, mad []byte) {
@@ -271,12 +272,13 @@ func (m *Manager) send(path *wire.Path, mad []byte) {
 		return
 	}
 	m.psn++
-	bth := wire.BTH{
-		Opcode: wire.UDSendOnly, MigReq: true, PKey: wire.PKeyDefault, QPN: wire.CMQPN, PSN: m.psn,
+	bth := packet.BTH{
+		Opcode: packet.UDSendOnly, MigReq: true, PKey: packet.PKeyDefault, QPN: wire.CMQPN,
+		PSN: m.psn,
 	}
 	bth.Put(b)
-	wire.DETH{QKey: qkey, SrcQP: wire.CMQPN}.Put(b[wire.BTHSize:])
-	copy(b[wire.BTHSize+wire.DETHSize:], mad)
+	packet.DETH{QKey: qkey, SrcQP: wire.CMQPN}.Put(b[packet.BTHSize:])
+	copy(b[packet.BTHSize+packet.DETHSize:], mad)
 	m.stats.Sent.Add(1)
 }
 
@@ -298,15 +300,15 @@ func (m *Manager) reject(p *wire.Packet, q *message, of uint8, reason uint16, in
 
 // receive handles a packet to queue pair 1.
 func (m *Manager) receive(p *wire.Packet) {
-	var h wire.Header
+	var h packet.Header
 	q := &m.scratch
 	ok := h.Parse(p.Data)
 	if ok && h.QPN != wire.CMQPN {
 		m.dev.HandOver(p)
 		return
 	}
-	if !ok || h.Kind != wire.KindDatagram ||
-		h.DETH.QKey != qkey || h.PKey&0x7fff != wire.PKeyDefault&0x7fff || !q.decode(h.Payload) {
+	if !ok || h.Kind != packet.KindDatagram ||
+		h.DETH.QKey != qkey || h.PKey&0x7fff != packet.PKeyDefault&0x7fff || !q.decode(h.Payload) {
 		m.stats.Invalid.Add(1)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
@@ -18,7 +19,7 @@ import (
 type Endpoint interface {
 	// Receive takes one packet to the endpoint. p and h are valid during the call. Run follows once
 	// for all packets of a batch.
-	Receive(p *wire.Packet, h *wire.Header)
+	Receive(p *wire.Packet, h *packet.Header)
 	// Run sends due packets, at most a share of a batch. It returns true if there is more to send;
 	// the engine then runs it again after the other endpoints, and after Alloc returned nil when
 	// the socket takes packets. Run follows Receive, Schedule, Kick and Expire.
@@ -70,7 +71,7 @@ func (e *Engine) Attach(ep Endpoint) (qpn uint32, err error) {
 // Queue pairs 0 and 1 belong to management, and the last number is the destination of multicasts.
 const (
 	firstQPN = wire.CMQPN + 1
-	lastQPN  = wire.PSNMask - 1
+	lastQPN  = packet.PSNMask - 1
 )
 
 // randomQPN draws a queue pair number. Its upper bits choose the engine.
@@ -79,7 +80,7 @@ func (e *Engine) randomQPN() uint32 {
 	for {
 		var b [4]byte
 		_, _ = rand.Read(b[:]) // never fails
-		qpn := binary.NativeEndian.Uint32(b[:]) & wire.PSNMask
+		qpn := binary.NativeEndian.Uint32(b[:]) & packet.PSNMask
 		const low = 1<<24/wire.MaxEngines - 1
 		upper := int(qpn/(low+1))/n*n + e.index // the nearest one of this engine
 		if qpn = uint32(upper)*(low+1) + qpn&low; upper < wire.MaxEngines && qpn >= firstQPN &&

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
@@ -55,7 +56,7 @@ type Engine struct {
 	deadlines deadlines
 	reads     reads
 	timer     time.Duration // the time set at the socket, 0 if none
-	header    wire.Header
+	header    packet.Header
 	packet    wire.Packet // from the inbox
 	count     list.Steps
 

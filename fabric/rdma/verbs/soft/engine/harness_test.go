@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -69,7 +70,7 @@ func (ep *endpoint) connect(local, remote netip.Addr, to uint32) *endpoint {
 	return ep
 }
 
-func (ep *endpoint) Receive(_ *wire.Packet, h *wire.Header) {
+func (ep *endpoint) Receive(_ *wire.Packet, h *packet.Header) {
 	ep.received++
 	ep.last = binary.BigEndian.Uint64(h.Payload)
 	if ep.onReceive != nil {
@@ -92,14 +93,14 @@ func (ep *endpoint) Run() bool {
 
 // packet sends one packet and reports false if the socket takes none.
 func (ep *endpoint) packet() bool {
-	b := ep.e.Conn().Alloc(&ep.path, wire.BTHSize+8)
+	b := ep.e.Conn().Alloc(&ep.path, packet.BTHSize+8)
 	if b == nil {
 		return false
 	}
-	h := wire.BTH{Opcode: wire.SendOnly, PKey: wire.PKeyDefault, QPN: ep.to}
+	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: ep.to}
 	h.Put(b)
 	ep.sent++
-	binary.BigEndian.PutUint64(b[wire.BTHSize:], ep.sent)
+	binary.BigEndian.PutUint64(b[packet.BTHSize:], ep.sent)
 	ep.send--
 	return true
 }
@@ -113,10 +114,10 @@ func (ep *endpoint) Expire() {
 
 // packetTo returns a packet to a queue pair as Recv returns it.
 func packetTo(qpn uint32, number uint64) *wire.Packet {
-	b := make([]byte, wire.BTHSize+8)
-	h := wire.BTH{Opcode: wire.SendOnly, PKey: wire.PKeyDefault, QPN: qpn}
+	b := make([]byte, packet.BTHSize+8)
+	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: qpn}
 	h.Put(b)
-	binary.BigEndian.PutUint64(b[wire.BTHSize:], number)
+	binary.BigEndian.PutUint64(b[packet.BTHSize:], number)
 	return &wire.Packet{
 		Local: netip.AddrPortFrom(addrA, wire.Port), Remote: netip.AddrPortFrom(addrB, 1), Data: b,
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
@@ -92,5 +93,5 @@ func (r *reads) Expire() {
 }
 
 // Receive and Run are of Endpoint and never called.
-func (*reads) Receive(*wire.Packet, *wire.Header) {}
-func (*reads) Run() bool                          { return false }
+func (*reads) Receive(*wire.Packet, *packet.Header) {}
+func (*reads) Run() bool                            { return false }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -72,7 +73,7 @@ func (e *Engine) run() (more bool) {
 // packets at its socket that are for another queue pair than its own. The packet is copied. Any
 // goroutine may call it.
 func (d *Device) HandOver(p *wire.Packet) {
-	if h, ok := wire.ParseBTH(p.Data); ok {
+	if h, ok := packet.ParseBTH(p.Data); ok {
 		d.handOver(p, h.QPN)
 	}
 }
@@ -116,7 +117,7 @@ type inboxSlot struct {
 	local, remote netip.AddrPort
 	ce            bool
 	n             int
-	data          [wire.MaxPacket]byte
+	data          [packet.MaxSize]byte
 }
 
 // put copies a packet into the ring. It reports false if the ring is full. Any goroutine may call

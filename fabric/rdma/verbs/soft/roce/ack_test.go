@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -13,15 +14,15 @@ import (
 // one if that finds nothing.
 func TestAckWithResponse(t *testing.T) {
 	p := newPair(t, options{})
-	var kinds []wire.Kind
+	var kinds []packet.Kind
 	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
-		var h wire.Header
+		var h packet.Header
 		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
 			kinds = append(kinds, h.Kind)
 		}
 		return true
 	}})
-	expect := func(when string, want ...wire.Kind) {
+	expect := func(when string, want ...packet.Kind) {
 		t.Helper()
 		testutil.Equal(t, len(kinds), len(want), "packets %s", when)
 		for i := range want {
@@ -38,16 +39,16 @@ func TestAckWithResponse(t *testing.T) {
 		expect("with the request")
 		if response {
 			p.b.send(4, 128, 16)
-			expect("with the response", wire.KindSend, wire.KindAck)
+			expect("with the response", packet.KindSend, packet.KindAck)
 		} else {
 			testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "requests")
-			expect("in the next poll", wire.KindAck)
+			expect("in the next poll", packet.KindAck)
 		}
 		p.settle()
 		kinds = nil
 	}
 	p.a.rdma(5, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
 	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "completions")
-	expect("in a poll that finds nothing", wire.KindAck)
+	expect("in a poll that finds nothing", packet.KindAck)
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -52,7 +53,7 @@ func FuzzPackets(f *testing.F) {
 			x.a.recv(uint64(i), open+1000*i, 1000)
 		}
 		x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
-			var h wire.Header
+			var h packet.Header
 			return !h.Parse(p.Data) || h.QPN != x.b.qp.num // b hears nothing
 		}})
 		psn := x.b.qp.PSN() // of the first packet of a
@@ -61,14 +62,14 @@ func FuzzPackets(f *testing.F) {
 		x.a.rdma(12, verbs.WRRDMAWrite, 0, 100, 4096, 1)
 		x.a.rdma(13, verbs.WRRDMARead, open+12000, 100, 4096, 1)
 		for ; len(data) >= 4; data = data[4:] {
-			h := x.header(wire.Opcode(data[0]))
+			h := x.header(packet.Opcode(data[0]))
 			if h.Opcode.Response() {
 				h.PSN = psn
 			}
 			h.PSN += uint32(int32(int8(data[1])))
 			h.AckReq = data[3]&0x80 != 0
 			h.Pad = data[3] >> 5 & 3
-			r := wire.RETH{
+			r := packet.RETH{
 				Addr: x.a.at(open) + 256*uint64(data[1]), RKey: m.RKey() ^ uint32(data[3]&4),
 				Len: uint32(data[2]) * uint32(1+data[3]&3),
 			}
@@ -77,21 +78,21 @@ func FuzzPackets(f *testing.F) {
 				n = 256
 			}
 			switch h.Opcode.Kind() {
-			case wire.KindRead:
+			case packet.KindRead:
 				x.send(h, 0, r)
-			case wire.KindWrite:
+			case packet.KindWrite:
 				if h.Opcode.First() {
 					x.send(h, n, r)
 				} else {
 					x.send(h, n)
 				}
-			case wire.KindAck:
-				x.send(h, 0, wire.AETH{Syndrome: wire.Syndrome(data[3])})
-			case wire.KindReadResponse:
-				if h.Opcode == wire.ReadResponseMiddle {
+			case packet.KindAck:
+				x.send(h, 0, packet.AETH{Syndrome: packet.Syndrome(data[3])})
+			case packet.KindReadResponse:
+				if h.Opcode == packet.ReadResponseMiddle {
 					x.send(h, n)
 				} else {
-					x.send(h, n, wire.AETH{Syndrome: wire.Syndrome(data[2])})
+					x.send(h, n, packet.AETH{Syndrome: packet.Syndrome(data[2])})
 				}
 			default:
 				x.send(h, n)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -38,24 +39,24 @@ func newAttacker(t testing.TB, o options) *attacker {
 func (x *attacker) expected() uint32 { return x.a.qp.responder.expected.psn() }
 
 // header returns a header of the connection with the PSN that a expects.
-func (x *attacker) header(op wire.Opcode) wire.BTH {
-	return wire.BTH{
-		Opcode: op, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: x.expected(), AckReq: true,
+func (x *attacker) header(op packet.Opcode) packet.BTH {
+	return packet.BTH{
+		Opcode: op, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: x.expected(), AckReq: true,
 	}
 }
 
 // send sends a packet: ext are extended headers, n is the length of the payload.
-func (x *attacker) send(h wire.BTH, n int, ext ...interface{ Put([]byte) }) {
+func (x *attacker) send(h packet.BTH, n int, ext ...interface{ Put([]byte) }) {
 	size := h.Opcode.HeaderSize()
 	if size == 0 {
-		size = wire.BTHSize
+		size = packet.BTHSize
 	}
-	h.Pad |= uint8(wire.Pad(n))
-	b := x.conn.Alloc(&x.path, size+n+wire.Pad(n))
+	h.Pad |= uint8(packet.Pad(n))
+	b := x.conn.Alloc(&x.path, size+n+packet.Pad(n))
 	h.Put(b)
-	clear(b[wire.BTHSize:])
+	clear(b[packet.BTHSize:])
 	for _, e := range ext {
-		e.Put(b[wire.BTHSize:])
+		e.Put(b[packet.BTHSize:])
 	}
 	for i := range n {
 		b[size+i] = 0xee
@@ -65,13 +66,13 @@ func (x *attacker) send(h wire.BTH, n int, ext ...interface{ Put([]byte) }) {
 }
 
 // packet sends a packet with an opcode at the PSN that a expects.
-func (x *attacker) packet(op wire.Opcode, n int, ext ...interface{ Put([]byte) }) {
+func (x *attacker) packet(op packet.Opcode, n int, ext ...interface{ Put([]byte) }) {
 	x.send(x.header(op), n, ext...)
 }
 
 // reth describes memory of a at an offset.
-func (x *attacker) reth(off, n int) wire.RETH {
-	return wire.RETH{Addr: x.a.at(off), RKey: x.a.mr.RKey(), Len: uint32(n)}
+func (x *attacker) reth(off, n int) packet.RETH {
+	return packet.RETH{Addr: x.a.at(off), RKey: x.a.mr.RKey(), Len: uint32(n)}
 }
 
 // exchange checks that a connection works in both directions.
@@ -104,11 +105,11 @@ func TestHostileRequests(t *testing.T) {
 	type test struct {
 		name  string
 		do    func(x *attacker)
-		want  wire.Syndrome  // 0: the connection goes on
-		recv  verbs.WCStatus // of the receive if want is not 0; 0: flushed
-		wrote bool           // it may write to [0, 4096)
+		want  packet.Syndrome // 0: the connection goes on
+		recv  verbs.WCStatus  // of the receive if want is not 0; 0: flushed
+		wrote bool            // it may write to [0, 4096)
 	}
-	op := func(ops ...wire.Opcode) func(x *attacker) {
+	op := func(ops ...packet.Opcode) func(x *attacker) {
 		return func(x *attacker) {
 			for _, o := range ops {
 				n := mtu
@@ -116,9 +117,9 @@ func TestHostileRequests(t *testing.T) {
 					n = 16
 				}
 				switch o {
-				case wire.WriteFirst:
+				case packet.WriteFirst:
 					x.packet(o, n, x.reth(0, 2*mtu+16))
-				case wire.WriteOnly:
+				case packet.WriteOnly:
 					x.packet(o, n, x.reth(0, n))
 				default:
 					x.packet(o, n)
@@ -126,126 +127,135 @@ func TestHostileRequests(t *testing.T) {
 			}
 		}
 	}
-	write := func(r func(x *attacker) wire.RETH, n int) func(x *attacker) {
-		return func(x *attacker) { x.packet(wire.WriteOnly, n, r(x)) }
+	write := func(r func(x *attacker) packet.RETH, n int) func(x *attacker) {
+		return func(x *attacker) { x.packet(packet.WriteOnly, n, r(x)) }
 	}
-	read := func(r func(x *attacker) wire.RETH) func(x *attacker) {
-		return func(x *attacker) { x.packet(wire.ReadRequest, 0, r(x)) }
+	read := func(r func(x *attacker) packet.RETH) func(x *attacker) {
+		return func(x *attacker) { x.packet(packet.ReadRequest, 0, r(x)) }
 	}
-	changed := func(change func(x *attacker, h *wire.BTH)) func(x *attacker) {
+	changed := func(change func(x *attacker, h *packet.BTH)) func(x *attacker) {
 		return func(x *attacker) {
-			h := x.header(wire.WriteOnly)
+			h := x.header(packet.WriteOnly)
 			change(x, &h)
 			x.send(h, 64, x.reth(0, 64))
 		}
 	}
-	wrong := func(x *attacker) wire.RETH {
+	wrong := func(x *attacker) packet.RETH {
 		r := x.reth(0, 64)
 		r.RKey ^= 0x770000
 		return r
 	}
-	at := func(off, n int) func(x *attacker) wire.RETH {
-		return func(x *attacker) wire.RETH { return x.reth(off, n) }
+	at := func(off, n int) func(x *attacker) packet.RETH {
+		return func(x *attacker) packet.RETH { return x.reth(off, n) }
 	}
 	for _, c := range []test{
-		{name: "queue pair", do: changed(func(_ *attacker, h *wire.BTH) { h.QPN ^= 0x155 })},
-		{name: "partition", do: changed(func(_ *attacker, h *wire.BTH) { h.PKey = 0x1234 })},
-		{name: "late PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN++ })},
-		{name: "early PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN-- })},
-		{name: "far PSN", do: changed(func(_ *attacker, h *wire.BTH) { h.PSN ^= 1 << 23 })},
+		{name: "queue pair", do: changed(func(_ *attacker, h *packet.BTH) { h.QPN ^= 0x155 })},
+		{name: "partition", do: changed(func(_ *attacker, h *packet.BTH) { h.PKey = 0x1234 })},
+		{name: "late PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN++ })},
+		{name: "early PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN-- })},
+		{name: "far PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN ^= 1 << 23 })},
 		{
 			name: "padding",
-			do:   changed(func(_ *attacker, h *wire.BTH) { h.Opcode, h.Pad = wire.Acknowledge, 3 }),
+			do: changed(func(_ *attacker, h *packet.BTH) {
+				h.Opcode, h.Pad = packet.Acknowledge, 3
+			}),
 		},
 		{
 			name: "other transport",
-			do:   changed(func(_ *attacker, h *wire.BTH) { h.Opcode = wire.UDSendOnly }),
+			do:   changed(func(_ *attacker, h *packet.BTH) { h.Opcode = packet.UDSendOnly }),
 		},
 		{name: "source", do: func(x *attacker) {
 			x.path.Local = netip.MustParseAddr("192.0.2.66")
-			x.packet(wire.WriteOnly, 64, x.reth(0, 64))
+			x.packet(packet.WriteOnly, 64, x.reth(0, 64))
 		}},
 		{name: "longer than the path MTU", do: write(at(0, 2048), 2048)},
 
-		{name: "key", do: write(wrong, 64), want: wire.NAKAccess},
-		{name: "beyond", do: write(at(bufSize-63, 64), 64), want: wire.NAKAccess},
-		{name: "before", do: write(at(-1, 64), 64), want: wire.NAKAccess},
-		{name: "wrapping around", do: write(func(x *attacker) wire.RETH {
+		{name: "key", do: write(wrong, 64), want: packet.NAKAccess},
+		{name: "beyond", do: write(at(bufSize-63, 64), 64), want: packet.NAKAccess},
+		{name: "before", do: write(at(-1, 64), 64), want: packet.NAKAccess},
+		{name: "wrapping around", do: write(func(x *attacker) packet.RETH {
 			r := x.reth(0, 64)
 			r.Addr = ^uint64(0) - 10
 			return r
-		}, 64), want: wire.NAKAccess},
-		{name: "shorter than announced", do: write(at(0, 65), 64), want: wire.NAKInvalid},
-		{name: "longer than announced", do: write(at(0, 63), 64), want: wire.NAKInvalid},
-		{name: "huge", want: wire.NAKInvalid, do: func(x *attacker) {
-			x.packet(wire.WriteFirst, mtu, x.reth(0, 1<<31))
+		}, 64), want: packet.NAKAccess},
+		{name: "shorter than announced", do: write(at(0, 65), 64), want: packet.NAKInvalid},
+		{name: "longer than announced", do: write(at(0, 63), 64), want: packet.NAKInvalid},
+		{name: "huge", want: packet.NAKInvalid, do: func(x *attacker) {
+			x.packet(packet.WriteFirst, mtu, x.reth(0, 1<<31))
 		}},
-		{name: "read key", do: read(wrong), want: wire.NAKAccess},
-		{name: "read beyond", do: read(at(1, bufSize)), want: wire.NAKAccess},
-		{name: "huge read", do: read(at(0, 1<<31)), want: wire.NAKInvalid},
+		{name: "read key", do: read(wrong), want: packet.NAKAccess},
+		{name: "read beyond", do: read(at(1, bufSize)), want: packet.NAKAccess},
+		{name: "huge read", do: read(at(0, 1<<31)), want: packet.NAKInvalid},
 
-		{name: "middle", do: op(wire.SendMiddle), want: wire.NAKInvalid},
-		{name: "last", do: op(wire.SendLast), want: wire.NAKInvalid},
-		{name: "write middle", do: op(wire.WriteMiddle), want: wire.NAKInvalid},
-		{name: "write last", do: op(wire.WriteLast), want: wire.NAKInvalid},
-		{name: "first after first", do: op(wire.SendFirst, wire.SendFirst), want: wire.NAKInvalid},
-		{name: "only after first", do: op(wire.SendFirst, wire.SendOnly), want: wire.NAKInvalid},
+		{name: "middle", do: op(packet.SendMiddle), want: packet.NAKInvalid},
+		{name: "last", do: op(packet.SendLast), want: packet.NAKInvalid},
+		{name: "write middle", do: op(packet.WriteMiddle), want: packet.NAKInvalid},
+		{name: "write last", do: op(packet.WriteLast), want: packet.NAKInvalid},
 		{
-			name: "write in a message", want: wire.NAKInvalid,
-			do: op(wire.SendFirst, wire.WriteMiddle),
+			name: "first after first", do: op(packet.SendFirst, packet.SendFirst),
+			want: packet.NAKInvalid,
 		},
 		{
-			name: "write only in a message", want: wire.NAKInvalid,
-			do: op(wire.SendFirst, wire.WriteOnly),
+			name: "only after first", do: op(packet.SendFirst, packet.SendOnly),
+			want: packet.NAKInvalid,
 		},
 		{
-			name: "send in a write", want: wire.NAKInvalid, wrote: true,
-			do: op(wire.WriteFirst, wire.SendMiddle),
+			name: "write in a message", want: packet.NAKInvalid,
+			do: op(packet.SendFirst, packet.WriteMiddle),
 		},
 		{
-			name: "write last too early", want: wire.NAKInvalid, wrote: true,
-			do: op(wire.WriteFirst, wire.WriteLast),
+			name: "write only in a message", want: packet.NAKInvalid,
+			do: op(packet.SendFirst, packet.WriteOnly),
 		},
 		{
-			name: "write goes on too long", want: wire.NAKInvalid, wrote: true,
-			do: op(wire.WriteFirst, wire.WriteMiddle, wire.WriteMiddle),
+			name: "send in a write", want: packet.NAKInvalid, wrote: true,
+			do: op(packet.WriteFirst, packet.SendMiddle),
+		},
+		{
+			name: "write last too early", want: packet.NAKInvalid, wrote: true,
+			do: op(packet.WriteFirst, packet.WriteLast),
+		},
+		{
+			name: "write goes on too long", want: packet.NAKInvalid, wrote: true,
+			do: op(packet.WriteFirst, packet.WriteMiddle, packet.WriteMiddle),
 		},
 		{name: "read in a message", do: func(x *attacker) {
-			op(wire.SendFirst)(x)
-			x.packet(wire.ReadRequest, 0, x.reth(0, 64))
-		}, want: wire.NAKInvalid},
+			op(packet.SendFirst)(x)
+			x.packet(packet.ReadRequest, 0, x.reth(0, 64))
+		}, want: packet.NAKInvalid},
 		{
-			name: "short first", want: wire.NAKInvalid,
-			do: func(x *attacker) { x.packet(wire.SendFirst, mtu-4) },
+			name: "short first", want: packet.NAKInvalid,
+			do: func(x *attacker) { x.packet(packet.SendFirst, mtu-4) },
 		},
 		{name: "short middle", do: func(x *attacker) {
-			op(wire.SendFirst)(x)
-			x.packet(wire.SendMiddle, 3)
-		}, want: wire.NAKInvalid},
+			op(packet.SendFirst)(x)
+			x.packet(packet.SendMiddle, 3)
+		}, want: packet.NAKInvalid},
 		{name: "empty last", do: func(x *attacker) {
-			op(wire.SendFirst)(x)
-			x.packet(wire.SendLast, 0)
-		}, want: wire.NAKInvalid},
+			op(packet.SendFirst)(x)
+			x.packet(packet.SendLast, 0)
+		}, want: packet.NAKInvalid},
 		{
-			name: "longer than the receive", want: wire.NAKInvalid, recv: verbs.WCLocLenErr,
-			do: op(wire.SendFirst, wire.SendMiddle, wire.SendMiddle, wire.SendMiddle,
-				wire.SendLast),
+			name: "longer than the receive", want: packet.NAKInvalid, recv: verbs.WCLocLenErr,
+			do: op(packet.SendFirst, packet.SendMiddle, packet.SendMiddle, packet.SendMiddle,
+				packet.SendLast),
 		},
 		{name: "invalidates another key", do: func(x *attacker) {
-			x.packet(wire.SendOnlyInvalidate, 8, wire.IETH(x.a.mr.RKey()^0x770000))
-		}, want: wire.NAKInvalid, recv: verbs.WCRemInvReqErr},
-		{name: "immediate data", do: op(wire.SendOnlyImm), want: wire.NAKInvalid},
-		{name: "atomic", do: op(wire.FetchAdd), want: wire.NAKInvalid},
-		{name: "reserved opcode", do: op(0x1f), want: wire.NAKInvalid},
+			x.packet(packet.SendOnlyInvalidate, 8, packet.IETH(x.a.mr.RKey()^0x770000))
+		}, want: packet.NAKInvalid, recv: verbs.WCRemInvReqErr},
+		{name: "immediate data", do: op(packet.SendOnlyImm), want: packet.NAKInvalid},
+		{name: "atomic", do: op(packet.FetchAdd), want: packet.NAKInvalid},
+		{name: "reserved opcode", do: op(0x1f), want: packet.NAKInvalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newAttacker(t, options{mtu: mtu})
 			x.a.recv(guard, 100<<10, 4096)
-			var naks []wire.Syndrome
+			var naks []packet.Syndrome
 			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
-				var h wire.Header
-				if h.Parse(p.Data) && h.Kind == wire.KindAck &&
-					h.AETH.Syndrome != wire.AckNoCredits && h.AETH.Syndrome != wire.NAKSequence {
+				var h packet.Header
+				if h.Parse(p.Data) && h.Kind == packet.KindAck &&
+					h.AETH.Syndrome != packet.AckNoCredits &&
+					h.AETH.Syndrome != packet.NAKSequence {
 					naks = append(naks, h.AETH.Syndrome)
 				}
 				return true
@@ -266,7 +276,7 @@ func TestHostileRequests(t *testing.T) {
 				x.a.statuses(guard, verbs.WCSuccess, 1, verbs.WCSuccess)
 				exchange(t, x.pair)
 			} else {
-				testutil.EqualSlices(t, naks, []wire.Syndrome{c.want}, "NAKs")
+				testutil.EqualSlices(t, naks, []packet.Syndrome{c.want}, "NAKs")
 				if c.recv == 0 {
 					c.recv = verbs.WCWRFlushErr
 				}
@@ -281,47 +291,49 @@ func TestHostileRequests(t *testing.T) {
 
 // TestForgedResponses sends responses to requests that a has not sent, or that do not fit.
 func TestForgedResponses(t *testing.T) {
-	aeth := func(s wire.Syndrome) wire.AETH { return wire.AETH{Syndrome: s, MSN: 1} }
+	aeth := func(s packet.Syndrome) packet.AETH { return packet.AETH{Syndrome: s, MSN: 1} }
 	for _, c := range []struct {
 		name string
-		do   func(x *attacker, h wire.BTH)
+		do   func(x *attacker, h packet.BTH)
 	}{
-		{"ACK of the future", func(x *attacker, h wire.BTH) {
+		{"ACK of the future", func(x *attacker, h packet.BTH) {
 			h.PSN += 1000
-			x.send(h, 0, aeth(wire.AckNoCredits))
+			x.send(h, 0, aeth(packet.AckNoCredits))
 		}},
-		{"ACK of the past", func(x *attacker, h wire.BTH) {
+		{"ACK of the past", func(x *attacker, h packet.BTH) {
 			h.PSN--
-			x.send(h, 0, aeth(wire.AckNoCredits))
+			x.send(h, 0, aeth(packet.AckNoCredits))
 		}},
-		{"NAK of the future", func(x *attacker, h wire.BTH) {
+		{"NAK of the future", func(x *attacker, h packet.BTH) {
 			h.PSN += 1000
-			x.send(h, 0, aeth(wire.NAKAccess))
+			x.send(h, 0, aeth(packet.NAKAccess))
 		}},
-		{"NAK of the past", func(x *attacker, h wire.BTH) {
+		{"NAK of the past", func(x *attacker, h packet.BTH) {
 			h.PSN--
-			x.send(h, 0, aeth(wire.NAKAccess))
+			x.send(h, 0, aeth(packet.NAKAccess))
 		}},
-		{"reserved NAK", func(x *attacker, h wire.BTH) { x.send(h, 0, aeth(wire.SyndromeNAK|17)) }},
-		{"reserved syndrome", func(x *attacker, h wire.BTH) { x.send(h, 0, aeth(2<<5)) }},
-		{"READ response to a SEND", func(x *attacker, h wire.BTH) {
-			h.Opcode = wire.ReadResponseOnly
-			x.send(h, 64, aeth(wire.AckNoCredits))
+		{"reserved NAK", func(x *attacker, h packet.BTH) {
+			x.send(h, 0, aeth(packet.SyndromeNAK|17))
 		}},
-		{"READ response of the future", func(x *attacker, h wire.BTH) {
-			h.Opcode, h.PSN = wire.ReadResponseMiddle, h.PSN+1000
+		{"reserved syndrome", func(x *attacker, h packet.BTH) { x.send(h, 0, aeth(2<<5)) }},
+		{"READ response to a SEND", func(x *attacker, h packet.BTH) {
+			h.Opcode = packet.ReadResponseOnly
+			x.send(h, 64, aeth(packet.AckNoCredits))
+		}},
+		{"READ response of the future", func(x *attacker, h packet.BTH) {
+			h.Opcode, h.PSN = packet.ReadResponseMiddle, h.PSN+1000
 			x.send(h, 1024)
 		}},
-		{"too long READ response", func(x *attacker, h wire.BTH) {
-			h.Opcode, h.PSN = wire.ReadResponseOnly, h.PSN+1
-			x.send(h, 104, aeth(wire.AckNoCredits))
+		{"too long READ response", func(x *attacker, h packet.BTH) {
+			h.Opcode, h.PSN = packet.ReadResponseOnly, h.PSN+1
+			x.send(h, 104, aeth(packet.AckNoCredits))
 		}},
-		{"too short READ response", func(x *attacker, h wire.BTH) {
-			h.Opcode, h.PSN = wire.ReadResponseOnly, h.PSN+1
-			x.send(h, 96, aeth(wire.AckNoCredits))
+		{"too short READ response", func(x *attacker, h packet.BTH) {
+			h.Opcode, h.PSN = packet.ReadResponseOnly, h.PSN+1
+			x.send(h, 96, aeth(packet.AckNoCredits))
 		}},
-		{"atomic response", func(x *attacker, h wire.BTH) {
-			h.Opcode = wire.AtomicAcknowledge
+		{"atomic response", func(x *attacker, h packet.BTH) {
+			h.Opcode = packet.AtomicAcknowledge
 			x.send(h, 0)
 		}},
 	} {
@@ -339,8 +351,8 @@ func TestForgedResponses(t *testing.T) {
 			psn := x.b.qp.PSN() // of the first packet of a
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
-			c.do(x, wire.BTH{
-				Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn,
+			c.do(x, packet.BTH{
+				Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: psn,
 			})
 			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
 			for i, b := range x.a.buf[1<<17:] {
@@ -366,7 +378,7 @@ func TestForgedResponses(t *testing.T) {
 func TestReplayedReads(t *testing.T) {
 	x := newAttacker(t, options{reads: 2})
 	const n = 8192 // eight packets
-	h := x.header(wire.ReadRequest)
+	h := x.header(packet.ReadRequest)
 	sent := 0
 	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
 		if p.Local.Addr() == x.a.addr {
@@ -376,9 +388,9 @@ func TestReplayedReads(t *testing.T) {
 	}})
 	flood := func(times int) {
 		for range times {
-			b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+			b := x.conn.Alloc(&x.path, packet.BTHSize+packet.RETHSize)
 			h.Put(b)
-			x.reth(0, n).Put(b[wire.BTHSize:])
+			x.reth(0, n).Put(b[packet.BTHSize:])
 		}
 		x.conn.Flush()
 		x.settle()
@@ -391,7 +403,7 @@ func TestReplayedReads(t *testing.T) {
 
 	// A part that was not asked for before, other memory, another key, and one that spans two.
 	sent = 0
-	for _, r := range []wire.RETH{
+	for _, r := range []packet.RETH{
 		x.reth(0, n+1024), x.reth(1024, n), {Addr: x.a.at(0), RKey: 1, Len: n},
 	} {
 		x.send(h, 0, r)
@@ -399,8 +411,8 @@ func TestReplayedReads(t *testing.T) {
 	testutil.Equal(t, sent, 0, "packets for READs that only seem to be repetitions")
 
 	// Two others take the place of the first, which is then forgotten.
-	x.packet(wire.ReadRequest, 0, x.reth(0, 64))
-	x.packet(wire.ReadRequest, 0, x.reth(64, 64))
+	x.packet(packet.ReadRequest, 0, x.reth(0, 64))
+	x.packet(packet.ReadRequest, 0, x.reth(64, 64))
 	x.settle()
 	sent = 0
 	flood(1)
@@ -413,12 +425,12 @@ func TestReplayedReads(t *testing.T) {
 func TestTooManyReads(t *testing.T) {
 	x := newAttacker(t, options{reads: 2})
 	x.a.recv(guard, 0, 64)
-	h := x.header(wire.ReadRequest)
+	h := x.header(packet.ReadRequest)
 	for i := range 3 {
-		b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+		b := x.conn.Alloc(&x.path, packet.BTHSize+packet.RETHSize)
 		h.PSN = x.expected() + 100*uint32(i)
 		h.Put(b)
-		x.reth(0, 100*1024).Put(b[wire.BTHSize:])
+		x.reth(0, 100*1024).Put(b[packet.BTHSize:])
 	}
 	x.conn.Flush()
 	x.settle()
@@ -431,7 +443,7 @@ func TestTooManyReads(t *testing.T) {
 func TestRepeatedReadOfOldMemory(t *testing.T) {
 	x := newAttacker(t, options{})
 	m := testutil.Value(x.a.pd.RegMR(x.a.buf[:4096], verbs.AccessRemoteRead))(t)
-	h, r := x.header(wire.ReadRequest), x.reth(0, 64)
+	h, r := x.header(packet.ReadRequest), x.reth(0, 64)
 	r.RKey = m.RKey()
 	x.send(h, 0, r)
 	testutil.Must(t, m.Dereg())
@@ -476,13 +488,13 @@ func TestLostNAK(t *testing.T) {
 		p := newPair(t, options{})
 		naks, data := 0, 0
 		p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
-			var h wire.Header
+			var h packet.Header
 			switch {
 			case !h.Parse(pk.Data):
-			case h.Kind == wire.KindReadResponse && data < 3:
+			case h.Kind == packet.KindReadResponse && data < 3:
 				data++
 				return false
-			case h.Kind == wire.KindAck && h.AETH.Syndrome.Type() == wire.SyndromeNAK:
+			case h.Kind == packet.KindAck && h.AETH.Syndrome.Type() == packet.SyndromeNAK:
 				naks++
 				return naks == 1 || naks > 4 // the first arrives without the data before it
 			}
@@ -503,8 +515,8 @@ func TestLostNAK(t *testing.T) {
 // TestSilentAfterToError ends a queue pair that repeats a NAK: it is silent then.
 func TestSilentAfterToError(t *testing.T) {
 	x := newAttacker(t, options{})
-	sent := x.count(wire.KindAck)
-	h := x.header(wire.SendMiddle)
+	sent := x.count(packet.KindAck)
+	h := x.header(packet.SendMiddle)
 	x.send(h, 1024)
 	x.send(h, 1024)
 	testutil.Equal(t, *sent, 2, "NAKs")
@@ -514,10 +526,10 @@ func TestSilentAfterToError(t *testing.T) {
 }
 
 // count counts the packets of a kind that a sends from now on.
-func (x *attacker) count(kind wire.Kind) *int {
+func (x *attacker) count(kind packet.Kind) *int {
 	n := new(int)
 	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
-		var h wire.Header
+		var h packet.Header
 		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == kind && h.QPN == x.b.qp.num {
 			*n++
 		}
@@ -530,46 +542,46 @@ func (x *attacker) count(kind wire.Kind) *int {
 // only its RNR NAK.
 func TestOneNAK(t *testing.T) {
 	x := newAttacker(t, options{})
-	sent := x.count(wire.KindAck)
-	late := func(h wire.BTH) {
+	sent := x.count(packet.KindAck)
+	late := func(h packet.BTH) {
 		for range 10 {
 			h.PSN++
 			x.send(h, 1024)
 		}
 	}
-	late(x.header(wire.SendMiddle))
+	late(x.header(packet.SendMiddle))
 	testutil.Equal(t, *sent, 1, "NAKs of ten packets")
-	h := x.header(wire.WriteOnly)
+	h := x.header(packet.WriteOnly)
 	h.AckReq = false
 	x.send(h, 64, x.reth(0, 64))
-	late(x.header(wire.SendMiddle))
+	late(x.header(packet.SendMiddle))
 	testutil.Equal(t, *sent, 2, "NAKs of ten packets after another gap")
-	x.packet(wire.SendFirst, 1024)
-	late(x.header(wire.SendMiddle))
+	x.packet(packet.SendFirst, 1024)
+	late(x.header(packet.SendMiddle))
 	testutil.Equal(t, *sent, 3, "NAKs after a SEND without a receive")
 }
 
 // TestReadsInOneBatch receives READs before the responses to earlier ones are sent.
 func TestReadsInOneBatch(t *testing.T) {
 	x := newAttacker(t, options{reads: 1})
-	sent := x.count(wire.KindReadResponse)
-	batch := func(reads ...wire.BTH) {
+	sent := x.count(packet.KindReadResponse)
+	batch := func(reads ...packet.BTH) {
 		for _, h := range reads {
-			b := x.conn.Alloc(&x.path, wire.BTHSize+wire.RETHSize)
+			b := x.conn.Alloc(&x.path, packet.BTHSize+packet.RETHSize)
 			off := int(h.PSN-reads[0].PSN) % 8 * 1024
 			h.Put(b)
-			x.reth(off, 8192-off).Put(b[wire.BTHSize:])
+			x.reth(off, 8192-off).Put(b[packet.BTHSize:])
 		}
 		x.conn.Flush()
 		x.settle()
 	}
-	h := x.header(wire.ReadRequest)
+	h := x.header(packet.ReadRequest)
 	part := h
 	part.PSN += 4
 	batch(h, part)
 	testutil.Equal(t, *sent, 8, "packets for a READ and the repetition of its second half")
 	*sent = 0
-	batch(h, x.header(wire.ReadRequest))
+	batch(h, x.header(packet.ReadRequest))
 	testutil.Equal(t, *sent, 8, "packets for a repetition and a READ that takes its place")
 	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
 	check(t, x.a.qp)
@@ -581,7 +593,7 @@ func TestNoReceive(t *testing.T) {
 	x := newAttacker(t, options{
 		peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
 	})
-	sent := x.count(wire.KindSend)
+	sent := x.count(packet.KindSend)
 	begin := x.now()
 	x.a.send(1, 0, 5000)
 	x.until("many NAKs", func() bool { return x.a.st.RNRReceived.Load() == 1001 })
@@ -637,7 +649,7 @@ func TestSilentPeer(t *testing.T) {
 			victim := x.a.qp.Num()
 			sent := 0
 			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
-				var h wire.Header
+				var h packet.Header
 				ok := h.Parse(p.Data)
 				if ok && h.QPN == x.b.qp.num {
 					sent++
@@ -678,14 +690,17 @@ func TestFarPeer(t *testing.T) {
 // TestCNPFlood floods a with congestion notifications: it becomes slower, not silent.
 func TestCNPFlood(t *testing.T) {
 	x := newAttacker(t, options{})
+	cnp := packet.BTH{
+		Opcode: packet.CNP, PKey: packet.PKeyDefault, QPN: x.a.qp.num, BECN: true,
+	}
 	for range 200 {
-		x.send(wire.BTH{Opcode: wire.CNP, PKey: wire.PKeyDefault, QPN: x.a.qp.num, BECN: true}, 16)
+		x.send(cnp, 16)
 	}
 	testutil.Equal(t, x.a.qp.requester.window, firstWindow/2, "window after many CNPs at once")
 	fill(x.a.buf[:100000], 3)
 	x.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, x.b.at(0), x.b.mr.RKey())
 	for len(x.a.wcs) == 0 {
-		x.send(wire.BTH{Opcode: wire.CNP, PKey: wire.PKeyDefault, QPN: x.a.qp.num, BECN: true}, 16)
+		x.send(cnp, 16)
 		testutil.MustTrue(t, x.a.qp.requester.window >= minWindow, "the window is closed")
 	}
 	x.a.statuses(1, verbs.WCSuccess)

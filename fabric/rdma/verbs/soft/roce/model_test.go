@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -217,7 +218,7 @@ func TestModel(t *testing.T) {
 // zeroPadding checks that nothing but zeros is sent as padding.
 func zeroPadding(t *testing.T) func(*wire.Packet) bool {
 	return func(p *wire.Packet) bool {
-		h, ok := wire.ParseBTH(p.Data)
+		h, ok := packet.ParseBTH(p.Data)
 		pad := p.Data[len(p.Data)-int(h.Pad):]
 		testutil.True(t, ok && len(bytes.Trim(pad, "\x00")) == 0, "padding %x", pad)
 		return true

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -28,9 +29,9 @@ func TestProbation(t *testing.T) {
 				sender = p.b
 			}
 			other := func(pk *wire.Packet) bool {
-				var h wire.Header
+				var h packet.Header
 				return !h.Parse(pk.Data) || !sender.qp.path.Segment ||
-					h.Kind != wire.KindWrite && h.Kind != wire.KindReadResponse
+					h.Kind != packet.KindWrite && h.Kind != packet.KindReadResponse
 			}
 			n := 0 // packets of the sender in this poll
 			p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {

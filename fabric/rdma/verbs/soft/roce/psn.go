@@ -3,7 +3,7 @@ package roce
 import (
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // A seq is a PSN that does not wrap around. Its lower 24 bits are the PSN on the wire.
@@ -11,13 +11,13 @@ type seq uint64
 
 // firstSeq returns the sequence number of a connection's first PSN. It leaves room below, for PSNs
 // that a peer claims to have come before.
-func firstSeq(psn uint32) seq { return 1<<32 | seq(psn&wire.PSNMask) }
+func firstSeq(psn uint32) seq { return 1<<32 | seq(psn&packet.PSNMask) }
 
-func (s seq) psn() uint32 { return uint32(s) & wire.PSNMask }
+func (s seq) psn() uint32 { return uint32(s) & packet.PSNMask }
 
 // near returns the sequence number of a PSN from the wire: the one within 2^23 of s (section
 // 9.7.1).
-func (s seq) near(psn uint32) seq { return s + seq(wire.DiffPSN(psn, s.psn())) }
+func (s seq) near(psn uint32) seq { return s + seq(packet.DiffPSN(psn, s.psn())) }
 
 // packets returns the number of PSNs of a message, at least one.
 func packets(bytes, mtu uint32) seq {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -208,7 +209,7 @@ func (q *QP) Connect(p Peer) (err error) {
 				unix.EINVAL)
 			return
 		}
-		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&wire.PSNMask
+		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
 		q.path.Segment = true
 		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
@@ -312,13 +313,13 @@ func (q *QP) complete(cq *engine.CQ, wc *verbs.WC) {
 
 // Receive implements engine.Endpoint. A packet that does not belong to the connection is silently
 // dropped (section 9.6.1).
-func (q *QP) Receive(p *wire.Packet, h *wire.Header) {
+func (q *QP) Receive(p *wire.Packet, h *packet.Header) {
 	s := q.load()
 	if s != stateReady && (s != stateError || q.responder.failed == 0) {
 		return
 	}
 	if !same(p.Remote.Addr(), q.path.Remote) || !same(p.Local.Addr(), q.path.Local) ||
-		h.PKey&0x7fff != wire.PKeyDefault&0x7fff || len(h.Payload) > int(q.mtu) {
+		h.PKey&0x7fff != packet.PKeyDefault&0x7fff || len(h.Payload) > int(q.mtu) {
 		q.stats.Ignored.Add(1)
 		return
 	}
@@ -326,7 +327,7 @@ func (q *QP) Receive(p *wire.Packet, h *wire.Header) {
 		q.congested()
 	}
 	switch {
-	case h.Kind == wire.KindCNP:
+	case h.Kind == packet.KindCNP:
 		q.stats.CNPReceived.Add(1)
 		q.requester.slowDown()
 	case !h.Opcode.RC():
@@ -334,9 +335,9 @@ func (q *QP) Receive(p *wire.Packet, h *wire.Header) {
 	case !h.Opcode.Response():
 		q.request(h)
 	case s != stateReady:
-	case h.Kind == wire.KindAck:
+	case h.Kind == packet.KindAck:
 		q.acknowledgment(h)
-	case h.Kind == wire.KindReadResponse:
+	case h.Kind == packet.KindReadResponse:
 		q.readResponse(h)
 	default:
 		q.stats.Ignored.Add(1)
@@ -402,7 +403,7 @@ func (q *QP) transmitAndAck(left int) (again bool) {
 	if r.waited = !r.waited && q.eng.Polled() && q.requester.next == next; r.waited {
 		return true
 	}
-	return !q.acknowledge(wire.AckNoCredits, r.expected-1) || again
+	return !q.acknowledge(packet.AckNoCredits, r.expected-1) || again
 }
 
 // Expire implements engine.Endpoint.
@@ -413,17 +414,17 @@ func (q *QP) Expire() {
 }
 
 // alloc returns room for a packet with n bytes of payload, after writing its BTH; the padding is
-// zeroed. The extended headers begin at wire.BTHSize and the payload at the opcode's HeaderSize. It
-// returns nil if there is no room.
-func (q *QP) alloc(op wire.Opcode, psn uint32, ackReq bool, n int) []byte {
+// zeroed. The extended headers begin at packet.BTHSize and the payload at the opcode's HeaderSize.
+// It returns nil if there is no room.
+func (q *QP) alloc(op packet.Opcode, psn uint32, ackReq bool, n int) []byte {
 	size := op.HeaderSize()
-	b := q.eng.Conn().Alloc(&q.path, size+n+wire.Pad(n))
+	b := q.eng.Conn().Alloc(&q.path, size+n+packet.Pad(n))
 	if b == nil {
 		return nil
 	}
-	h := wire.BTH{
-		Opcode: op, MigReq: true, Pad: uint8(wire.Pad(n)), PKey: wire.PKeyDefault, QPN: q.peerQPN,
-		PSN: psn, AckReq: ackReq, BECN: op == wire.CNP,
+	h := packet.BTH{
+		Opcode: op, MigReq: true, Pad: uint8(packet.Pad(n)), PKey: packet.PKeyDefault,
+		QPN: q.peerQPN, PSN: psn, AckReq: ackReq, BECN: op == packet.CNP,
 	}
 	h.Put(b)
 	clear(b[size+n:])
@@ -434,11 +435,11 @@ func (q *QP) alloc(op wire.Opcode, psn uint32, ackReq bool, n int) []byte {
 const cnpPayload = 16
 
 func (q *QP) cnp() bool {
-	b := q.alloc(wire.CNP, 0, false, cnpPayload)
+	b := q.alloc(packet.CNP, 0, false, cnpPayload)
 	if b == nil {
 		return false
 	}
-	clear(b[wire.BTHSize:])
+	clear(b[packet.BTHSize:])
 	q.sendCNP = false
 	q.stats.CNPSent.Add(1)
 	return true

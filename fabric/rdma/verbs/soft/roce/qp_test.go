@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -49,7 +50,7 @@ func TestFlushMessage(t *testing.T) {
 	x := newAttacker(t, options{})
 	x.a.recv(1, 0, 4096)
 	x.a.recv(2, 0, 4096)
-	x.packet(wire.SendFirst, 1024)
+	x.packet(packet.SendFirst, 1024)
 	testutil.Must(t, x.a.qp.ToError())
 	x.a.poll()
 	x.a.statuses(1, verbs.WCWRFlushErr, 2, verbs.WCWRFlushErr)

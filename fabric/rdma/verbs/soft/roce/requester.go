@@ -9,7 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // Constants of the requester.
@@ -330,12 +330,12 @@ func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
 // sendRead sends a READ request, for the response to which room is reserved.
 func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 	r := &q.requester
-	b := q.alloc(wire.ReadRequest, r.next.psn(), true, 0)
+	b := q.alloc(packet.ReadRequest, r.next.psn(), true, 0)
 	if b == nil {
 		q.eng.ReleaseReads(&c.room)
 		return false
 	}
-	wire.RETH{Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size}.Put(b[wire.BTHSize:])
+	packet.RETH{Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size}.Put(b[packet.BTHSize:])
 	c.end = r.next + packets(size, r.mtu)
 	r.readNo++
 	r.sinceAck = 0
@@ -355,9 +355,9 @@ func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	}
 	switch {
 	case e.Opcode == verbs.WRRDMAWrite && first:
-		wire.RETH{Addr: e.RemoteAddr, RKey: e.RKey, Len: e.bytes}.Put(b[wire.BTHSize:])
+		packet.RETH{Addr: e.RemoteAddr, RKey: e.RKey, Len: e.bytes}.Put(b[packet.BTHSize:])
 	case e.Opcode == verbs.WRSendWithInv && last:
-		wire.IETH(e.InvalidateRKey).Put(b[wire.BTHSize:])
+		packet.IETH(e.InvalidateRKey).Put(b[packet.BTHSize:])
 	}
 	q.gather(b[op.HeaderSize():][:size])
 	if r.sinceAck++; ack {
@@ -414,21 +414,21 @@ func position(first, last bool) int {
 	return posMiddle
 }
 
-var opcodes = [16][4]wire.Opcode{
-	verbs.WRSend: {wire.SendFirst, wire.SendMiddle, wire.SendLast, wire.SendOnly},
+var opcodes = [16][4]packet.Opcode{
+	verbs.WRSend: {packet.SendFirst, packet.SendMiddle, packet.SendLast, packet.SendOnly},
 	verbs.WRSendWithInv: {
-		wire.SendFirst, wire.SendMiddle, wire.SendLastInvalidate, wire.SendOnlyInvalidate,
+		packet.SendFirst, packet.SendMiddle, packet.SendLastInvalidate, packet.SendOnlyInvalidate,
 	},
-	verbs.WRRDMAWrite: {wire.WriteFirst, wire.WriteMiddle, wire.WriteLast, wire.WriteOnly},
+	verbs.WRRDMAWrite: {packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly},
 	verbs.WRRDMARead: {
-		wire.ReadResponseFirst, wire.ReadResponseMiddle, wire.ReadResponseLast,
-		wire.ReadResponseOnly,
+		packet.ReadResponseFirst, packet.ReadResponseMiddle, packet.ReadResponseLast,
+		packet.ReadResponseOnly,
 	},
 }
 
 // acknowledgment handles an ACK or NAK. Its PSN acknowledges everything before it, an ACK also the
 // request that has it (section 9.7.5.1).
-func (q *QP) acknowledgment(h *wire.Header) {
+func (q *QP) acknowledgment(h *packet.Header) {
 	r := &q.requester
 	s := r.una.near(h.PSN)
 	if s >= r.max || h.AETH.Syndrome&0x80 != 0 {
@@ -439,24 +439,24 @@ func (q *QP) acknowledgment(h *wire.Header) {
 		return
 	}
 	switch t := h.AETH.Syndrome; t.Type() {
-	case wire.SyndromeACK:
+	case packet.SyndromeACK:
 		q.advance(s + 1)
-	case wire.SyndromeRNR:
+	case packet.SyndromeRNR:
 		if q.advance(s) {
 			q.receiverNotReady(t.Value())
 		}
-	case wire.SyndromeNAK:
+	case packet.SyndromeNAK:
 		if !q.advance(s) {
 			return
 		}
 		switch t {
-		case wire.NAKSequence:
+		case packet.NAKSequence:
 			q.lost()
-		case wire.NAKInvalid:
+		case packet.NAKInvalid:
 			q.fail(verbs.WCRemInvReqErr)
-		case wire.NAKAccess:
+		case packet.NAKAccess:
 			q.fail(verbs.WCRemAccessErr)
-		case wire.NAKOperational:
+		case packet.NAKOperational:
 			q.fail(verbs.WCRemOpErr)
 		}
 	}
@@ -492,11 +492,11 @@ func (q *QP) advance(to seq) bool {
 
 // readResponse handles data of a READ. Whether it is first, middle, last or only does not matter:
 // the PSN says where the data belongs and how much it is.
-func (q *QP) readResponse(h *wire.Header) {
+func (q *QP) readResponse(h *packet.Header) {
 	r := &q.requester
 	s := r.una.near(h.PSN)
-	if s >= r.max || h.Opcode != wire.ReadResponseMiddle &&
-		(h.AETH.Syndrome.Type() != wire.SyndromeACK || h.AETH.Syndrome&0x80 != 0) {
+	if s >= r.max || h.Opcode != packet.ReadResponseMiddle &&
+		(h.AETH.Syndrome.Type() != packet.SyndromeACK || h.AETH.Syndrome&0x80 != 0) {
 		q.stats.Ignored.Add(1)
 		return
 	}

@@ -2,7 +2,7 @@ package roce
 
 import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // A message is the kind of a message that has begun and not ended.
@@ -24,7 +24,7 @@ type responder struct {
 	recvRoom uint32       // bytes its elements have
 	recvDone uint32       // bytes of the message so far
 
-	write     wire.RETH // of the WRITE that has begun
+	write     packet.RETH // of the WRITE that has begun
 	writeDone uint32
 
 	// reads is a ring of the READs executed last, one for each that the peer may have outstanding.
@@ -36,18 +36,18 @@ type responder struct {
 	ack    bool // an acknowledgment is due
 	waited bool // and has waited for a turn
 	// nak is the NAK that is due, 0 if none. It has the expected PSN.
-	nak wire.Syndrome
+	nak packet.Syndrome
 	// silent: a NAK was sent for the expected PSN. Later packets get no other (section 9.7.5.2.8).
 	silent bool
 	// failed is the NAK that ended the connection, 0 if none.
-	failed   wire.Syndrome
+	failed   packet.Syndrome
 	rnrTimer uint8
 }
 
 // A read is a READ request that was executed. Of its PSNs [first, end), those in [next, to) are to
 // be sent. The response to the request sent last begins at begin.
 type read struct {
-	wire.RETH
+	packet.RETH
 	first, end      seq
 	next, to, begin seq
 	again           bool // all was sent once
@@ -60,7 +60,7 @@ func (r *responder) connect(p *Peer) {
 }
 
 // request handles a request packet (section 9.7.4.1).
-func (q *QP) request(h *wire.Header) {
+func (q *QP) request(h *packet.Header) {
 	r := &q.responder
 	s := r.expected.near(h.PSN)
 	switch {
@@ -74,34 +74,34 @@ func (q *QP) request(h *wire.Header) {
 	case s > r.expected:
 		q.stats.OutOfOrder.Add(1)
 		if !r.silent {
-			r.silent, r.nak = true, wire.NAKSequence
+			r.silent, r.nak = true, packet.NAKSequence
 		}
 		return
 	}
 	r.silent = false
-	if r.nak.Type() == wire.SyndromeRNR {
+	if r.nak.Type() == packet.SyndromeRNR {
 		r.nak = 0
 	}
 	if fn := q.onFirst; fn != nil {
 		q.onFirst = nil
 		fn()
 	}
-	nak := wire.Syndrome(0)
+	nak := packet.Syndrome(0)
 	switch h.Kind {
-	case wire.KindSend:
+	case packet.KindSend:
 		nak = q.send(h)
-	case wire.KindWrite:
+	case packet.KindWrite:
 		nak = q.write(h)
-	case wire.KindRead:
+	case packet.KindRead:
 		nak = q.read(h)
 	default:
 		// Immediate data, atomics and reserved opcodes.
-		nak = wire.NAKInvalid
+		nak = packet.NAKInvalid
 	}
 	switch {
 	case nak == 0:
 		r.ack = r.ack || h.AckReq
-	case nak.Type() == wire.SyndromeRNR:
+	case nak.Type() == packet.SyndromeRNR:
 		q.stats.RNRSent.Add(1)
 		r.silent, r.nak = true, nak
 	default:
@@ -112,7 +112,7 @@ func (q *QP) request(h *wire.Header) {
 
 // sized reports whether the payload has the length that its place in the message demands (section
 // 9.7.4.1.6): the path MTU unless it is the last, and not nothing unless it is the only one.
-func (q *QP) sized(h *wire.Header) bool {
+func (q *QP) sized(h *packet.Header) bool {
 	n := uint32(len(h.Payload))
 	if !h.Opcode.Last() {
 		return n == q.mtu
@@ -121,15 +121,15 @@ func (q *QP) sized(h *wire.Header) bool {
 }
 
 // send executes a packet of a SEND. It returns the NAK, or 0.
-func (q *QP) send(h *wire.Header) wire.Syndrome {
+func (q *QP) send(h *packet.Header) packet.Syndrome {
 	r := &q.responder
 	first, n := h.Opcode.First(), uint32(len(h.Payload))
 	if first != (r.message == messageNone) || !first && r.message != messageSend || !q.sized(h) {
-		return wire.NAKInvalid
+		return packet.NAKInvalid
 	}
 	if first {
 		if !q.rq.Take(&r.recv) {
-			return wire.SyndromeRNR | wire.Syndrome(r.rnrTimer)
+			return packet.SyndromeRNR | packet.Syndrome(r.rnrTimer)
 		}
 		r.message, r.recvRoom, r.recvDone = messageSend, 0, 0
 		for _, s := range r.recv.SGE[:r.recv.NumSGE] {
@@ -137,10 +137,10 @@ func (q *QP) send(h *wire.Header) wire.Syndrome {
 		}
 	}
 	if n > r.recvRoom-r.recvDone {
-		return q.failRecv(verbs.WCLocLenErr, wire.NAKInvalid)
+		return q.failRecv(verbs.WCLocLenErr, packet.NAKInvalid)
 	}
 	if !q.locate(r.recv.SGE[:r.recv.NumSGE], r.recvDone, n, verbs.AccessLocalWrite) {
-		return q.failRecv(verbs.WCLocProtErr, wire.NAKOperational)
+		return q.failRecv(verbs.WCLocProtErr, packet.NAKOperational)
 	}
 	q.scatter(h.Payload)
 	r.recvDone += n
@@ -148,7 +148,7 @@ func (q *QP) send(h *wire.Header) wire.Syndrome {
 		wc := verbs.WC{ByteLen: r.recvDone}
 		if h.Opcode.Invalidates() {
 			if !q.dev.Invalidate(q.pd, uint32(h.IETH)) {
-				return q.failRecv(verbs.WCRemInvReqErr, wire.NAKInvalid)
+				return q.failRecv(verbs.WCRemInvReqErr, packet.NAKInvalid)
 			}
 			wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, uint32(h.IETH)
 		}
@@ -161,38 +161,38 @@ func (q *QP) send(h *wire.Header) wire.Syndrome {
 }
 
 // failRecv completes the receive of a SEND that cannot be executed and passes the NAK on.
-func (q *QP) failRecv(status verbs.WCStatus, nak wire.Syndrome) wire.Syndrome {
+func (q *QP) failRecv(status verbs.WCStatus, nak packet.Syndrome) packet.Syndrome {
 	q.responder.message = messageNone
 	q.completeRecv(verbs.WC{Status: status})
 	return nak
 }
 
 // write executes a packet of a WRITE. It returns the NAK, or 0.
-func (q *QP) write(h *wire.Header) wire.Syndrome {
+func (q *QP) write(h *packet.Header) packet.Syndrome {
 	r := &q.responder
 	first, n := h.Opcode.First(), uint32(len(h.Payload))
 	if first != (r.message == messageNone) || !first && r.message != messageWrite || !q.sized(h) {
-		return wire.NAKInvalid
+		return packet.NAKInvalid
 	}
 	if first {
 		w := h.RETH
 		if w.Len > MaxMessage || h.Opcode.Last() && w.Len != n {
-			return wire.NAKInvalid
+			return packet.NAKInvalid
 		}
 		// All of it, before any byte is written (section 9.7.4.1.5).
 		if _, ok := q.dev.Remote(q.pd, w.RKey, w.Addr, w.Len, verbs.AccessRemoteWrite); !ok {
-			return wire.NAKAccess
+			return packet.NAKAccess
 		}
 		r.message, r.write, r.writeDone = messageWrite, w, 0
 	}
 	w := &r.write
 	if left := w.Len - r.writeDone; n > left || h.Opcode.Last() != (n == left) {
-		return wire.NAKInvalid
+		return packet.NAKInvalid
 	}
 	// Again for each packet: the region may have been deregistered or invalidated.
 	to, ok := q.dev.Remote(q.pd, w.RKey, w.Addr+uint64(r.writeDone), n, verbs.AccessRemoteWrite)
 	if !ok {
-		return wire.NAKAccess
+		return packet.NAKAccess
 	}
 	copy(to, h.Payload)
 	r.writeDone += n
@@ -205,22 +205,22 @@ func (q *QP) write(h *wire.Header) wire.Syndrome {
 }
 
 // read executes a READ request: it notes it for respond. It returns the NAK, or 0.
-func (q *QP) read(h *wire.Header) wire.Syndrome {
+func (q *QP) read(h *packet.Header) packet.Syndrome {
 	r := &q.responder
 	if r.message != messageNone || h.RETH.Len > MaxMessage || len(r.reads) == 0 {
-		return wire.NAKInvalid
+		return packet.NAKInvalid
 	}
 	e := &r.reads[r.readNo%uint64(len(r.reads))]
 	if e.next < e.to {
 		if !e.again {
-			return wire.NAKInvalid // more READs outstanding than agreed
+			return packet.NAKInvalid // more READs outstanding than agreed
 		}
 		r.pending-- // the peer has the data, else it had one READ less outstanding
 	}
 	if _, ok := q.dev.Remote(q.pd, h.RETH.RKey, h.RETH.Addr, h.RETH.Len,
 		verbs.AccessRemoteRead); !ok {
 		e.next = e.to
-		return wire.NAKAccess
+		return packet.NAKAccess
 	}
 	end := r.expected + packets(h.RETH.Len, q.mtu)
 	*e = read{
@@ -235,9 +235,9 @@ func (q *QP) read(h *wire.Header) wire.Syndrome {
 
 // duplicate handles a request that was executed before (section 9.7.5.2.2 and 9.7.1.4). A SEND or
 // WRITE is acknowledged again, a READ is answered again from where the request begins.
-func (q *QP) duplicate(h *wire.Header, s seq) {
+func (q *QP) duplicate(h *packet.Header, s seq) {
 	r := &q.responder
-	if h.Kind != wire.KindRead {
+	if h.Kind != packet.KindRead {
 		if r.ack = true; r.failed != 0 {
 			r.nak = r.failed
 		}
@@ -291,13 +291,13 @@ func (q *QP) respond(left *int) bool {
 }
 
 // acknowledge sends an ACK or NAK. It reports false if there is no room.
-func (q *QP) acknowledge(syndrome wire.Syndrome, s seq) bool {
+func (q *QP) acknowledge(syndrome packet.Syndrome, s seq) bool {
 	r := &q.responder
-	b := q.alloc(wire.Acknowledge, s.psn(), false, 0)
+	b := q.alloc(packet.Acknowledge, s.psn(), false, 0)
 	if b == nil {
 		return false
 	}
-	wire.AETH{Syndrome: syndrome, MSN: r.msn}.Put(b[wire.BTHSize:])
+	packet.AETH{Syndrome: syndrome, MSN: r.msn}.Put(b[packet.BTHSize:])
 	r.ack, r.nak = false, 0
 	return true
 }
@@ -333,8 +333,8 @@ func (q *QP) readData(e *read, left *int) bool {
 			return false
 		}
 		*left--
-		if op != wire.ReadResponseMiddle {
-			wire.AETH{Syndrome: wire.AckNoCredits, MSN: r.msn}.Put(b[wire.BTHSize:])
+		if op != packet.ReadResponseMiddle {
+			packet.AETH{Syndrome: packet.AckNoCredits, MSN: r.msn}.Put(b[packet.BTHSize:])
 		}
 		copy(b[op.HeaderSize():], from)
 		e.next++
@@ -359,7 +359,7 @@ func (q *QP) readGone(e *read) {
 	}
 	// Later requests were executed, but not acknowledged: they fail with this one.
 	r.expected = gone
-	r.nak, r.failed, r.pending = wire.NAKAccess, wire.NAKAccess, 0
+	r.nak, r.failed, r.pending = packet.NAKAccess, packet.NAKAccess, 0
 	for i := range r.reads {
 		if l := &r.reads[i]; l.first >= gone {
 			l.to = l.next

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -12,7 +13,7 @@ import (
 // TestWindow sends to a peer that does not answer: as many packets as the window has.
 func TestWindow(t *testing.T) {
 	x := newAttacker(t, options{})
-	sent := x.count(wire.KindWrite)
+	sent := x.count(packet.KindWrite)
 	testutil.Must(t, x.b.qp.ToError())
 	x.a.rdma(1, verbs.WRRDMAWrite, 0, 100000, x.b.at(0), x.b.mr.RKey())
 	x.b.poll()
@@ -35,7 +36,7 @@ func TestReadWindow(t *testing.T) {
 		{minWindow, 4, 1},
 	} {
 		x := newAttacker(t, options{reads: uint8(c.reads)})
-		sent := x.count(wire.KindRead)
+		sent := x.count(packet.KindRead)
 		x.a.qp.requester.window = c.window
 		testutil.Must(t, x.b.qp.ToError())
 		x.a.rdma(1, verbs.WRRDMARead, 0, 10*readChunk, x.b.at(0), x.b.mr.RKey())
@@ -73,8 +74,8 @@ func TestLatePeer(t *testing.T) {
 	p := newPair(t, options{})
 	sent := 0
 	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
-		var h wire.Header
-		if h.Parse(pk.Data) && h.Kind == wire.KindWrite {
+		var h packet.Header
+		if h.Parse(pk.Data) && h.Kind == packet.KindWrite {
 			sent++
 		}
 		return true
@@ -107,8 +108,8 @@ func TestImpliedNAK(t *testing.T) {
 	p := newPair(t, options{})
 	n := 0
 	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
-		var h wire.Header
-		if h.Parse(pk.Data) && h.Kind == wire.KindReadResponse {
+		var h packet.Header
+		if h.Parse(pk.Data) && h.Kind == packet.KindReadResponse {
 			n++
 		}
 		return n != 5
@@ -128,17 +129,17 @@ func TestImpliedNAK(t *testing.T) {
 func TestRepeatedNAK(t *testing.T) {
 	x := newAttacker(t, options{})
 	psn := x.b.qp.PSN()
-	sent := x.count(wire.KindWrite)
+	sent := x.count(packet.KindWrite)
 	testutil.Must(t, x.b.qp.ToError())
 	x.a.rdma(1, verbs.WRRDMAWrite, 0, 20*1024, x.b.at(0), x.b.mr.RKey())
 	testutil.Equal(t, *sent, 20, "packets")
-	h := wire.BTH{
-		Opcode: wire.Acknowledge, PKey: wire.PKeyDefault, QPN: x.a.qp.num, PSN: psn + 5,
+	h := packet.BTH{
+		Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: psn + 5,
 	}
 	for range 3 {
-		b := x.conn.Alloc(&x.path, wire.BTHSize+wire.AETHSize)
+		b := x.conn.Alloc(&x.path, packet.BTHSize+packet.AETHSize)
 		h.Put(b)
-		wire.AETH{Syndrome: wire.NAKSequence}.Put(b[wire.BTHSize:])
+		packet.AETH{Syndrome: packet.NAKSequence}.Put(b[packet.BTHSize:])
 		x.conn.Flush()
 		x.a.poll()
 		testutil.Equal(t, *sent, 20+15, "packets after a NAK of the sixth")
@@ -157,7 +158,7 @@ func TestReceiveBuffer(t *testing.T) {
 	}
 	deaf := x.b.qp.num
 	x.mem.SetFaults(wire.MemoryOptions{Queue: queue, Filter: func(p *wire.Packet) bool {
-		h, _ := wire.ParseBTH(p.Data)
+		h, _ := packet.ParseBTH(p.Data)
 		return h.QPN != deaf
 	}})
 	fill(x.b.buf[:200000], 1)

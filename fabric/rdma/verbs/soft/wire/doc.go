@@ -4,11 +4,11 @@
 // A packet from Alloc to Recv:
 //
 //	Conn.Alloc   room for the packet in the batch of the sending Conn
-//	Put          the caller writes BTH, the extended headers of the opcode and the payload
+//	  caller     writes BTH, the extended headers of the opcode and the payload
 //	Conn.Flush   adds the ICRC, which also covers the addresses and ports, and sends the batch
 //	  network    IP header, UDP header, then the bytes above
 //	Conn.Recv    finds the socket by destination queue pair, checks the ICRC and cuts it off
-//	Header.Parse checks the lengths and takes the headers apart
+//	  caller     takes the headers apart (packet.Header)
 //
 // Two networks exist: NewUDP sends real datagrams with ordinary sockets, without privileges;
 // NewMemory passes them between hosts of one process, loses, doubles, delays, reorders and corrupts

@@ -5,6 +5,8 @@ import (
 	"hash/crc32"
 	"math/bits"
 	"net/netip"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // The ICRC (invariant CRC, section 7.8.1 and, for RoCEv2, A17.3.3) is the CRC-32 of Ethernet over
@@ -30,6 +32,7 @@ import (
 const afterLRH = 0x2144df1c
 
 const (
+	icrcSize = 4
 	ip4Size  = 20
 	ip6Size  = 40
 	udpSize  = 8
@@ -42,7 +45,7 @@ const (
 // invariant builds the masked headers in front of a packet. The headers lie in memory that lives
 // long, since crc32.Update makes its argument escape.
 type invariant struct {
-	header [ip6Size + udpSize + BTHSize]byte
+	header [ip6Size + udpSize + packet.BTHSize]byte
 	ip     int // bytes of the IP header
 }
 
@@ -80,33 +83,33 @@ func (v *invariant) identify(id uint16) {
 	}
 }
 
-// sum computes the ICRC of a packet, from BTH to the padding.
-func (v *invariant) sum(packet []byte) uint32 {
+// sum computes the ICRC of packet b, from BTH to the padding.
+func (v *invariant) sum(b []byte) uint32 {
 	h := v.header[:]
-	udp := udpSize + len(packet) + ICRCSize
+	udp := udpSize + len(b) + icrcSize
 	if v.ip == ip4Size {
 		binary.BigEndian.PutUint16(h[2:], uint16(ip4Size+udp))
 	} else {
 		binary.BigEndian.PutUint16(h[4:], uint16(udp))
 	}
 	binary.BigEndian.PutUint16(h[v.ip+4:], uint16(udp))
-	bth := h[v.ip+udpSize : v.ip+udpSize+BTHSize]
-	copy(bth, packet)
+	bth := h[v.ip+udpSize : v.ip+udpSize+packet.BTHSize]
+	copy(bth, b)
 	bth[4] = 0xff
-	crc := crc32.Update(afterLRH, crc32.IEEETable, h[:v.ip+udpSize+BTHSize])
-	return crc32.Update(crc, crc32.IEEETable, packet[BTHSize:])
+	crc := crc32.Update(afterLRH, crc32.IEEETable, h[:v.ip+udpSize+packet.BTHSize])
+	return crc32.Update(crc, crc32.IEEETable, b[packet.BTHSize:])
 }
 
 // put writes the ICRC behind the packet: b is the packet with four bytes more.
 func (v *invariant) put(b []byte) {
-	n := len(b) - ICRCSize
+	n := len(b) - icrcSize
 	binary.LittleEndian.PutUint32(b[n:], v.sum(b[:n]))
 }
 
 // check reports whether the last four bytes of b are the ICRC of the others. With anyID, an IPv4
 // packet may have any identification.
 func (v *invariant) check(b []byte, anyID bool) bool {
-	n := len(b) - ICRCSize
+	n := len(b) - icrcSize
 	diff := v.sum(b[:n]) ^ binary.LittleEndian.Uint32(b[n:])
 	if diff == 0 {
 		return true
@@ -132,7 +135,7 @@ func identification(diff uint32, n int) (id uint16, ok bool) {
 
 // backwards[i] is x^-8k for a packet of 4i bytes, where k is the number of bytes from the
 // identification to the padding.
-var backwards = func() (t [MaxPacket/4 + 1]uint32) {
+var backwards = func() (t [packet.MaxSize/4 + 1]uint32) {
 	p := uint32(polyOne)
 	for range 8 * (idToUDP + udpSize) {
 		p = divideX(p)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -65,7 +67,7 @@ func TestICRCGolden(t *testing.T) {
 		v, id, b := split(unhex(t, g.packet))
 		v.identify(id) // as if the socket had told
 		if !v.check(b, false) {
-			n := len(b) - ICRCSize
+			n := len(b) - icrcSize
 			t.Errorf("%s: ICRC %08x, computed %08x", g.name, binary.LittleEndian.Uint32(b[n:]),
 				v.sum(b[:n]))
 		}
@@ -76,7 +78,7 @@ func TestICRCGolden(t *testing.T) {
 func TestICRCIdentification(t *testing.T) {
 	for _, g := range golden {
 		v, id, b := split(unhex(t, g.packet))
-		n := len(b) - ICRCSize
+		n := len(b) - icrcSize
 		got, ok := identification(v.sum(b[:n])^binary.LittleEndian.Uint32(b[n:]), n)
 		if v.ip == ip4Size && (!ok || got != id) {
 			t.Errorf("%s: identification %#x %v, want %#x", g.name, got, ok, id)
@@ -90,11 +92,11 @@ func TestICRCIdentification(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var v invariant
 	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
-	b := make([]byte, MaxPacket+ICRCSize)
+	b := make([]byte, packet.MaxSize+icrcSize)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
-	for n := BTHSize; n <= MaxPacket; n += 4 {
+	for n := packet.BTHSize; n <= packet.MaxSize; n += 4 {
 		want := uint16(r.Uint32())
 		v.identify(want)
 		with := v.sum(b[:n])
@@ -111,7 +113,7 @@ func TestICRCCorruption(t *testing.T) {
 	var v invariant
 	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
 	r := rand.New(rand.NewPCG(3, 4))
-	b := make([]byte, 256+BTHSize+ICRCSize)
+	b := make([]byte, 256+packet.BTHSize+icrcSize)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
@@ -139,7 +141,7 @@ func TestICRCCorruption(t *testing.T) {
 func BenchmarkICRC(b *testing.B) {
 	var v invariant
 	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
-	p := make([]byte, 4096+BTHSize+ICRCSize)
+	p := make([]byte, 4096+packet.BTHSize+icrcSize)
 	v.put(p)
 	b.Run("4096", func(b *testing.B) {
 		b.ReportAllocs()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // MemoryOptions are the properties of a memory network and its faults. The zero value has no
@@ -66,7 +68,7 @@ type datagram struct {
 	at       time.Duration // of the arrival
 	seq      uint64        // order of packets that arrive at the same time
 	allowsCE bool
-	buf      [MaxPacket + ICRCSize]byte
+	buf      [packet.MaxSize + icrcSize]byte
 }
 
 // NewMemory makes a network without hosts.
@@ -163,7 +165,7 @@ func (m *Memory) send(d *datagram) {
 		return
 	}
 	n := len(d.p.Data)
-	d.p.Data = d.buf[:n+ICRCSize]
+	d.p.Data = d.buf[:n+icrcSize]
 	m.icrc.set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
 	m.icrc.put(d.p.Data)
 	if m.chance(m.opts.Duplicate) {
@@ -207,7 +209,7 @@ func (m *Memory) socket(d *datagram) *memoryConn {
 	if h == nil || len(h.conns) == 0 {
 		return nil
 	}
-	qpn := binary.BigEndian.Uint32(d.buf[4:]) & PSNMask
+	qpn := binary.BigEndian.Uint32(d.buf[4:]) & packet.PSNMask
 	c := h.conns[Steer(qpn, len(h.conns)-1)]
 	if c.closed {
 		return nil
@@ -306,7 +308,7 @@ type memoryConn struct {
 	batch   []*datagram
 	refused bool // the last Flush
 	packets []Packet
-	scrap   [MaxPacket]byte
+	scrap   [packet.MaxSize]byte
 
 	// Guarded by the lock of the network, like the timer of the descriptor:
 	queue    arrivals
@@ -323,7 +325,7 @@ func (c *memoryConn) Now() time.Duration { return c.host.m.now() }
 func (c *memoryConn) ReceiveBuffer() int {
 	c.host.m.mu.Lock()
 	defer c.host.m.mu.Unlock()
-	return c.host.m.opts.Queue * MaxPacket
+	return c.host.m.opts.Queue * packet.MaxSize
 }
 
 // Stats is Conn.Stats.
@@ -384,7 +386,7 @@ func (c *memoryConn) Recv() ([]Packet, error) {
 		c.stats.Received.Add(1)
 		c.packets = append(c.packets, Packet{
 			Local: d.p.Remote, Remote: d.p.Local, CE: d.p.CE,
-			Data: d.p.Data[:len(d.p.Data)-ICRCSize],
+			Data: d.p.Data[:len(d.p.Data)-icrcSize],
 		})
 	}
 	if c.timed <= now {

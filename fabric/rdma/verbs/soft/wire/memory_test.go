@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -47,21 +48,21 @@ func memoryPair(t testing.TB, opts MemoryOptions) (m *Memory, a, b []Conn) {
 // send puts a SEND only packet with n bytes of payload, numbered by its PSN, in the batch.
 func send(t testing.TB, c Conn, p *Path, qpn, psn uint32, n int) {
 	t.Helper()
-	b := c.Alloc(p, BTHSize+n)
+	b := c.Alloc(p, packet.BTHSize+n)
 	if b == nil {
 		t.Fatal("the batch is full")
 	}
-	h := BTH{Opcode: SendOnly, PKey: PKeyDefault, QPN: qpn, PSN: psn}
+	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: qpn, PSN: psn}
 	h.Put(b)
-	for i := range b[BTHSize:] {
-		b[BTHSize+i] = byte(int(psn) + i)
+	for i := range b[packet.BTHSize:] {
+		b[packet.BTHSize+i] = byte(int(psn) + i)
 	}
 }
 
 // received reports whether p is a packet of send.
 func received(p Packet, psn uint32, n int) bool {
-	var h Header
-	if !h.Parse(p.Data) || h.Kind != KindSend || h.PSN != psn || len(h.Payload) != n {
+	var h packet.Header
+	if !h.Parse(p.Data) || h.Kind != packet.KindSend || h.PSN != psn || len(h.Payload) != n {
 		return false
 	}
 	for i, b := range h.Payload {
@@ -310,7 +311,7 @@ func TestMemoryRefuses(t *testing.T) {
 	for i := range MaxBatch {
 		send(t, a[0], p, 5, uint32(i), 4)
 	}
-	if a[0].Alloc(p, BTHSize) != nil || !readable(t, a[0], 0) {
+	if a[0].Alloc(p, packet.BTHSize) != nil || !readable(t, a[0], 0) {
 		t.Fatal("the batch is not full")
 	}
 	recv(t, a[0])

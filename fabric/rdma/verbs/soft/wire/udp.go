@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // UDPOptions narrow the sockets of a UDP network. The zero value is right except for tests.
@@ -201,7 +203,7 @@ func steer(fd, n int) error {
 	}
 	qpn := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4},
-		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: PSNMask},
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: packet.PSNMask},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: CMQPN, Jf: 1},
 		ret(0, uint32(n)),
 		{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: engineShift},

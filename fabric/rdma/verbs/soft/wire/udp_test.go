@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -80,7 +81,7 @@ func TestUDPSteering(t *testing.T) {
 	}
 	for e, c := range b {
 		for i, k := range recvAll(t, c, each) {
-			qpn := binary.BigEndian.Uint32(k.Data[4:]) & PSNMask
+			qpn := binary.BigEndian.Uint32(k.Data[4:]) & packet.PSNMask
 			if !received(k, uint32(i), 256) || k.Local.Addr() != loopB ||
 				k.Remote.Addr() != loopA || k.CE || Steer(qpn, engines) != e {
 				t.Fatalf("engine %d: packet %d: %+v", e, i, k)
@@ -184,12 +185,12 @@ func TestUDPHostile(t *testing.T) {
 	defer from.Close()
 	source := from.LocalAddr().(*net.UDPAddr).AddrPort()
 	to := netip.AddrPortFrom(loopB, c.net.port)
-	packet := func(n int, id uint16) []byte {
-		p := make([]byte, BTHSize+n+ICRCSize)
-		h := BTH{Opcode: SendOnly, PKey: PKeyDefault, QPN: 5, PSN: 1}
+	datagram := func(n int, id uint16) []byte {
+		p := make([]byte, packet.BTHSize+n+icrcSize)
+		h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: 5, PSN: 1}
 		h.Put(p)
 		for i := range n {
-			p[BTHSize+i] = byte(1 + i)
+			p[packet.BTHSize+i] = byte(1 + i)
 		}
 		var v invariant
 		v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port(), to.Port())
@@ -204,24 +205,24 @@ func TestUDPHostile(t *testing.T) {
 		data                []byte
 		arrives, badICRC, m int
 	}{
-		{"right", packet(64, 0), 1, 0, 0},
-		{"a sender that counts identifications", packet(64, 0xfedc), 1, 0, 0},
-		{"FECN and BECN on the way", flip(packet(64, 0), 4), 1, 0, 0},
-		{"opcode", flip(packet(64, 0), 0), 0, 1, 0},
-		{"payload", flip(packet(64, 0), 40), 0, 1, 0},
-		{"ICRC", flip(packet(64, 0), 12+64), 0, 1, 0},
+		{"right", datagram(64, 0), 1, 0, 0},
+		{"a sender that counts identifications", datagram(64, 0xfedc), 1, 0, 0},
+		{"FECN and BECN on the way", flip(datagram(64, 0), 4), 1, 0, 0},
+		{"opcode", flip(datagram(64, 0), 0), 0, 1, 0},
+		{"payload", flip(datagram(64, 0), 40), 0, 1, 0},
+		{"ICRC", flip(datagram(64, 0), 12+64), 0, 1, 0},
 		{"other source port", func() []byte {
-			p := packet(64, 0)
+			p := datagram(64, 0)
 			var v invariant
 			v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port()^1, to.Port())
 			v.put(p)
 			return p
 		}(), 0, 1, 0},
 		{"empty", nil, 0, 0, 1},
-		{"short", make([]byte, BTHSize), 0, 0, 1},
-		{"odd length", packet(65, 0), 0, 0, 1},
-		{"longest", packet(MaxPacket-BTHSize, 0), 1, 0, 0},
-		{"too long", packet(MaxPacket-BTHSize+4, 0), 0, 0, 1},
+		{"short", make([]byte, packet.BTHSize), 0, 0, 1},
+		{"odd length", datagram(65, 0), 0, 0, 1},
+		{"longest", datagram(packet.MaxSize-packet.BTHSize, 0), 1, 0, 0},
+		{"too long", datagram(packet.MaxSize-packet.BTHSize+4, 0), 0, 0, 1},
 		{"much too long", make([]byte, 60_000), 0, 0, 1},
 	} {
 		testutil.Value(from.WriteToUDPAddrPort(tt.data, to))(t)
@@ -238,7 +239,7 @@ func TestUDPHostile(t *testing.T) {
 	}
 	// The sending socket takes nothing.
 	for _, port := range c.port[:1] {
-		testutil.Value(from.WriteToUDPAddrPort(packet(0, 0), netip.AddrPortFrom(loopB, port)))(t)
+		testutil.Value(from.WriteToUDPAddrPort(datagram(0, 0), netip.AddrPortFrom(loopB, port)))(t)
 		var one [1]byte
 		_, _, err := unix.Recvfrom(c.sender[ip4], one[:], unix.MSG_DONTWAIT)
 		if err != unix.EAGAIN {
@@ -292,8 +293,8 @@ func TestUDPBlocked(t *testing.T) {
 	buf := make([]byte, 64)
 	for arrived < n {
 		for sent < n {
-			if b := c.Alloc(p, BTHSize); b != nil {
-				(&BTH{Opcode: SendOnly, QPN: 5, PSN: uint32(sent)}).Put(b)
+			if b := c.Alloc(p, packet.BTHSize); b != nil {
+				(&packet.BTH{Opcode: packet.SendOnly, QPN: 5, PSN: uint32(sent)}).Put(b)
 				sent++
 				continue
 			}
@@ -311,7 +312,7 @@ func TestUDPBlocked(t *testing.T) {
 			}
 			testutil.Must(t, err)
 			psn := binary.BigEndian.Uint32(buf[8:])
-			if k != BTHSize+ICRCSize || psn != uint32(arrived) {
+			if k != packet.BTHSize+icrcSize || psn != uint32(arrived) {
 				t.Fatalf("packet %d has number %d, %d bytes", arrived, psn, k)
 			}
 			arrived++
@@ -354,16 +355,16 @@ func TestUDPHeader(t *testing.T) {
 		for seen := 0; seen < 20; {
 			k, err := unix.Read(fd, b)
 			testutil.Must(t, err)
-			v, id, packet := split(b[:k:k])
+			v, id, sealed := split(b[:k:k])
 			udp := b[v.ip:]
 			if k < v.ip+udpSize || binary.BigEndian.Uint16(udp) != c.port[family(p.Local)] ||
 				binary.BigEndian.Uint16(udp[2:]) != c.net.port {
 				continue
 			}
 			seen++
-			if id != 0 || v.ip == ip4Size && b[6] != 0x40 || !v.check(packet, false) {
+			if id != 0 || v.ip == ip4Size && b[6] != 0x40 || !v.check(sealed, false) {
 				t.Fatalf("packet %d: identification %#x, ICRC %v: % x", seen, id,
-					v.check(packet, false), b[:v.ip])
+					v.check(sealed, false), b[:v.ip])
 			}
 		}
 	}
@@ -465,7 +466,7 @@ func BenchmarkUDP(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					for range 32 {
-						if s[0].Alloc(p, BTHSize+size) == nil {
+						if s[0].Alloc(p, packet.BTHSize+size) == nil {
 							b.Fatal("full")
 						}
 					}
@@ -521,7 +522,7 @@ func TestUDPSegments(t *testing.T) {
 	c.Flush()
 	for i, k := range recvAll(t, b[0], int(psn)) {
 		if binary.BigEndian.Uint32(k.Data[8:]) != uint32(i) ||
-			!received(k, uint32(i), len(k.Data)-BTHSize) {
+			!received(k, uint32(i), len(k.Data)-packet.BTHSize) {
 			t.Fatalf("packet %d: %d bytes with PSN %d", i, len(k.Data),
 				binary.BigEndian.Uint32(k.Data[8:]))
 		}
@@ -686,7 +687,7 @@ func TestUDPRuns(t *testing.T) {
 			k := r.first + id
 			v := &b.paths[k].route.icrc
 			v.identify(uint16(id))
-			if !v.check(b.data[k*frame:][:b.lengths[k]+ICRCSize], false) {
+			if !v.check(b.data[k*frame:][:b.lengths[k]+icrcSize], false) {
 				t.Errorf("send %d: packet %d has a wrong ICRC", i, id)
 			}
 		}

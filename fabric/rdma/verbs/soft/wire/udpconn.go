@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // A udpConn is the sockets of an engine, or of the communication manager.
@@ -21,7 +23,7 @@ type udpConn struct {
 	room             int       // of the smaller receive buffer
 	in               inbox
 	out              batch
-	scrap            [MaxPacket]byte // for packets that cannot be sent
+	scrap            [packet.MaxSize]byte // for packets that cannot be sent
 }
 
 func newUDPConn(u *udp, start time.Time) (*udpConn, error) {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -139,8 +140,8 @@ func (c *udpConn) take() bool {
 		b.rest = nil
 		b.next++
 	}
-	n := len(p) - ICRCSize
-	if n < BTHSize || len(p) > frame || n%4 != 0 || !b.meta.local.IsValid() {
+	n := len(p) - icrcSize
+	if n < packet.BTHSize || len(p) > frame || n%4 != 0 || !b.meta.local.IsValid() {
 		c.stats.Malformed.Add(1)
 		return true
 	}

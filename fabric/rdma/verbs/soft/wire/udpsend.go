@@ -7,12 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 const (
 	// frame is the room for a packet with its ICRC.
-	frame = MaxPacket + ICRCSize
+	frame = packet.MaxSize + icrcSize
 	// maxSegmented is the largest number of bytes of packets that share a send: they pass the
 	// system as one IP packet, and the length in its header has 16 bits. At most 64 packets share a
 	// send (UDP_MAX_SEGMENTS), and the batch has no more.
@@ -145,9 +146,9 @@ func (b *batch) seal() {
 	}
 	b.unsealed = false
 	i := b.packets.at(b.packets.count - 1)
-	route, n := &b.paths[i].route, b.lengths[i]+ICRCSize
-	packet := b.data[i*frame:][:n]
-	sys.SetIovec(&b.iov[i], packet)
+	route, n := &b.paths[i].route, b.lengths[i]+icrcSize
+	sealed := b.data[i*frame:][:n]
+	sys.SetIovec(&b.iov[i], sealed)
 
 	at := b.sends.at(max(b.sends.count, 1) - 1)
 	r := &b.runs[at]
@@ -159,14 +160,14 @@ func (b *batch) seal() {
 			binary.NativeEndian.PutUint16(data, uint16(r.bytes))
 		}
 		control = b.controls[at][:route.controls+unix.CmsgSpace(2)]
-		r.full = n < b.lengths[r.first]+ICRCSize
+		r.full = n < b.lengths[r.first]+icrcSize
 	} else {
 		at = b.sends.add()
 		r = &b.runs[at]
 		*r = run{first: i}
 	}
 	route.icrc.identify(uint16(r.count))
-	route.icrc.put(packet)
+	route.icrc.put(sealed)
 	r.count++
 	r.bytes += n
 	b.messages.Set(at, route.name[:route.nameLen], control, b.iov[r.first:r.first+r.count])
@@ -177,7 +178,7 @@ func (b *batch) seal() {
 func (b *batch) joins(r *run, i, n int) bool {
 	p := b.paths[i]
 	return b.segment && p.Segment && p == b.paths[r.first] && i == r.first+r.count && !r.full &&
-		n <= b.lengths[r.first]+ICRCSize && r.bytes+n <= maxSegmented
+		n <= b.lengths[r.first]+icrcSize && r.bytes+n <= maxSegmented
 }
 
 // Flush is Conn.Flush.

@@ -11,9 +11,6 @@ import (
 const (
 	// Port is the destination port of every packet (section A17.3).
 	Port = 4791
-	// MaxPacket is the largest length Alloc takes: a payload of 4,096 bytes after BTH and the
-	// longest extended headers, AtomicETH with its 28 bytes.
-	MaxPacket = BTHSize + 28 + 4096
 	// MaxBatch is the largest number of packets Recv returns.
 	MaxBatch = 64
 	// MaxEngines is the largest number of engines: six bits of the QPN choose one.
@@ -77,10 +74,11 @@ type Conn interface {
 	// for edges (EPOLLET). An error means that the socket is of no more use.
 	Recv() ([]Packet, error)
 	// Alloc returns room for a packet from BTH to the padding, without the ICRC, at the end of the
-	// batch. n is a multiple of 4 from BTHSize to MaxPacket. The bytes are not zeroed. The caller
-	// fills them before the next call of Alloc or Flush. It returns nil if the batch is full and
-	// the socket does not take it now; FD becomes readable when it does. A packet that cannot be
-	// sent for another reason (no route, a path of another family) is dropped and counted.
+	// batch. n is a multiple of 4 from packet.BTHSize to packet.MaxSize. The bytes are not
+	// zeroed. The caller fills them before the next call of Alloc or Flush. It returns nil if the
+	// batch is full and the socket does not take it now; FD becomes readable when it does. A packet
+	// that cannot be sent for another reason (no route, a path of another family) is dropped and
+	// counted.
 	Alloc(p *Path, n int) []byte
 	// Flush sends the batch. Packets that the socket does not take now stay in it; FD becomes
 	// readable when it does.

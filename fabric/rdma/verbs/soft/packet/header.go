@@ -1,4 +1,9 @@
-package wire
+// Package packet has the headers and opcodes of InfiniBand transport packets, which RoCEv2 carries
+// in UDP datagrams, and the arithmetic of their sequence numbers.
+//
+// Sections in its comments refer to the InfiniBand Architecture Specification, volume 1, release
+// 1.4.
+package packet
 
 import "encoding/binary"
 
@@ -9,8 +14,9 @@ const (
 	AETHSize = 4
 	IETHSize = 4
 	DETHSize = 8
-	// ICRCSize is the length of the checksum behind the padding.
-	ICRCSize = 4
+	// MaxSize is the largest length of a packet: a payload of 4,096 bytes after BTH and the longest
+	// extended headers, AtomicETH with its 28 bytes.
+	MaxSize = BTHSize + 28 + 4096
 )
 
 // PKeyDefault is the partition of every packet here: the default partition with the bit of full
@@ -183,7 +189,7 @@ type Header struct {
 // that depends on earlier packets.
 func (h *Header) Parse(b []byte) bool {
 	var ok bool
-	if h.BTH, ok = ParseBTH(b); !ok || len(b)%4 != 0 || len(b) > MaxPacket {
+	if h.BTH, ok = ParseBTH(b); !ok || len(b)%4 != 0 || len(b) > MaxSize {
 		return false
 	}
 	s := &shapes[h.Opcode]
