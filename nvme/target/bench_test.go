@@ -170,21 +170,21 @@ func TestNoAllocations(t *testing.T) {
 		b := newBare(t, dev, 32)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			for _, batch := range []int{1, 32} {
-				testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, batch, data) }), 0,
+				testutil.Equal(t, testutil.AllocsPerRun(50, func() { b.run(op, batch, data) }), 0,
 					"%s: opcode %#x in batches of %d: allocations", name, op, batch)
 			}
 		}
 		testutil.True(t, b.q.bad == 0, "%s: %d commands failed", name, b.q.bad)
 		b.q.noZeroCopy = true
-		testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }), 0,
+		testutil.Equal(t, testutil.AllocsPerRun(50, func() { b.run(nvme.NVMRead, 32, data) }), 0,
 			"%s: reads without zero copy: allocations", name)
-		testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }), 0,
+		testutil.Equal(t, testutil.AllocsPerRun(50, func() { b.run(0x77, 32, nil) }), 0,
 			"%s: a refused command: allocations", name)
 		b.h.t.options.Uncorrectable = newMarkStore()
 		testutil.Must(t, b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil)))
 		b.h.Poll(64)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
-			testutil.Equal(t, testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }), 0,
+			testutil.Equal(t, testutil.AllocsPerRun(50, func() { b.run(op, 32, data) }), 0,
 				"%s: opcode %#x beside marked blocks: allocations", name, op)
 		}
 		b.h.channels[0].Access = (&reservation.State{
@@ -194,7 +194,7 @@ func TestNoAllocations(t *testing.T) {
 			},
 		}).Access()
 		b.q.bad = 0
-		n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) })
+		n := testutil.AllocsPerRun(50, func() { b.run(nvme.NVMWrite, 32, data) })
 		testutil.True(t, n == 0 && b.q.bad == 0, "%s: reserved: %v allocations, %d commands failed",
 			name, n, b.q.bad)
 	}

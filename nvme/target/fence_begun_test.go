@@ -110,7 +110,7 @@ func TestPreemptPiece(t *testing.T) {
 				r := newHarness(t, 2, sub)
 				a, b := p.hosts(r)
 				r.blocks(b.io[0], 0, 1) // opens the channel
-				c := r.send(b.io[0], kind.make(1, 0))
+				c := r.send(b.io[0], kind.make(1))
 				r.w.Advance(time.Second)
 				var w *qos.Waiter
 				for f := range r.raw[1].flows.All() {

@@ -65,7 +65,7 @@ func TestRandomCommands(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	r := newHarness(t, 2, ramSubsystem(t, 2))
 	var h *host
-	for i := range 20000 {
+	for i := range 5000 {
 		if h == nil || h.admin.Closed() || h.io[0].Closed() || !h.csts().RDY() {
 			if h != nil {
 				h.hangUp()

@@ -92,7 +92,9 @@ func TestForeignController(t *testing.T) {
 		for _, f := range change {
 			f(&a)
 		}
-		c := r.do(r.dialInfo(0, qi), a.command())
+		q := r.dialInfo(0, qi)
+		c := r.do(q, a.command())
+		q.HangUp()
 		return fmt.Sprintf("%v, %#x", c.CQE.Status(), c.CQE.Result())
 	}
 	for _, h := range victims {

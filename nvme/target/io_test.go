@@ -107,7 +107,7 @@ func TestDuplicateCID(t *testing.T) {
 
 // TestBackends writes and verifies at random on every backend.
 func TestBackends(t *testing.T) {
-	const size = 4 << 20
+	const size, most = 1 << 20, 128 << 10
 	open := map[string]func(t *testing.T, bs int) backend.Device{
 		"ram": func(t *testing.T, bs int) backend.Device { return ramDevice(t, size, bs) },
 		"file": func(t *testing.T, bs int) backend.Device {
@@ -134,7 +134,7 @@ func TestBackends(t *testing.T) {
 				model := make([]byte, size)
 				rnd := rand.New(rand.NewPCG(1, uint64(bs)))
 				for range 40 {
-					n := 1 + rnd.IntN(defaultTransfer/bs)
+					n := 1 + rnd.IntN(most/bs)
 					at := rnd.IntN(size/bs - n + 1)
 					part := model[at*bs : (at+n)*bs]
 					switch rnd.IntN(4) {

@@ -56,9 +56,9 @@ func TestLimits(t *testing.T) {
 		over   time.Duration // 10 s with make soak
 	}{
 		{"1 IOPS", qos.Limits{IOPS: 1}, 8, 1, 10 * time.Second},
-		{"777 IOPS", qos.Limits{IOPS: 777}, 8, 777, 10 * time.Second},
-		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 250 * time.Millisecond},
-		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 10 * time.Second},
+		{"777 IOPS", qos.Limits{IOPS: 777}, 1, 777, 2 * time.Second},
+		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 100 * time.Millisecond},
+		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 5 * time.Second},
 		{"both", qos.Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10 * time.Second},
 	} {
 		for _, object := range []string{"host", "subsystem", "namespace"} {
@@ -110,17 +110,17 @@ func TestLimitIsShared(t *testing.T) {
 	one := r.connectOther()
 	var a, b load
 	for _, q := range many.io {
-		a.start(r, q, 32, readBlocks(8))
+		a.start(r, q, 32, readBlocks(1))
 	}
-	b.start(r, one.io[0], 32, readBlocks(8))
-	r.w.Advance(10 * time.Second)
-	expect(t, "host with four queues", a.done, 5000, 0.05)
-	expect(t, "host with one queue", b.done, 5000, 0.05)
+	b.start(r, one.io[0], 32, readBlocks(1))
+	r.w.Advance(4 * time.Second)
+	expect(t, "host with four queues", a.done, 2000, 0.05)
+	expect(t, "host with one queue", b.done, 2000, 0.05)
 	a.depth = 0
 	r.w.Advance(time.Second)
 	before := b.done
-	r.w.Advance(10 * time.Second)
-	expect(t, "the other one alone", b.done-before, 10_000, 0.03)
+	r.w.Advance(2 * time.Second)
+	expect(t, "the other one alone", b.done-before, 2000, 0.03)
 	b.depth = 0
 }
 
@@ -284,12 +284,12 @@ func TestChangeLimits(t *testing.T) {
 		r.run(object, func(t *testing.T) {
 			set(object, qos.Limits{IOPS: 500})
 			for _, q := range h.io {
-				l.start(r, q, 16, readBlocks(8))
+				l.start(r, q, 16, readBlocks(1))
 			}
-			for _, rate := range []int64{100, 10_000, 10, 1000} {
+			for _, rate := range []int64{100, 2000, 10, 500} {
 				set(object, qos.Limits{IOPS: rate})
 				r.w.Advance(2 * time.Second)
-				before, over := l.done, max(1, min(5, 5000/rate)) // seconds
+				before, over := l.done, max(1, min(5, 1000/rate)) // seconds
 				r.w.Advance(time.Duration(over) * time.Second)
 				expect(t, fmt.Sprint(rate), l.done-before, float64(over*rate), 0.03)
 			}
@@ -329,11 +329,14 @@ func TestLimitsForget(t *testing.T) {
 func TestSeveralLimits(t *testing.T) {
 	for _, tc := range []struct {
 		all, slow qos.Limits
+		seconds   float64
 		want      [2]float64 // commands per second
 	}{
-		{qos.Limits{IOPS: 200}, qos.Limits{IOPS: 4}, [2]float64{4, 196}},
-		{qos.Limits{IOPS: 1000, Burst: qos.MinBurst}, qos.Limits{IOPS: 300}, [2]float64{300, 700}},
-		{qos.Limits{Bandwidth: 1 << 20}, qos.Limits{Bandwidth: 32 << 10}, [2]float64{8, 248}},
+		{qos.Limits{IOPS: 200}, qos.Limits{IOPS: 4}, 10, [2]float64{4, 196}},
+		{qos.Limits{IOPS: 1000, Burst: qos.MinBurst}, qos.Limits{IOPS: 300}, 2,
+			[2]float64{300, 700}},
+		{qos.Limits{Bandwidth: 1 << 20}, qos.Limits{Bandwidth: 32 << 10}, 5,
+			[2]float64{8, 248}},
 	} {
 		sub := ramSubsystem(t, 2)
 		sub.Limits, sub.Namespaces[0].Limits = tc.all, tc.slow
@@ -352,9 +355,9 @@ func TestSeveralLimits(t *testing.T) {
 		})
 		r.w.Advance(2 * time.Second)
 		slow.done, other.done = 0, 0
-		r.w.Advance(10 * time.Second)
-		expect(t, "at the limit of the namespace", slow.done, 10*tc.want[0], 0.03)
-		expect(t, "at that of the subsystem", other.done, 10*tc.want[1], 0.03)
+		r.w.Advance(time.Duration(tc.seconds) * time.Second)
+		expect(t, "at the limit of the namespace", slow.done, tc.seconds*tc.want[0], 0.03)
+		expect(t, "at that of the subsystem", other.done, tc.seconds*tc.want[1], 0.03)
 		slow.depth, other.depth = 0, 0
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestLogUnderAttack: 10,000 refused Connect commands a second leave a few lines, which are
-// escaped. The rest is counted. The lines that operators must see, and the lines about hosts,
+// TestLogUnderAttack: refused Connect commands leave a few lines, which are escaped, for any number
+// of them. The rest is counted. The lines that operators must see, and the lines about hosts,
 // appear in full (X08).
 func TestLogUnderAttack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seconds = 2
-		each := 2000
+		each := 500
 		if testutil.Soaking() {
 			each = 10_000
 		}

@@ -26,7 +26,7 @@ type modelRun struct {
 // and restarts the target now and then: every status, report and notification is that of the model.
 func TestReservationModel(t *testing.T) {
 	const seeds, restarts = 2, 10
-	steps := 1500
+	steps := 500
 	if testutil.Soaking() {
 		steps = 50_000
 	}

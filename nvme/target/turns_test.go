@@ -89,33 +89,33 @@ func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) S
 	return s
 }
 
-// turnsKinds are the commands that take turns. Each of them is for 8 MiB or more, except commands
-// with data.
+// turnsKinds are the commands that take turns. Each of them, except commands with data, is for
+// several pieces.
 var turnsKinds = []struct {
 	name string
-	make func(nsid uint32, i int) *fabrictest.Command
+	make func(nsid uint32) *fabrictest.Command
 	// piece is the most that a device gets at once, in bytes.
 	piece int64
 }{
-	{"copy", func(nsid uint32, _ int) *fabrictest.Command {
+	{"copy", func(nsid uint32) *fabrictest.Command {
 		const half = turnsSize / 2 / 512
-		c := copyTo(half, nvme.CopyRanges, source{nsid, 0, 2048}, source{nsid, 2048, 4096},
-			source{nsid, 8192, 16384})
+		c := copyTo(half, nvme.CopyRanges, source{nsid, 0, 256}, source{nsid, 256, 512},
+			source{nsid, 1024, 2048})
 		c.SQE.SetNSID(nsid)
 		return c
 	}, compound.Chunk},
-	{"verify", func(nsid uint32, _ int) *fabrictest.Command {
-		return rw(nvme.NVMVerify, nsid, 0, 16384, nil)
+	{"verify", func(nsid uint32) *fabrictest.Command {
+		return rw(nvme.NVMVerify, nsid, 0, 2048, nil)
 	}, compound.Chunk},
-	{"compare", func(nsid uint32, _ int) *fabrictest.Command {
+	{"compare", func(nsid uint32) *fabrictest.Command {
 		c := rw(nvme.NVMCompare, nsid, 0, 32, make([]byte, 16384))
 		c.InCapsule = true
 		return c
 	}, compound.Chunk},
-	{"write zeroes", func(nsid uint32, _ int) *fabrictest.Command {
-		return rw(nvme.NVMWriteZeroes, nsid, 1, 65536, nil)
+	{"write zeroes", func(nsid uint32) *fabrictest.Command {
+		return rw(nvme.NVMWriteZeroes, nsid, 1, 8192, nil)
 	}, compound.ZeroPiece},
-	{"discard", func(nsid uint32, _ int) *fabrictest.Command {
+	{"discard", func(nsid uint32) *fabrictest.Command {
 		return dsm(nsid, true, [2]uint64{7, 50000}, [2]uint64{60000, 10}, [2]uint64{0, 0},
 			[2]uint64{60100, 1})
 	}, discardPiece},
@@ -145,8 +145,8 @@ func TestTurns(t *testing.T) {
 				var all []*fabrictest.Command
 				again := true
 				for _, q := range a.io {
-					for i := range each {
-						c := kind.make(1, i)
+					for range each {
+						c := kind.make(1)
 						c.Then = func() {
 							if again {
 								c.Reset()
@@ -229,16 +229,16 @@ func TestTurnsByBytes(t *testing.T) {
 					r.send(q, c)
 				}
 				for _, q := range many.io {
-					for i := range 32 {
-						keep(q, one.make(1, i))
+					for range 32 {
+						keep(q, one.make(1))
 					}
 				}
-				for i := range 8 {
-					keep(few.io[0], other.make(2, i))
+				for range 8 {
+					keep(few.io[0], other.make(2))
 				}
 				d[0].take()
 				d[1].take()
-				for range 2000 {
+				for range 500 {
 					r.w.Step()
 				}
 				_, a := d[0].take()
@@ -249,7 +249,7 @@ func TestTurnsByBytes(t *testing.T) {
 				if other.name == "compare" {
 					b *= 2
 				}
-				testutil.True(t, a+b >= 200<<20 && max(a, b)-min(a, b) <= (a+b)/20,
+				testutil.True(t, a+b >= 50<<20 && max(a, b)-min(a, b) <= (a+b)/20,
 					"%d MiB and %d MiB", a>>20, b>>20)
 				many.hangUp()
 				few.hangUp()
@@ -277,15 +277,15 @@ func TestPostponed(t *testing.T) {
 			var all [][]*fabrictest.Command
 			for _, q := range a.io {
 				var list []*fabrictest.Command
-				for i := range 100 {
-					c := kind.make(1, i)
+				for range 100 {
+					c := kind.make(1)
 					list = append(list, r.send(q, c))
 				}
 				all = append(all, list)
 			}
 			r.w.Settle()
 			testutil.Equal(t, compounds(h), most, "compounds")
-			other := r.send(b.io[0], kind.make(1, 0))
+			other := r.send(b.io[0], kind.make(1))
 			r.w.Settle()
 			testutil.Equal(t, compounds(h), most+1, "compounds with that of another host")
 			last := all[4][99]
@@ -330,14 +330,14 @@ func TestTurnsEnd(t *testing.T) {
 			var all [3][]*fabrictest.Command
 			for i, q := range a.io {
 				for range 64 {
-					all[i] = append(all[i], r.send(q, kind.make(1, i)))
+					all[i] = append(all[i], r.send(q, kind.make(1)))
 				}
 			}
 			r.w.Settle()
 
 			// Another namespace of the host, and another host.
-			r.ok(a.io[0], kind.make(2, 0))
-			r.ok(b.io[0], kind.make(2, 0))
+			r.ok(a.io[0], kind.make(2))
+			r.ok(b.io[0], kind.make(2))
 
 			last := all[1][63] // a queue before fills the device
 			r.abortAndHangUp(a, 2, last, 2)
@@ -351,13 +351,13 @@ func TestTurnsEnd(t *testing.T) {
 			}
 			f.Release()
 			r.w.Advance(time.Second)
-			r.ok(a.io[0], kind.make(1, 0)) // the namespace is ready again
+			r.ok(a.io[0], kind.make(1)) // the namespace is ready again
 			testutil.True(t, r.raw[0].compounds.Idle(), "compounds are left")
 
 			// The host leaves with a full device, and comes back.
 			f.Hold(nil)
 			for range 64 {
-				r.send(a.io[0], kind.make(1, 0))
+				r.send(a.io[0], kind.make(1))
 			}
 			r.w.Settle()
 			a.hangUp()
@@ -365,7 +365,7 @@ func TestTurnsEnd(t *testing.T) {
 			f.Release()
 			r.w.Settle()
 			again := r.connectHost(1)
-			r.ok(again.io[0], kind.make(1, 0))
+			r.ok(again.io[0], kind.make(1))
 			testutil.True(t, r.raw[0].compounds.Idle(), "compounds are left")
 		})
 	}
@@ -468,7 +468,7 @@ func TestTurnsTakeTime(t *testing.T) {
 	f.Hold(nil)
 	var all []*fabrictest.Command
 	for range 10 { // the device gets a chunk of each of the first ones
-		all = append(all, r.send(q, turnsKinds[0].make(1, 0)))
+		all = append(all, r.send(q, turnsKinds[0].make(1)))
 	}
 	r.w.Settle()
 	h := r.raw[0]
@@ -507,7 +507,7 @@ func TestRefusedInTurns(t *testing.T) {
 			r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 			f.Hold(nil)
 			d.take()
-			c := r.send(q, kind.make(1, 0))
+			c := r.send(q, kind.make(1))
 			r.w.Step()
 			n, _ := d.take()
 			testutil.MustTrue(t, n != 0 && r.raw[0].compounds.Ready(), "the device has %d", n)
