@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
 // serveFile makes the test binary a target, see startServe.
@@ -39,6 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	web.Every /= 10 // the page has the next state sooner
 	// Parallel tests wait for time limits of the product, with any number of processors.
 	_ = flag.Set("test.parallel", "16")
 	testutil.Main(m)

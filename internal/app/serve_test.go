@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -281,9 +280,4 @@ func expectNotification(t *testing.T, c *net.UnixConn, want string) {
 func TestServeReportsProblems(t *testing.T) {
 	err := Serve("testdata/none.yaml", "test", io.Discard, io.Discard)
 	testutil.Fails(t, err, "no such file", "")
-	taken := listen(t, "127.0.0.1:0")
-	file := writeConfig(t,
-		strings.Replace(validFile, "port: 0",
-			fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
-	testutil.Fails(t, Serve(file, "test", io.Discard, io.Discard), "(on_unavailable: fail)", "")
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -165,11 +166,16 @@ type goPackage struct {
 	Imports, TestImports, XTestImports []string
 }
 
-// listPackages runs go list with the build tags of all tests.
+// listPackages runs go list with the build tags of all tests, and with the race detector if this
+// test has it: the other tests need the same packages, so they are compiled once.
 func listPackages(t *testing.T, args ...string) (list []*goPackage) {
 	t.Helper()
-	c := exec.Command("go", append([]string{"list", "-e", "-tags", "lab,invariants", "-json"},
-		args...)...)
+	flags := []string{"list", "-e", "-tags", "lab,invariants", "-json"}
+	if build, ok := debug.ReadBuildInfo(); ok && slices.Contains(build.Settings,
+		debug.BuildSetting{Key: "-race", Value: "true"}) {
+		flags = append(flags, "-race")
+	}
+	c := exec.Command("go", append(flags, args...)...)
 	c.Dir = root
 	var problems bytes.Buffer
 	c.Stderr = &problems

@@ -117,7 +117,7 @@ func (s *series) push(p *point) {
 	if p.notKnown {
 		s.hour.push(p, hourPoints)
 		s.sum = point{}
-	} else if s.sum.add(p); s.sum.seconds >= float32((rarely - every/2).Seconds()) {
+	} else if s.sum.add(p); s.sum.seconds >= float32((rarely - Every/2).Seconds()) {
 		s.hour.push(&s.sum, hourPoints)
 		s.sum = point{}
 	}

@@ -46,7 +46,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		look(rarely)
 	}
 	for range 2 * recentPoints {
-		look(every)
+		look(Every)
 	}
 	size := 0
 	for _, s := range h.series {
@@ -68,7 +68,7 @@ func TestHistoryIsBounded(t *testing.T) {
 			p.counts[60-firstBucket] == uint32(p.reads/2) && p.stages[2] == 100*p.reads,
 			"point %d: %+v", i, p)
 	}
-	if n := len(list); float64(list[n-recentPoints].seconds) != every.Seconds() {
+	if n := len(list); float64(list[n-recentPoints].seconds) != Every.Seconds() {
 		t.Errorf("the recent points are of %v s", list[n-recentPoints].seconds)
 	}
 	text, err := json.Marshal(list)
@@ -87,16 +87,16 @@ func TestHistoryGaps(t *testing.T) {
 		gap            bool
 	}{
 		{0, 1, 1000, 0, true},
-		{every, 1, 1010, 10, false},
+		{Every, 1, 1010, 10, false},
 		{rarely, 1, 1030, 20, false},
 		{20 * time.Second, 1, 1040, 10, false}, // a reactor was slow
 		{time.Minute, 1, 5000, 0, true},        // the machine slept
-		{every, 1, 5002, 2, false},
-		{every, 2, 5008, 6, false}, // the second one is not known yet
-		{every, 2, 5010, 4, false},
+		{Every, 1, 5002, 2, false},
+		{Every, 2, 5008, 6, false}, // the second one is not known yet
+		{Every, 2, 5010, 4, false},
 		{0, 2, 6010, 0, true}, // at the same time
-		{every, 2, 7, 14, false},
-		{every, 0, 0, 0, false},
+		{Every, 2, 7, 14, false},
+		{Every, 0, 0, 0, false},
 	} {
 		at += tc.pass
 		list, latencies := counted(tc.namespaces, tc.commands)
@@ -120,7 +120,7 @@ func TestHistoryOfTheBusiest(t *testing.T) {
 	at := time.Duration(0)
 	list, latencies := counted(40, 0)
 	look := func(known bool) {
-		at += every
+		at += Every
 		h.look(at, slices.Clone(list), latencies, known)
 	}
 	look(true)

@@ -18,10 +18,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
+// Every is the time between two states.
+var Every = 2 * time.Second // tests change it
+
 const (
-	// every is the time between two states, slowly the time between two looks at disks and at the
-	// configuration file, and patience the longest wait for an answer of reactors and disks.
-	every, slowly = 2 * time.Second, time.Minute
+	// slowly is the time between two looks at disks and at the configuration file, and patience the
+	// longest wait for an answer of reactors and disks.
+	slowly = time.Minute
 	// compared is the longest time between two compared looks at the load. The shortest is half of
 	// it, once there are enough looks.
 	compared = time.Minute
@@ -177,7 +180,7 @@ func (s *sampler) show() {
 		turn := s.turn
 		s.mu.Unlock()
 		select {
-		case <-turn(every):
+		case <-turn(Every):
 		case <-s.ctx.Done():
 		}
 	}

@@ -15,7 +15,7 @@ func TestPast(t *testing.T) {
 	var p past
 	start := time.Now()
 	testutil.True(t, p.before(&doctor.Sample{Time: start}) == nil, "the first state has a past")
-	for at := every; at != 10*compared; at += every {
+	for at := Every; at != 10*compared; at += Every {
 		old := p.before(&doctor.Sample{Time: start.Add(at)})
 		since := old.Time.UnixNano() - start.UnixNano()
 		if d := int64(at) - since; d > int64(compared) || d < min(int64(at), int64(compared)/2) {
@@ -41,7 +41,7 @@ func TestSlowPorts(t *testing.T) {
 		{nil, at(5), at(5)},
 		{at(25), at(5), at(25)},
 	} {
-		now := &doctor.Sample{Time: start.Add(time.Duration(i) * every), Ports: tc.found}
+		now := &doctor.Sample{Time: start.Add(time.Duration(i) * Every), Ports: tc.found}
 		before := p.before(now)
 		testutil.True(t, (before == nil || slices.Equal(before.Ports, tc.before)) &&
 			slices.Equal(now.Ports, tc.now), "look %d: %+v, %+v", i, before, now)

@@ -168,7 +168,7 @@ func (o *other) stream(ctx context.Context) (states int, err error) {
 			return states, errEnded
 		}
 		watchdog.Stop()
-		pause(ctx, every/2) // do not receive states faster
+		pause(ctx, Every/2) // do not receive states faster
 		watchdog.Reset(silence)
 		limit.N = maxAnswer
 	}

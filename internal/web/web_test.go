@@ -337,7 +337,7 @@ func TestLoadFindings(t *testing.T) {
 	}
 	s := serve(t, httpd.Endpoint{}, src)
 	turn, start := turns(s), time.Now()
-	s.sampler.now = func() time.Time { return start.Add(time.Duration(asked.Load()) * every) }
+	s.sampler.now = func() time.Time { return start.Add(time.Duration(asked.Load()) * Every) }
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	if got := next(t, r).Findings; len(got) > 0 {
 		t.Errorf("at first sight: %v", got)

@@ -4,6 +4,7 @@ package web
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +17,13 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	page "github.com/nvmf-target/nvmf-target/internal/web"
 )
+
+func TestMain(m *testing.M) {
+	page.Every /= 10 // most of a test waits for the next state
+	os.Exit(m.Run())
+}
 
 // browser is a tab of Chromium.
 type browser struct {
