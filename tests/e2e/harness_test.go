@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -40,17 +41,18 @@ type options struct {
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 	stateDir   string
-	tls        string        // of the tcp listener; "": off
-	security   string        // of the subsystem; "": none
-	control    string        // the socket of the control interface; "": none
-	transition time.Duration // of ANA states; 0: the usual one
+	tls        string         // of the tcp listener; "": off
+	security   string         // of the subsystem; "": none
+	control    string         // the socket of the control interface; "": none
+	transition time.Duration  // of ANA states; 0: the usual one
+	soft       *soft.Provider // the stack of the rdma listener; nil: it has a device
 }
 
 // configuration is the text of the configuration file for options.
 var configuration = template.Must(template.New("").Parse(`
 listeners:
   - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail{{with .TLS}}, tls: {{.}}{{end}}}
-  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail}
+  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail{{if .Soft}}, stack: soft{{end}}}
 reactors: {count: {{.Reactors}}, spin: 0s, memory: {{.Memory}}MiB}
 tcp: {queue_depth: {{.QueueDepth}}}
 rdma: {queue_depth: {{.QueueDepth}}}
@@ -75,7 +77,7 @@ func (o *options) text() string {
 		"Reactors": max(o.reactors, 1), "Memory": or(o.memory, 64),
 		"QueueDepth": or(o.queueDepth, 128), "NQN": subNQN,
 		"Hosts": strings.Join(o.hosts, ", "), "Devices": devices, "TLS": o.tls,
-		"Security": o.security,
+		"Security": o.security, "Soft": o.soft != nil,
 	}); err != nil {
 		panic(err)
 	}
@@ -115,12 +117,15 @@ func newEnv(t *testing.T, o options) *env {
 	for i, d := range o.devices {
 		devices[uint32(i+1)] = d
 	}
+	a := app.Options{
+		Version: "e2e", StateDir: o.stateDir, ControlSocket: o.control,
+		ANATransition: o.transition,
+	}
+	if o.soft != nil {
+		a.Soft = func(int) *soft.Provider { return o.soft }
+	}
 	return &env{harness.Start(t, harness.Options{
-		Config: o.text(), Change: o.change, Devices: devices, IWARP: o.iwarp,
-		App: app.Options{
-			Version: "e2e", StateDir: o.stateDir, ControlSocket: o.control,
-			ANATransition: o.transition,
-		},
+		Config: o.text(), Change: o.change, Devices: devices, IWARP: o.iwarp, App: a,
 	})}
 }
 

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
+	packets "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// softTarget is a target without an RDMA device, on a network in memory, and the stack of a host.
+type softTarget struct {
+	*env
+	net      *packets.Memory
+	provider *soft.Provider // of the host
+}
+
+// newSoft starts a target on a network with these faults.
+func newSoft(t *testing.T, faults packets.MemoryOptions) *softTarget {
+	t.Helper()
+	s := &softTarget{net: packets.NewMemory(faults)}
+	// Short enough that a lost message, or a peer that is gone, does not take seconds.
+	times := cm.Options{ResponseTimeout: 13, AckTimeout: 15}
+	machine := func(name, addr string, engines int, background bool) *soft.Provider {
+		p := soft.New(soft.Options{
+			Network: s.net.Host(name, netip.MustParseAddr(addr)), Engines: engines,
+			Background: background, CM: times,
+		})
+		t.Cleanup(func() { testutil.Check(t, p.Close()) })
+		return p
+	}
+	const reactors = 2
+	s.provider = machine("host", "10.0.0.2", 2, true)
+	s.env = newEnv(t, options{
+		reactors: reactors, queueDepth: 64, soft: machine("target", "10.0.0.1", reactors, false),
+	})
+	return s
+}
+
+func (s *softTarget) connect() *host.Controller {
+	s.T.Helper()
+	return s.Connect(host.RDMA{Provider: s.provider, Addr: s.Addr(nvme.TransportRDMA)},
+		variant{}.hostOptions())
+}
+
+// TestSoft has no RDMA device at either end. A host connects several times, and verifies random
+// data on several queues while the network loses, doubles and reorders packets.
+func TestSoft(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]packets.MemoryOptions{
+		"no faults": {},
+		"1 % loss":  {Loss: 0.01, Duplicate: 0.01, Reorder: 0.01},
+		"small MTU": {Loss: 0.01, MTU: 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSoft(t, faults)
+			for session := range 2 {
+				c := s.connect()
+				var wg sync.WaitGroup
+				var queues []*host.Queue
+				for i := range 4 {
+					q := testutil.Value(c.OpenQueue(testutil.Context(t), uint16(i+1), 17+i*4))(t)
+					queues = append(queues, q)
+					buf := s.Buffer(c, q.Depth()*32768)
+					wg.Go(func() {
+						testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 40)), nil,
+							"session %d, queue %d", session, i+1)
+					})
+				}
+				wg.Wait()
+				for _, q := range queues {
+					testutil.Equal(t, q.Close(), nil, "close")
+				}
+				c.Close()
+			}
+			// Without loss, too, if an acknowledgment is late.
+			repeated := slices.ContainsFunc(s.provider.Counters(),
+				func(c observed.PortCounter) bool {
+					return c.Counter == "retransmissions" && c.Value > 0
+				})
+			testutil.True(t, repeated || faults.Loss == 0, "the host has not repeated packets")
+		})
+	}
+}
+
+// TestSoftReconnect: the host notices that the network is gone, says so when it is back, and
+// connects again. The data is that of the lost connection.
+func TestSoftReconnect(t *testing.T) {
+	t.Parallel()
+	s := newSoft(t, packets.MemoryOptions{})
+	const size = 64 << 10
+	var want [size]byte
+	pattern(want[:], 1)
+	for round := range 2 {
+		c := s.connect()
+		q := testutil.Value(c.OpenQueue(testutil.Context(t), 1, 32))(t)
+		buf := s.Buffer(c, size)
+		if round == 1 {
+			s.Must(hosttest.Read(testutil.Context(t), q, 1, 8, size/512, buf))
+			testutil.MustEqual(t, differ(buf, want[:]), "", "data of the lost connection")
+			testutil.Equal(t, q.Close(), nil, "close")
+			break
+		}
+		copy(buf, want[:])
+		s.Must(hosttest.Write(testutil.Context(t), q, 1, 8, size/512, buf, 0))
+		s.net.SetFaults(packets.MemoryOptions{Loss: 1})
+		testutil.True(t, hosttest.Read(testutil.Context(t), q, 1, 8, size/512, buf) != nil,
+			"a command completes without a network")
+		_ = q.Close()
+		c.Close()
+		s.net.SetFaults(packets.MemoryOptions{})
+		s.Until("the host has left", func() bool {
+			return s.Server.Transport(nvme.TransportRDMA).Usage().Connections == 0
+		})
+	}
+}
