@@ -166,7 +166,14 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 			q := b.host.dial(b.addr(), ioParam(8))
 			q.request(ioParam(8))
 			testutil.Until(t, "the target waits for the host", func() (ok bool) {
-				b.on(func() { ok = b.g.queues.len() == 2 })
+				b.on(func() {
+					ok = b.g.queues.len() == 2
+					for q := range b.g.queues.all() {
+						q.cm.Lock()
+						ok = ok && q.accepted // its reply is lost, so there is a time to expire
+						q.cm.Unlock()
+					}
+				})
 				return ok
 			})
 			q.free()

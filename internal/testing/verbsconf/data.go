@@ -156,6 +156,7 @@ func testLateReceive(t *testing.T, s *Setup) {
 	if p.p.iwarp() {
 		return
 	}
+	p.p.must(p.p.qp.ShortenRNRTimer(), "ShortenRNRTimer")
 	p.a.send(1, 0, 8)
 	p.a.idle("SEND without a receive")
 	p.p.postRecv(p.p.recvWR(2, 0, 8))
@@ -169,6 +170,7 @@ func testLateReceive(t *testing.T, s *Setup) {
 		if z[1].rnrOnce {
 			from, to = p.p, p.a
 		}
+		to.must(to.qp.ShortenRNRTimer(), "ShortenRNRTimer")
 		from.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRSend, NumSGE: 1}, from.sge(0, 8))
 		from.failure(3, verbs.WCRNRRetryExcErr)
 		to.idle("a SEND that failed")
