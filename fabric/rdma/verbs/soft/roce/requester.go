@@ -343,19 +343,26 @@ func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 	return true
 }
 
-// sendData sends a packet of a SEND or WRITE.
+// sendData sends a packet of a SEND or WRITE. Each packet of a WRITE is a message of its own, with
+// its own RETH: packets of one length share a send, and a FIRST is longer than a MIDDLE. The peer's
+// memory gets the same bytes, and here only the work request completes.
 func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	r := &q.requester
-	first, last := r.next == e.first, r.next+1 == e.end
-	op := opcodes[e.Opcode&15][position(first, last)]
+	last := r.next+1 == e.end
+	op := packet.WriteOnly
+	if e.Opcode != verbs.WRRDMAWrite {
+		op = opcodes[e.Opcode&15][position(r.next == e.first, last)]
+	}
 	ack := r.wantAck(e, last)
 	b := q.alloc(op, r.next.psn(), ack, int(size))
 	if b == nil {
 		return false
 	}
 	switch {
-	case e.Opcode == verbs.WRRDMAWrite && first:
-		packet.RETH{Addr: e.RemoteAddr, RKey: e.RKey, Len: e.bytes}.Put(b[packet.BTHSize:])
+	case op == packet.WriteOnly:
+		packet.RETH{
+			Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size,
+		}.Put(b[packet.BTHSize:])
 	case e.Opcode == verbs.WRSendWithInv && last:
 		packet.IETH(e.InvalidateRKey).Put(b[packet.BTHSize:])
 	}
@@ -419,7 +426,6 @@ var opcodes = [16][4]packet.Opcode{
 	verbs.WRSendWithInv: {
 		packet.SendFirst, packet.SendMiddle, packet.SendLastInvalidate, packet.SendOnlyInvalidate,
 	},
-	verbs.WRRDMAWrite: {packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly},
 	verbs.WRRDMARead: {
 		packet.ReadResponseFirst, packet.ReadResponseMiddle, packet.ReadResponseLast,
 		packet.ReadResponseOnly,
