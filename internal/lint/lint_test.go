@@ -104,6 +104,7 @@ var allowed = map[string][]string{
 
 	"fabric/rdma/verbs/soft": {
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/cm", "fabric/rdma/verbs/soft/engine",
+		"fabric/rdma/verbs/soft/iwarp", "fabric/rdma/verbs/soft/mpa",
 		"fabric/rdma/verbs/soft/roce", "fabric/rdma/verbs/soft/wire", "internal/observed",
 	},
 	"fabric/rdma/verbs/soft/packet": {},
@@ -119,6 +120,11 @@ var allowed = map[string][]string{
 	"fabric/rdma/verbs/soft/cm": {
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire",
 	},
+	"fabric/rdma/verbs/soft/iwarp": {
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft/engine", "fabric/rdma/verbs/soft/mpa",
+		"fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire", "internal/sys",
+	},
+	"fabric/rdma/verbs/soft/mpa": {"fabric/rdma/verbs", "fabric/rdma/verbs/soft/wire"},
 
 	"backend":       {"internal/list", "internal/mem"},
 	"backend/block": {"backend", "backend/disk", "internal/sys"},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbsconf"
@@ -58,6 +59,34 @@ func TestConformanceUDP(t *testing.T) {
 	t.Run("IPv6", func(t *testing.T) { conformance(t, a, a, netip.IPv6Loopback(), 0) })
 }
 
+// TestConformanceTCP uses TCP sockets on the loopback interface, which has one IPv6 address.
+func TestConformanceTCP(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		engines int
+		options mpa.Options
+	}{
+		{"plain", 1, mpa.Options{}},
+		{"checksums", 4, mpa.Options{CRC: true}},
+		{"peer to peer", 1, mpa.Options{RTR: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			open := func() *Provider {
+				p := New(Options{
+					IWARP: true, Engines: c.engines, Background: true, MPA: c.options,
+				})
+				t.Cleanup(func() { testutil.Must(t, p.Close()) })
+				return p
+			}
+			a, b := open(), open()
+			conformance(t, a, b, netip.MustParseAddr("127.0.0.1"), 0)
+			if c.engines > 1 {
+				conformance(t, a, b, netip.IPv6Loopback(), 0)
+			}
+		})
+	}
+}
+
 func provider(t *testing.T, net wire.Network, engines int) *Provider {
 	p := New(Options{Network: net, Engines: engines, Background: true, CM: quick})
 	t.Cleanup(func() { testutil.Must(t, p.Close()) })
@@ -68,8 +97,8 @@ func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
 	verbsconf.Run(t, verbsconf.Setup{
 		A: a, B: b, AddrA: addr, Rounds: rounds,
 		FailDestroy: func(verbs.QP) func() {
-			a.dev.failDestroy.Store(true)
-			return func() { a.dev.failDestroy.Store(false) }
+			a.failDestroy.Store(true)
+			return func() { a.failDestroy.Store(false) }
 		},
 	})
 }

@@ -1,11 +1,13 @@
-// Package soft is RDMA without an RDMA device: RoCEv2 in this program, over ordinary UDP sockets.
-// It needs no privileges and no kernel module. Adapters and the kernel's rdma_rxe connect to it
-// unmodified.
+// Package soft is RDMA without an RDMA device: RoCEv2 in this program, over ordinary UDP sockets,
+// and iWARP over ordinary TCP sockets. It needs no privileges and no kernel module. Adapters and
+// the kernel's rdma_rxe and siw connect to it unmodified.
 //
-//	verbs.CM, verbs.ID       soft/cm      connections: messages of the communication manager
-//	verbs.QP                 soft/roce    reliable connections: requests, acknowledgments, retries
-//	verbs.CQ, PD, MR, SRQ    soft/engine  queues and memory; one engine per completion vector
-//	                         soft/wire    packets: headers, checksum, sockets
+//	                         RoCEv2       iWARP
+//	verbs.CM, verbs.ID       soft/cm      soft/mpa    connections
+//	verbs.QP                 soft/roce    soft/iwarp  queue pairs: messages, and their ends
+//	verbs.CQ, PD, MR, SRQ    soft/engine              queues and memory; one engine per
+//	                                                  completion vector
+//	                         soft/wire                packets: headers, checksum, sockets
 //
 // RoCE has no authentication and no encryption: a sender that forges the addresses of a connection
 // only has to guess its numbers. Queue pairs, keys, PSNs and communication IDs are
@@ -13,17 +15,12 @@
 package soft
 
 import (
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/roce"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -39,24 +36,36 @@ type Options struct {
 	Background bool
 	// CM has the times of the communication manager.
 	CM cm.Options
+	// IWARP chooses iWARP instead of RoCEv2, and MPA has its times.
+	IWARP bool
+	MPA   mpa.Options
 }
 
-// Provider is the verbs.Provider with one device, soft0. It opens its sockets when it is used for
-// the first time, and keeps them until Close.
+// Provider is the verbs.Provider with one device: soft0, or softiw0 for iWARP. It opens its sockets
+// when it is used for the first time, and keeps them until Close.
 type Provider struct {
 	opts Options
 
 	mu     sync.Mutex
 	closed bool
-	dev    *device // nil if not open
-	cm     *cm.Manager
+	dev    stack // nil if not open
+	// failDestroy makes queue pairs stay, for tests.
+	failDestroy atomic.Bool
+}
+
+// A stack is the device of a provider with its communication manager.
+type stack interface {
+	Attr() verbs.DeviceAttr
+	NewCM() (verbs.CM, error)
+	count(counters)
+	close() error
 }
 
 // New makes a provider.
 func New(o Options) *Provider { return &Provider{opts: o} }
 
 // open opens the device if it is not. An error does not last: the next call tries again.
-func (p *Provider) open() (*device, error) {
+func (p *Provider) open() (stack, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -69,19 +78,16 @@ func (p *Provider) open() (*device, error) {
 	if net == nil {
 		net = wire.NewUDP(wire.UDPOptions{})
 	}
-	d, err := engine.New(net, engine.Options{
-		Engines: p.opts.Engines, Background: p.opts.Background,
-	})
-	if err != nil {
-		return nil, err
+	var err error
+	if p.opts.IWARP {
+		p.dev, err = openIWARP(net, p)
+	} else {
+		p.dev, err = openRoCE(net, p)
 	}
-	dev := &device{Device: d}
-	m, err := cm.New(net, d.Manager(), dev, p.opts.CM)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("soft: communication manager: %w", err), d.Close())
+		p.dev = nil
 	}
-	p.dev, p.cm = dev, m
-	return dev, nil
+	return p.dev, err
 }
 
 // Devices returns the device, or the error of opening its sockets.
@@ -95,10 +101,11 @@ func (p *Provider) Devices() ([]verbs.DeviceAttr, error) {
 
 // NewCM opens a communication manager.
 func (p *Provider) NewCM() (verbs.CM, error) {
-	if _, err := p.open(); err != nil {
+	d, err := p.open()
+	if err != nil {
 		return nil, err
 	}
-	return p.cm.NewCM()
+	return d.NewCM()
 }
 
 // Close closes the sockets. Every object of the device and every communication manager has been
@@ -110,43 +117,7 @@ func (p *Provider) Close() error {
 	if p.dev == nil {
 		return nil
 	}
-	err := errors.Join(p.cm.Close(), p.dev.Close())
-	p.dev, p.cm = nil, nil
+	err := p.dev.close()
+	p.dev = nil
 	return err
-}
-
-// device adds queue pairs to the engine's device.
-type device struct {
-	*engine.Device
-	stats roce.Stats
-	// failDestroy makes queue pairs stay, for tests.
-	failDestroy atomic.Bool
-}
-
-func (d *device) NewQP(pd verbs.PD, init verbs.QPInit) (cm.QP, error) {
-	p, ok := pd.(*engine.PD)
-	if !ok {
-		return nil, fmt.Errorf("create queue pair: protection domain of another device: %w",
-			unix.EINVAL)
-	}
-	q, err := roce.New(d.Device, p, init, &d.stats)
-	if err != nil {
-		return nil, err
-	}
-	return queuePair{q, d}, nil
-}
-
-// queuePair makes a queue pair one of the communication manager.
-type queuePair struct {
-	*roce.QP
-	dev *device
-}
-
-func (q queuePair) Connect(p cm.Peer) error { return q.QP.Connect(roce.Peer(p)) }
-
-func (q queuePair) Destroy() error {
-	if q.dev.failDestroy.Load() {
-		return unix.EBUSY
-	}
-	return q.QP.Destroy()
 }

@@ -1,0 +1,163 @@
+package mpa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// Connect connects and sends a request, in a goroutine.
+func (id *ID) Connect(p verbs.ConnParam) error {
+	m := id.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id.state != idRouted || id.qp == nil {
+		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.remote, unix.EINVAL)
+	}
+	if err := m.check(&p); err != nil {
+		return fmt.Errorf("connect to %v: %w", id.remote, err)
+	}
+	id.state = idConnecting
+	f := &frame{revision: m.opt.Revision, flags: flagLarge, private: p.PrivateData}
+	if f.revision >= 2 {
+		f.flags |= flagEnhanced
+	}
+	if m.opt.CRC {
+		f.flags |= flagCRC
+	}
+	f.ird, f.ord = uint16(p.ResponderResources), uint16(p.InitiatorDepth)
+	if m.opt.RTR {
+		f.ird, f.ord = f.ird|peerToPeer, max(f.ord, 1)|rtrWrite|rtrRead
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.opt.SetupTime)
+	id.cancel = cancel
+	d := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(id.local), Control: m.control,
+		KeepAliveConfig: keepAlive,
+	}
+	d.SetMultipathTCP(false)
+	to := id.remote.String()
+	m.running.Go(func() {
+		defer cancel()
+		c, r, err := exchange(ctx, &d, to, f)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		id.answered(c, f, r, p, err)
+	})
+	return nil
+}
+
+// exchange connects, sends the request and waits for the reply.
+func exchange(ctx context.Context, d *net.Dialer, to string, f *frame) (net.Conn, *frame, error) {
+	c, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if _, err = c.Write(f.encode(requestKey)); err == nil {
+		var r *frame
+		if r, err = readFrame(c, replyKey); err == nil {
+			return c, r, nil
+		}
+	}
+	return nil, nil, errors.Join(err, c.Close())
+}
+
+// answered handles the reply r to the request q, or the error. m.mu is held.
+func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
+	m := id.m
+	if id.state != idConnecting {
+		if c != nil {
+			_ = c.Close()
+		}
+		return
+	}
+	switch {
+	case err != nil:
+		id.failed(err)
+		return
+	case r.is(flagReject):
+		_ = c.Close()
+		id.refused(-int(unix.ECONNRESET), r.private)
+		return
+	case r.is(flagMarkers) || q.is(flagEnhanced) != r.is(flagEnhanced) || !q.agrees(r):
+		m.stats.Invalid.Add(1)
+		_ = c.Close()
+		id.failed(fmt.Errorf("%w: not as requested", errFrame))
+		return
+	}
+	// The passive side decides the depths. Revision 1 leaves them to the program.
+	ird, ord := r.depths()
+	peer := Peer{
+		Active: true, CRC: q.is(flagCRC) || r.is(flagCRC), Large: r.is(flagLarge),
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+	}
+	if r.is(flagEnhanced) {
+		peer.ResponderResources = min(p.ResponderResources, ord)
+		peer.InitiatorDepth = min(p.InitiatorDepth, ird)
+	}
+	if q.rtr() != NoRTR {
+		peer.RTR = r.rtr()
+	}
+	id.local = addrPort(c.LocalAddr())
+	if err := id.connect(c, peer); err != nil {
+		id.failed(err)
+		return
+	}
+	id.establish(verbs.ConnParam{
+		PrivateData: r.private, ResponderResources: ord, InitiatorDepth: ird,
+	})
+}
+
+// agrees reports whether the RTR that a reply has chosen was offered (RFC 6581, section 9.2).
+func (q *frame) agrees(r *frame) bool {
+	switch k := r.rtr(); {
+	case q.rtr() == NoRTR || k == NoRTR:
+		return q.rtr() == k
+	case r.ord&(rtrWrite|rtrRead) == 0:
+		return r.ird&rtrSend == 0 // and not none at all
+	}
+	return true
+}
+
+// failed is the end of a connection without a reply.
+func (id *ID) failed(err error) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH) ||
+		errors.Is(err, unix.ENETUNREACH):
+		id.state = idDone
+		id.post(verbs.Event{
+			Type: verbs.EventUnreachable, Status: status(err, unix.ETIMEDOUT),
+		})
+		id.flush()
+	case errors.Is(err, errFrame) || errors.Is(err, unix.EINVAL):
+		id.state = idDone
+		id.post(verbs.Event{Type: verbs.EventConnectError, Status: -int(unix.EINVAL)})
+		id.flush()
+	default: // refused, reset, or closed
+		id.refused(status(err, unix.ECONNRESET), nil)
+	}
+}
+
+func (id *ID) refused(status int, private []byte) {
+	id.state = idDone
+	id.post(verbs.Event{
+		Type: verbs.EventRejected, Status: status, Param: verbs.ConnParam{PrivateData: private},
+	})
+	id.flush()
+}
+
+// flush makes the queue pair fail, as librdmacm does.
+func (id *ID) flush() {
+	if id.qp != nil {
+		_ = id.qp.QP.ToError()
+	}
+}

@@ -1,0 +1,244 @@
+package mpa
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+)
+
+// maxBacklog is the largest number of requests that Next has not returned
+// (drivers/infiniband/core/ucma.c, max_backlog).
+const maxBacklog = 1024
+
+// Listen opens a TCP socket.
+func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
+	m := c.m
+	fail := func(err error) (verbs.ID, error) {
+		return nil, fmt.Errorf("listen at %v: %w", addr, err)
+	}
+	a := addr.Addr()
+	if !a.IsValid() {
+		return fail(unix.EINVAL)
+	}
+	if !a.IsUnspecified() {
+		list, err := m.net.Addrs()
+		if err != nil {
+			return fail(err)
+		}
+		is := func(i wire.Interface) bool { return plain(i.Addr) == plain(a) }
+		if !slices.ContainsFunc(list, is) {
+			return fail(verbs.ErrNoDevice)
+		}
+	}
+	network := "tcp" // :: takes IPv4 as well
+	if a.Is4() {
+		network = "tcp4"
+	}
+	config := net.ListenConfig{Control: m.control, KeepAliveConfig: keepAlive}
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(m.ctx, network, addr.String())
+	if err != nil {
+		return fail(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.closed {
+		return fail(errors.Join(verbs.ErrClosed, l.Close()))
+	}
+	if backlog <= 0 || backlog > maxBacklog {
+		backlog = maxBacklog
+	}
+	id := c.newID()
+	id.state, id.backlog, id.listener = idListening, backlog, l
+	id.local = netip.AddrPortFrom(a, addrPort(l.Addr()).Port())
+	id.bound = !a.IsUnspecified()
+	m.running.Go(func() { m.accept(id, tos) })
+	return id, nil
+}
+
+// acceptPause is the time until accept is tried again after an error: there are no descriptors.
+const acceptPause = 100 * time.Millisecond
+
+// accept accepts TCP connections until the listener is closed.
+func (m *Manager) accept(l *ID, tos uint8) {
+	for {
+		c, err := l.listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			select {
+			case <-time.After(acceptPause):
+			case <-m.ctx.Done():
+				return
+			}
+			continue
+		}
+		m.stats.Accepted.Add(1)
+		m.mu.Lock()
+		ok := m.admit(c)
+		m.mu.Unlock()
+		if !ok {
+			_ = c.Close()
+			continue
+		}
+		setTOS(c, tos)
+		m.running.Go(func() { m.serve(l, c) })
+	}
+}
+
+// setTOS sets the type of service of a connection.
+func setTOS(c net.Conn, tos uint8) {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if tos == 0 || err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if remoteAddr(c).Is4() {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, int(tos))
+		} else {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int(tos))
+		}
+	})
+}
+
+// serve waits for the request of a connection and tells the listener.
+func (m *Manager) serve(l *ID, c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(m.opt.SetupTime))
+	f, err := readFrame(c, requestKey)
+	_ = c.SetDeadline(time.Time{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.arrived(c)
+	refuse := func(counter interface{ Add(uint64) uint64 }) {
+		counter.Add(1)
+		m.leave(remoteAddr(c))
+		_ = c.Close()
+	}
+	switch {
+	case err != nil:
+		refuse(&m.stats.Invalid)
+		return
+	case f.is(flagMarkers): // as siw
+		r := &frame{revision: f.revision, flags: flagReject | f.flags&flagEnhanced}
+		_, _ = c.Write(r.encode(replyKey))
+		refuse(&m.stats.Refused)
+		return
+	case l.destroyed:
+		refuse(&m.stats.Refused)
+		return
+	case l.pending >= l.backlog:
+		refuse(&m.stats.Dropped)
+		return
+	}
+	m.stats.Requests.Add(1)
+	id := l.cm.newID()
+	id.state, id.parent, id.bound, id.counted = idRequested, l, true, true
+	id.local, id.remote = addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	id.conn, id.request = c, f
+	l.pending++
+	ird, ord := f.depths()
+	id.post(verbs.Event{
+		Type: verbs.EventConnectRequest, Listener: l, Param: verbs.ConnParam{
+			PrivateData: f.private, ResponderResources: ord, InitiatorDepth: ird,
+		},
+	})
+}
+
+// reply answers the request. The frame has flags, depths and private data. The buffer of a new
+// connection has room for it.
+func (id *ID) reply(f *frame) {
+	q := id.request
+	f.revision, f.flags = q.revision, f.flags|q.flags&(flagEnhanced|flagCRC|flagLarge)
+	_, _ = id.conn.Write(f.encode(replyKey)) // an error ends the connection
+	if f.is(flagReject) {
+		_ = id.conn.Close()
+	}
+	id.conn = nil
+}
+
+// Accept sends a reply.
+func (id *ID) Accept(p verbs.ConnParam) error {
+	m := id.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id.state != idRequested || id.qp == nil {
+		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.remote, unix.EINVAL)
+	}
+	if err := m.check(&p); err != nil {
+		return fmt.Errorf("accept %v: %w", id.remote, err)
+	}
+	q := id.request
+	ird, ord := q.depths()
+	f := &frame{private: p.PrivateData}
+	peer := Peer{
+		RTR: q.rtr(), CRC: q.is(flagCRC), Large: q.is(flagLarge),
+		ResponderResources: p.ResponderResources, InitiatorDepth: min(p.InitiatorDepth, ird),
+	}
+	if peer.RTR == RTRRead {
+		peer.ResponderResources = max(peer.ResponderResources, 1)
+	}
+	f.ird = uint16(min(peer.ResponderResources, max(ord, 1)))
+	f.ord = uint16(peer.InitiatorDepth)
+	f.setRTR(peer.RTR)
+	c := id.conn
+	id.reply(f)
+	if err := id.connect(c, peer); err != nil {
+		id.state = idDone
+		id.uncount()
+		return fmt.Errorf("accept %v: %w", id.remote, err)
+	}
+	if peer.RTR == NoRTR {
+		id.establish(verbs.ConnParam{})
+		return nil
+	}
+	id.state = idAccepted
+	id.timer = time.AfterFunc(m.opt.SetupTime, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if id.state == idAccepted && id.qp != nil {
+			_ = id.qp.QP.ToError()
+		}
+	})
+	return nil
+}
+
+// Reject sends a reply that refuses.
+func (id *ID) Reject(private []byte) error {
+	m := id.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case id.state != idRequested:
+		return fmt.Errorf("reject %v: no request: %w", id.remote, unix.EINVAL)
+	case len(private) > userPrivate:
+		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.remote,
+			len(private), userPrivate, unix.EINVAL)
+	}
+	id.reply(&frame{flags: flagReject, private: private})
+	id.state = idDone
+	id.uncount()
+	return nil
+}
+
+// check checks the parameters of a Connect or Accept.
+func (m *Manager) check(p *verbs.ConnParam) error {
+	a := m.dev.Attr()
+	switch {
+	case len(p.PrivateData) > userPrivate:
+		return fmt.Errorf("%d bytes of private data, at most %d: %w", len(p.PrivateData),
+			userPrivate, unix.EINVAL)
+	case int(p.ResponderResources) > a.MaxQPRdAtom || int(p.InitiatorDepth) > a.MaxQPInitRdAtom:
+		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
+			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom, unix.EINVAL)
+	}
+	return nil
+}
