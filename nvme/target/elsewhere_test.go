@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // occupy keeps the workers of a target busy until release is called. If they are free, they are
@@ -92,4 +93,29 @@ func TestChangesInTurn(t *testing.T) {
 		r.until("the command completes", func() bool { return c.Done })
 		testutil.True(t, c.CQE.Status().OK(), "%v", c.CQE.Status())
 	})
+}
+
+// TestEnableTooLate: a Property Set that enables the controller and fails, because the machine is
+// too busy, changes nothing. The host may repeat it.
+func TestEnableTooLate(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	release := r.occupy(true)
+	enable := func() *fabrictest.Command {
+		return propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))
+	}
+	c := r.send(h.admin, enable())
+	r.w.Settle()
+	r.w.Advance(admin.AnswerWait)
+	r.w.Settle()
+	testutil.MustTrue(t, c.Done, "the command waits on")
+	testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "enabled too late")
+	testutil.True(t, h.property(nvme.PropertyCC) == 0 && h.csts() == 0, "CC %#x, CSTS %#x",
+		h.property(nvme.PropertyCC), h.csts())
+	release()
+	r.ok(h.admin, enable())
+	testutil.True(t, h.property(nvme.PropertyCC) == uint64(nvme.CCLinux) && h.csts().RDY(),
+		"CSTS %#x", h.csts())
+	h.connectIO(0)
 }

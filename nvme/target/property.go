@@ -23,9 +23,18 @@ func propertyGet(h *Handler, cm *cmd) {
 	h.finish(cm, c.Get(cm.req.SQE.Property().Offset(), c.entries()), nvme.Success)
 }
 
-// propertySet carries out a Property Set of CC (Base section 6.6).
+// propertySet carries out a Property Set of CC (Base section 6.6). A write that enables the
+// controller needs the properties of all namespaces, and is carried out once these are known. If
+// the machine is too busy to find them in time, the command fails and CC stays as it was.
 func propertySet(h *Handler, cm *cmd) {
-	h.reply(cm, 0, cm.s.ctrl.configure(nvme.CC(cm.req.SQE.Property().Value())), 0)
+	c, v := cm.s.ctrl, nvme.CC(cm.req.SQE.Property().Value())
+	reply := admin.Elsewhere(c.commonInfo, func(all backend.Info) admin.Reply {
+		return c.configure(v, all)
+	})
+	if !v.EN() || c.CC.EN() {
+		reply = c.configure(v, backend.Info{})
+	}
+	h.reply(cm, 0, reply, 0)
 }
 
 // disabledLimit is how long an association may last while its controller is not enabled, in
@@ -95,8 +104,9 @@ func (c *controller) ioQueuesEnded() {
 	}
 }
 
-// configure carries out a write of CC.
-func (c *controller) configure(v nvme.CC) admin.Reply {
+// configure carries out a write of CC. all is from commonInfo if the write may enable the
+// controller.
+func (c *controller) configure(v nvme.CC, all backend.Info) admin.Reply {
 	change, st := c.Write(v)
 	if change&admin.Reset != 0 {
 		c.reset()
@@ -105,7 +115,7 @@ func (c *controller) configure(v nvme.CC) admin.Reply {
 		c.dropQueues("the host shut the controller down")
 	}
 	if change&admin.Enabled != 0 {
-		return admin.Elsewhere(c.commonInfo, c.enable)
+		c.enable(all)
 	}
 	return admin.Reply{Status: st}
 }
@@ -124,12 +134,11 @@ func (c *controller) commonInfo() (all backend.Info) {
 	return all
 }
 
-// enable makes the controller ready, unless it was reset or shut down meanwhile. Identify
-// Controller reports the properties of the namespaces: they do not change while the controller is
-// enabled.
-func (c *controller) enable(all backend.Info) (done admin.Reply) {
-	if !c.MakeReady() {
-		return done
+// enable makes the controller ready, unless it shuts down. Identify Controller reports the
+// properties of the namespaces: they do not change while the controller is enabled.
+func (c *controller) enable(all backend.Info) {
+	if c.CSTS.SHST() != 0 {
+		return
 	}
 	c.cached, c.rotational = all.VolatileCache, all.Rotational
 	c.writeThrough.Store(!c.cached)
@@ -140,7 +149,6 @@ func (c *controller) enable(all backend.Info) (done admin.Reply) {
 		c.ready.Store(true)
 	}
 	c.mu.Unlock()
-	return done
 }
 
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep

@@ -25,7 +25,7 @@ type Change uint8
 
 // The changes.
 const (
-	Enabled  Change = 1 << iota // MakeReady is to follow
+	Enabled  Change = 1 << iota // CSTS.RDY is set
 	Reset                       // RDY becomes 0 when the I/O queues have ended
 	Shutdown                    // CSTS.SHST becomes 10b then
 )
@@ -90,7 +90,7 @@ func (r *Registers) Write(v nvme.CC) (c Change, st nvme.Status) {
 	r.CC = v
 	switch {
 	case v.EN() && !old.EN():
-		r.CSTS &^= shutdown
+		r.CSTS = r.CSTS&^shutdown | nvme.CSTSReady
 		c |= Enabled
 	case !v.EN() && old.EN():
 		r.CSTS &^= shutdown
@@ -103,16 +103,6 @@ func (r *Registers) Write(v nvme.CC) (c Change, st nvme.Status) {
 		c |= Shutdown // once: after it only a reset clears SHST (Base section 3.6.2)
 	}
 	return c, nvme.Success
-}
-
-// MakeReady sets CSTS.RDY after the controller was enabled. It reports whether I/O queues may be
-// connected: the host may have reset the controller, or shut it down, since.
-func (r *Registers) MakeReady() bool {
-	if !r.CC.EN() || r.CSTS&nvme.CSTSReady != 0 {
-		return false
-	}
-	r.CSTS |= nvme.CSTSReady
-	return r.CSTS.SHST() == 0
 }
 
 // selectable reports whether CC.CSS may have this value.
