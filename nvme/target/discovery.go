@@ -126,7 +126,9 @@ func (c *controller) stopRemaking() {
 	}
 }
 
-// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
+// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1). All parts that a host
+// reads are of logs that followed one another in c.discoveryLogs, so GENCTR tells it if they are not
+// of the same one.
 func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	log, table, host := sqe.GetLog(), c.t.discoveryTable.Load(), c.discoverer()
 	local, off, n := log.LSP()&nvme.DiscoveryLocal != 0, log.LPO(), log.Bytes()
@@ -147,6 +149,6 @@ func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
 		return discovery.NewLog(table, host, local)
 	}, func(l *discovery.Log) admin.Reply {
 		c.discoveryLogs.Take(l)
-		return page(cmp.Or(c.discoveryLogs.Get(table, local), l))
+		return page(c.discoveryLogs.Last(local))
 	})
 }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"net/netip"
 	"strings"
 	"testing"
@@ -122,4 +123,44 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 	release()
 	r.settle()
 	testutil.True(t, event.Done, "no event")
+}
+
+// TestDiscoveryChangesBetweenPages: a host that reads a log in parts, the header first and last, has
+// all parts of one log if GENCTR is the same. The log changes meanwhile, and changes back.
+func TestDiscoveryChangesBetweenPages(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	h := discoveryHost(r, "192.0.2.1:4420")
+	add := func() { r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421"))) }
+	remove := func() { r.must(r.target.RemovePort(2)) }
+	change, back := add, remove
+	header := func() *nvme.DiscoveryHeader {
+		b := r.ok(h.admin, logCommand(nvme.LogDiscovery, 20, 0)).Data
+		return testutil.Value(targettest.ParseDiscoveryHeader(b))(t)
+	}
+	for _, late := range []bool{false, true} { // the part is made before the log changes back
+		for range 2 {
+			before := header()
+			off := nvme.DiscoveryHeaderSize * before.NUMREC
+			c := logCommand(nvme.LogDiscovery, nvme.DiscoveryEntrySize, off)
+			last := r.ok(h.admin, c).Data
+			change()
+			var part []byte
+			if late {
+				page := discoveryPage(r.target.discovery.lookup(h.cntlid), &c.SQE)
+				page.Work()
+				back()
+				header()
+				part = page.Build().Data
+			} else {
+				part = r.ok(h.admin, c).Data
+				back()
+			}
+			after := header()
+			testutil.True(t, after.GENCTR != before.GENCTR || bytes.Equal(part, last),
+				"late %t: generation %d with a part of another log", late, after.GENCTR)
+			change()
+			change, back = back, change
+		}
+	}
 }

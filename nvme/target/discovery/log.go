@@ -74,11 +74,14 @@ func (l *Logs) which(local bool) **Log {
 
 // Get returns the log of a table, nil if it was not made.
 func (l *Logs) Get(t *Table, local bool) *Log {
-	if last := *l.which(local); last != nil && last.made == t.Generation {
+	if last := l.Last(local); last != nil && last.made == t.Generation {
 		return last
 	}
 	return nil
 }
+
+// Last returns the log that was taken last, nil if there is none.
+func (l *Logs) Last(local bool) *Log { return *l.which(local) }
 
 // Take takes a log in place of the one before, unless that is newer. It reports whether the entries
 // have changed since.
