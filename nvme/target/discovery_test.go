@@ -125,8 +125,8 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 	testutil.True(t, event.Done, "no event")
 }
 
-// TestDiscoveryChangesBetweenPages: a host that reads a log in parts, the header first and last, has
-// all parts of one log if GENCTR is the same. The log changes meanwhile, and changes back.
+// TestDiscoveryChangesBetweenPages: a host that reads a log in parts, and the header first and
+// last, has parts of one log if GENCTR is the same. The log changes meanwhile, and changes back.
 func TestDiscoveryChangesBetweenPages(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))

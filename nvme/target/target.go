@@ -96,8 +96,7 @@ type hostTables struct {
 type observation struct {
 	dumps     observe.Dumps
 	latencies observe.Reader
-	capturing chan struct{} // of one entry, see controller.capture
-	slowIO    atomic.Int64  // nanoseconds, see SetSlowIO
+	slowIO    atomic.Int64 // nanoseconds, see SetSlowIO
 }
 
 // kept is also of namespaces that were removed. Target.mu guards it.
@@ -117,7 +116,7 @@ func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, options: o, started: time.Now(),
 		observation: observation{
-			latencies: make(observe.Reader, 1), capturing: make(chan struct{}, 1),
+			latencies: make(observe.Reader, 1),
 		},
 		deadlines: deadlines{closeDeadline, drainDeadline},
 		workers:   turns.Pool{Prompt: true},

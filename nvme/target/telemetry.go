@@ -16,16 +16,25 @@ var (
 	errNoTurn   = errors.New("too many controllers are captured")
 )
 
-// capture captures the state of the controller, when no other is captured: each capture takes
-// processor time from the reactors. It waits for the reactors of its queues, so no reactor calls
-// it.
-func (c *controller) capture() (*[]byte, error) {
+// capture captures the state of the controller, in the turn of its host: each capture takes
+// processor time from the reactors. It waits for them, so no reactor calls it.
+func (c *controller) capture() (data *[]byte, err error) {
+	done := make(chan struct{})
+	w := c.admin.hostWork(func() { data, err = c.captured() })
+	w.Request(&admin.Waiter{Answered: func() { close(done) }})
 	select {
-	case c.t.capturing <- struct{}{}:
-		defer func() { <-c.t.capturing }()
+	case <-done:
 	case <-time.After(admin.AnswerWait):
-		return nil, errNoTurn
+		if c.t.workers.Cancel(&w.Job) {
+			return nil, errNoTurn
+		}
+		<-done
 	}
+	return data, err
+}
+
+// captured captures the state of the controller.
+func (c *controller) captured() (*[]byte, error) {
 	v := admin.Capture{
 		Version: c.t.options.Firmware, Time: time.Now(),
 		UptimeSeconds: time.Since(c.t.started).Seconds(),

@@ -5,15 +5,16 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -187,22 +188,48 @@ func TestTelemetryAge(t *testing.T) {
 	testutil.True(t, !third.Time.Equal(first.Time), "the capture is old")
 }
 
-// TestCapturesTakeTurns: one controller at a time is captured. A command that waits for too long
-// fails.
-func TestCapturesTakeTurns(t *testing.T) {
-	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
-	r.target.capturing <- struct{}{}
-	create := func() *fabrictest.Command {
-		return telemetryCommand(nvme.LogTelemetryHost, true, nvme.TelemetryBlock, 0)
-	}
-	c := r.send(h.admin, create())
-	for range 1000 {
+// TestCapturesInTurn: hosts take turns, however many controllers one of them has. A command that
+// waits for too long fails.
+func TestCapturesInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		other := info(nvme.TransportTCP)
+		other.Remote = testLocal
+		create := func(h *host) *fabrictest.Command {
+			return r.send(h.admin,
+				telemetryCommand(nvme.LogTelemetryHost, true, nvme.TelemetryBlock, 0))
+		}
+		a := make([]*host, 20)
+		for i := range a {
+			a[i] = r.connectHost(0)
+		}
+		b := r.connectHostInfo(0, other)
+		release := r.occupy(true)
+		left := len(a)
+		for _, h := range a {
+			create(h).Then = func() { left-- }
+		}
 		r.w.Settle()
-		runtime.Gosched()
-	}
-	r.w.Advance(admin.AnswerWait)
-	r.until("the command ends", func() bool { return c.Done })
-	testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "")
-	<-r.target.capturing
-	r.ok(h.admin, create())
+		synctest.Wait() // they are in the queue
+		c := create(b)
+		r.w.Settle()
+		synctest.Wait()
+		stop := make(chan struct{})
+		for range turns.MaxWorkers() { // afterwards the host keeps the workers busy
+			w := r.target.find(testSub).lookup(b.cntlid).admin.hostWork(func() { <-stop })
+			w.Request(&admin.Waiter{Answered: func() {}})
+		}
+		release()
+		r.until("the other host is captured", func() bool { return c.Done })
+		testutil.True(t, c.CQE.Status().OK() && left > 0, "%d are left, %v", left, c.CQE.Status())
+		close(stop)
+		r.until("all are captured", func() bool { return left == 0 })
+
+		time.Sleep(admin.TelemetryAge)
+		defer r.occupy(true)()
+		c = create(b)
+		time.Sleep(admin.AnswerWait)
+		r.until("the command ends", func() bool { return c.Done })
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "")
+	})
 }
