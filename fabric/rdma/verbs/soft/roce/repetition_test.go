@@ -1,0 +1,104 @@
+package roce
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// TestRepeatedReadOpcodes loses one packet of a READ response, so that the rest is asked for again.
+// A responder may begin the repetition with FIRST, as we do, or go on with MIDDLE, as rxe does
+// (read_reply in drivers/infiniband/sw/rxe/rxe_resp.c). Our requester takes both. The requester of
+// rxe takes ours (check_ack in rxe_comp.c): within a response it accepts FIRST only at the first
+// PSN of the request sent last, and ONLY if that has one packet.
+func TestRepeatedReadOpcodes(t *testing.T) {
+	const all = readChunk / 1024
+	for _, lost := range []int{1, 2, all / 2, all - 1, all} {
+		for _, replays := range []bool{false, true} {
+			p := newPair(t, options{})
+			var begin, first, last uint32 // PSNs of the first and of the last request
+			expected, started, n := uint32(0), false, 0
+			p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+				var h packet.Header
+				switch {
+				case !h.Parse(pk.Data):
+				case h.Kind == packet.KindRead:
+					first, last = h.PSN, h.PSN+(h.RETH.Len+1023)/1024-1
+					if n == 0 {
+						begin, expected = first, first
+					}
+				case h.Kind == packet.KindReadResponse:
+					if n++; n == lost {
+						return false
+					}
+					if replays {
+						if n > all && first != begin {
+							replay(pk, &h)
+						}
+						break
+					}
+					if h.PSN != expected {
+						break // rxe ignores it
+					}
+					restarts := h.Opcode == packet.ReadResponseFirst && h.PSN == first ||
+						h.Opcode == packet.ReadResponseOnly && first == last
+					testutil.True(t, h.Opcode.First() && !started || started &&
+						(!h.Opcode.First() || restarts),
+						"packet %d lost: opcode %#x at %d of %d to %d", lost, h.Opcode, h.PSN,
+						first, last)
+					started = !h.Opcode.Last()
+					expected++
+				}
+				return true
+			}})
+			fill(p.b.buf[:readChunk], 1)
+			p.a.rdma(1, verbs.WRRDMARead, 0, readChunk, p.b.at(0), p.b.mr.RKey())
+			p.settle()
+			p.a.statuses(1, verbs.WCSuccess)
+			p.a.filled(0, readChunk, 1)
+			testutil.Equal(t, n, all+all-lost+1, "packet %d lost: packets of the response", lost)
+			testutil.Equal(t, p.a.st.Ignored.Load(), 0, "packet %d lost: packets ignored", lost)
+		}
+	}
+}
+
+// replay makes a packet of a repeated response what rxe would send: the middle or the end of the
+// response to the first request.
+func replay(pk *wire.Packet, h *packet.Header) {
+	switch h.Opcode {
+	case packet.ReadResponseOnly:
+		pk.Data[0] = byte(packet.ReadResponseLast)
+	case packet.ReadResponseFirst:
+		pk.Data[0] = byte(packet.ReadResponseMiddle)
+		n := copy(pk.Data[packet.BTHSize:], pk.Data[packet.BTHSize+packet.AETHSize:])
+		pk.Data = pk.Data[:packet.BTHSize+n]
+	}
+}
+
+// TestLateRead loses a READ twice: it is repeated after readRetry each time, because rxe ends the
+// connection if the memory is no longer valid when a late repetition arrives. A WRITE has no such
+// reason to wait.
+func TestLateRead(t *testing.T) {
+	for op, want := range map[verbs.SendOpcode]time.Duration{
+		verbs.WRRDMARead: 100 * time.Millisecond, verbs.WRRDMAWrite: firstRetry,
+	} {
+		p := newPair(t, options{})
+		var sent []time.Duration
+		p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+			if pk.Local.Addr() != p.a.addr {
+				return true
+			}
+			sent = append(sent, p.a.qp.eng.Now())
+			return len(sent) > 2
+		}})
+		p.a.rdma(1, op, 0, 64, p.b.at(0), p.b.mr.RKey())
+		p.settle()
+		p.a.statuses(1, verbs.WCSuccess)
+		testutil.True(t, len(sent) == 3 && sent[1]-sent[0] == want && sent[2]-sent[1] == want,
+			"opcode %d was sent at %v, want a pause of %v", op, sent, want)
+	}
+}
