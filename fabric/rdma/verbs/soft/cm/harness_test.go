@@ -160,10 +160,11 @@ func (h *machine) empty(what string) {
 	m := h.m
 	left := []int{
 		len(m.conns), len(m.remotes), len(m.queues), len(m.hosts), len(m.timers), len(m.noted),
+		len(m.strangers),
 	}
 	if slices.Max(left) > 0 || m.total != (counts{}) {
-		h.w.t.Fatalf("%s: host %v is left with %v (conns, remotes, queues, hosts, timers, notes), "+
-			"accounts %v", what, h.addr, left, m.total)
+		h.w.t.Fatalf("%s: host %v is left with %v (conns, remotes, queues, hosts, timers, notes, "+
+			"networks), accounts %v", what, h.addr, left, m.total)
 	}
 	testutil.MustEqual(h.w.t, h.cm.(*channel).ids, 0, "%s: IDs of host %v", what, h.addr)
 }

@@ -150,6 +150,29 @@ func TestFloodFromForgedAddresses(t *testing.T) {
 	p.empty("after the flood")
 }
 
+// TestFloodFromOneNetwork: a machine with all addresses of an IPv6 /64 has half of the share of
+// strangers, so that others connect meanwhile.
+func TestFloodFromOneNetwork(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	a, p := w.host(1, Options{}), w.host(2, Options{})
+	x := w.attacker()
+	at := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4 as well
+	l := testutil.Value(p.cm.Listen(at, 0, 0))(t)
+	p.serve()
+	to := netip.MustParseAddr("2001:db8::2")
+	forged := func(i int) netip.Addr {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:0:1::%x", i))
+	}
+	for i := range 2 * maxHalfStrangers {
+		x.send(forged(i), to, x.request(forged(i), to, i))
+	}
+	testutil.Equal(t, p.m.total[classStranger], maxHalfNetwork, "half-open connections")
+	a.end(w.connected(a, p))
+	w.run(ever)
+	testutil.Must(t, l.Destroy())
+	p.empty("after the flood")
+}
+
 // TestRepeatedRequest: the same REQ again and again causes no further REP, and no further event.
 func TestRepeatedRequest(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})

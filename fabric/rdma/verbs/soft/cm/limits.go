@@ -1,8 +1,13 @@
 package cm
 
-import "net/netip"
+import (
+	"net/netip"
 
-// Limits on connections that peers open and leave. A host is an address.
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
+)
+
+// Limits on connections that peers open and leave. A host is an address. A network is an IPv4
+// address or an IPv6 /64, in which one machine can have any number of addresses.
 const (
 	// Half-open connections: a REQ has arrived, and neither RTU nor packet has shown that its
 	// source address is genuine. Hosts with a connection have a share of their own, so that forged
@@ -10,6 +15,8 @@ const (
 	maxHalfHost      = 128
 	maxHalfKnown     = 512
 	maxHalfStrangers = 512
+	// The strangers of one network leave half of the share to others.
+	maxHalfNetwork = maxHalfStrangers / 2
 	// Connections that the program is done with. They are kept for a while to answer messages that
 	// come again, and to repeat a DREQ. Beyond the limit they are forgotten at once.
 	maxLingerHost = 128
@@ -39,16 +46,15 @@ type host struct {
 // admit returns the account for a new half-open connection from an address. It reports false if
 // that would exceed a limit.
 func (m *Manager) admit(addr netip.Addr) (class, bool) {
-	h := m.hosts[addr]
-	switch {
+	switch h := m.hosts[addr]; {
 	case h == nil:
-		return classStranger, m.total[classStranger] < maxHalfStrangers
 	case h.counts[classStranger]+h.counts[classKnown] >= maxHalfHost:
 		return classNone, false
 	case h.counts[classLive] > 0:
 		return classKnown, m.total[classKnown] < maxHalfKnown
 	}
-	return classStranger, m.total[classStranger] < maxHalfStrangers
+	return classStranger, m.total[classStranger] < maxHalfStrangers &&
+		m.strangers[subnet.Of(addr)] < maxHalfNetwork
 }
 
 // account moves a connection to another account.
@@ -57,6 +63,12 @@ func (c *conn) account(to class) {
 	if c.class != classNone {
 		m.total[c.class]--
 		c.host.counts[c.class]--
+	}
+	if c.class == classStranger {
+		n := subnet.Of(c.host.addr)
+		if m.strangers[n]--; m.strangers[n] == 0 {
+			delete(m.strangers, n)
+		}
 	}
 	c.class = to
 	if to == classNone {
@@ -75,6 +87,9 @@ func (c *conn) account(to class) {
 	}
 	m.total[to]++
 	c.host.counts[to]++
+	if to == classStranger {
+		m.strangers[subnet.Of(c.host.addr)]++
+	}
 }
 
 // crowded reports whether a connection that lingers exceeds a limit.

@@ -134,6 +134,7 @@ type Manager struct {
 	queues    map[remoteKey]*conn
 	listeners []*ID
 	hosts     map[netip.Addr]*host
+	strangers map[netip.Addr]int // half-open connections by network
 	total     counts
 	timers    timers
 	armed     time.Duration
@@ -178,6 +179,7 @@ func newManager(net wire.Network, socket wire.Conn, dev Device, opt Options) *Ma
 		net: net, conn: socket, dev: dev, opt: opt, guid: random64(),
 		conns: map[uint32]*conn{}, remotes: map[remoteKey]*conn{},
 		queues: map[remoteKey]*conn{}, hosts: map[netip.Addr]*host{},
+		strangers: map[netip.Addr]int{},
 	}
 }
 
