@@ -148,9 +148,7 @@ func (e *Engine) enter(most int, polled bool) {
 			return
 		}
 		e.polled = polled
-		worked := e.turn()
-		e.held.Store(false)
-		if !worked {
+		if !e.turn() {
 			// A note is being left at this moment. The goroutine that leaves it may have found the
 			// engine held, and then does not come back.
 			runtime.Gosched()
@@ -179,8 +177,9 @@ func (e *Engine) help() {
 	}
 }
 
-// turn makes a turn and reports whether it found a note.
+// turn makes a turn, lets go of the engine, and reports whether it found a note.
 func (e *Engine) turn() (worked bool) {
+	defer e.held.Store(false) // also after a panic, for those who clean up
 	e.count.Begin()
 	e.conn.blocked = false
 	more := false
