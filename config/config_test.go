@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -92,17 +93,17 @@ func TestMinimalFile(t *testing.T) {
 			},
 			Namespaces: []Namespace{
 				{
-					target.NamespaceConfig{NSID: 1},
+					namespaces.Config{NSID: 1},
 					Storage{Backend: "ram", Options: &memory{1 << 30}},
 				},
 				{
-					target.NamespaceConfig{NSID: 2, Timeout: 20 * time.Second},
+					namespaces.Config{NSID: 2, Timeout: 20 * time.Second},
 					Storage{Backend: "file", Options: &volume{
 						memory{10 << 30}, "/var/lib/nvmf-target/disk0.img", 4096,
 					}},
 				},
 				{
-					target.NamespaceConfig{NSID: 3},
+					namespaces.Config{NSID: 3},
 					Storage{Backend: "null", Options: &memory{1 << 40}},
 				},
 			},

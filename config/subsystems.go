@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -82,7 +83,7 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 
 // Namespace is one namespace and its storage. The program opens the storage and sets Device.
 type Namespace struct {
-	target.NamespaceConfig
+	namespaces.Config
 	Storage
 }
 
@@ -90,7 +91,7 @@ func (n *Namespace) value(backends []Backend) lang.Value {
 	n.Timeout, n.ANAGroup = 20*time.Second, 1
 	storage := &n.Storage
 	return &storageValue{p: &storage, backends: backends, common: []lang.Key{
-		lang.NewKey("nsid", lang.Unique(lang.Int(&n.NSID, 1, target.MaxNSID),
+		lang.NewKey("nsid", lang.Unique(lang.Int(&n.NSID, 1, namespaces.MaxNSID),
 			"Give each namespace of a subsystem its own nsid."),
 			"Namespace ID, the 1 of `/dev/nvme0n1`.").Require("Add it."),
 		lang.NewKey("uuid", id(&n.UUID),

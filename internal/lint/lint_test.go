@@ -33,7 +33,8 @@ var allowed = map[string][]string{
 	},
 	"config": {
 		"backend/disk", "config/lang", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret",
-		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/qos",
+		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/namespaces",
+		"nvme/target/qos",
 	},
 	"config/lang": {"internal/secret", "internal/sys"},
 	"internal/app": {
@@ -53,8 +54,9 @@ var allowed = map[string][]string{
 	"nvme/target": {
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/association",
 		"nvme/target/authn", "nvme/target/compound", "nvme/target/dispatch",
-		"nvme/target/discovery", "nvme/target/observe", "nvme/target/qos",
-		"nvme/target/reservation", "fabric", "backend", "backend/marks", "internal/list",
+		"nvme/target/discovery", "nvme/target/namespaces", "nvme/target/observe",
+		"nvme/target/qos", "nvme/target/reservation", "fabric", "backend", "backend/marks",
+		"internal/list",
 		"internal/mem",
 		"internal/observed", "internal/ratelog", "internal/subnet", "internal/turns",
 	},
@@ -69,6 +71,11 @@ var allowed = map[string][]string{
 	"nvme/target/dispatch": {
 		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme/target/compound",
 		"nvme/target/reservation",
+	},
+	"nvme/target/namespaces": {
+		"backend", "backend/marks", "internal/observed", "nvme", "nvme/target/admin",
+		"nvme/target/ana", "nvme/target/compound", "nvme/target/dispatch", "nvme/target/observe",
+		"nvme/target/qos",
 	},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/observed", "internal/subnet",

@@ -271,7 +271,7 @@ func (vs *Volumes) exchange(v *volume, n *Namespace,
 			return dev, err
 		}
 	}
-	nc := n.NamespaceConfig
+	nc := n.Config
 	nc.Drive = n.drive()
 	err := vs.Target.UpdateNamespace(v.NQN, nc, swapped)
 	if err == nil {

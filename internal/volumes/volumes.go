@@ -146,7 +146,7 @@ func (vs *Volumes) add(n *Namespace, dev backend.Device) error {
 }
 
 func (vs *Volumes) serve(v *volume, dev backend.Device) error {
-	nc := v.NamespaceConfig
+	nc := v.Config
 	nc.Device, nc.Drive = dev, v.drive()
 	if err := vs.Target.AddNamespace(v.NQN, nc); err != nil {
 		return errors.Join(err, dev.Close())

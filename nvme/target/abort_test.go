@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func abortCommand(sqid, cid uint16) *fabrictest.Command {
@@ -105,7 +106,7 @@ func TestAbortCancels(t *testing.T) {
 func capsuleWrite(t *testing.T) (b *bare, dev *backendtest.Faulty, prepare func() *fabric.Request) {
 	dev = backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)
-	b = newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
+	b = newBare(t, namespaces.Config{NSID: 1, Device: dev, Timeout: time.Second}, 32)
 	b.h.memory = b.w.Reactors[0].Memory()
 	return b, dev, func() *fabric.Request {
 		r := b.reqs[0]

@@ -46,7 +46,7 @@ func (s *subsystem) anaChanged(port uint16, before, now *ana.States) {
 		return
 	}
 	s.each(func(c *controller) {
-		has := func(ns *namespace) bool { return ns.cfg.Load().visible(c.hostNQN) }
+		has := func(ns *namespace) bool { return ns.Attributes().Visible(c.hostNQN) }
 		switch {
 		case c.info.PortID != port:
 		case slices.ContainsFunc(revived, has):
@@ -63,7 +63,7 @@ func (c *controller) anaChanged(now []nvme.ANAGroup) {
 	c.raise(admin.EventANA)
 }
 
-func (ns *namespace) anaGroup() uint32 { return ns.cfg.Load().anaGroup }
+func (ns *namespace) anaGroup() uint32 { return ns.Attributes().ANAGroup }
 
 // anaStates returns the states of the port of the controller, which are in force until they change.
 func (c *controller) anaStates() *ana.States { return c.admin.port.ana.Load() }
@@ -115,8 +115,8 @@ func (a *anaGroups) next() int {
 	const most = 16
 	n := min(len(a.list), most)
 	for _, ns := range a.list[:n] {
-		if cfg := ns.cfg.Load(); cfg.visible(a.c.hostNQN) {
-			a.members.Add(cfg.anaGroup, ns.nsid)
+		if cfg := ns.Attributes(); cfg.Visible(a.c.hostNQN) {
+			a.members.Add(cfg.ANAGroup, ns.ID.NSID)
 		}
 	}
 	a.list = a.list[n:]

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 type states = map[uint32]nvme.ANAState
@@ -26,7 +27,7 @@ func anaCommand(lpo uint64, n int, rgo bool) *fabrictest.Command {
 // anaLog reads log 0Ch as Linux does, with room for all groups and namespaces.
 func (h *host) anaLog(rgo bool) (changes uint64, groups []nvme.ANAGroup) {
 	h.r.t.Helper()
-	c := anaCommand(0, int(ana.LogSize(MaxNSID)), rgo)
+	c := anaCommand(0, int(ana.LogSize(namespaces.MaxNSID)), rgo)
 	l, groups, err := targettest.ParseANALog(h.r.ok(h.admin, c).Data)
 	h.r.must(err)
 	return l.CHGC, groups
@@ -62,17 +63,14 @@ func TestFeatureOfVanishingNamespace(t *testing.T) {
 	c := sub.lookup(h.cntlid)
 	cm := &cmd{s: c.admin, req: &fabric.Request{}}
 	cm.req.SQE.SetNSID(1)
-	ns := c.namespace(1)
-	before := ns.cfg.Load()
-	hidden := *before
-	hidden.hosts = map[string]bool{otherHost: true}
+	before, none := sub.namespaces.Load(), newNamespaceTable(nil)
 	done := make(chan struct{})
 	defer func() { <-done }()
 	go func() {
 		defer close(done)
 		for range 200_000 {
-			ns.cfg.Store(&hidden)
-			ns.cfg.Store(before)
+			sub.namespaces.Store(none)
+			sub.namespaces.Store(before)
 		}
 	}()
 	for !closed(done) {

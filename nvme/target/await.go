@@ -86,7 +86,7 @@ func (h *Handler) change(c *cmd, list []*namespace,
 				},
 			}
 			changes = append(changes, ch)
-			ns.reservations.Submit(ch)
+			ns.Reservations.Submit(ch)
 		}
 		close(submitted)
 	}

@@ -108,7 +108,7 @@ func (p *barrierTest) hold(c *fabrictest.Command) {
 func (p *barrierTest) lock() (l *dispatch.Lock, held func() bool) {
 	is := false
 	l = &dispatch.Lock{
-		Namespace: &p.ns.Namespace, Owner: new(compound.Compound), Post: p.raw[0].post,
+		Namespace: &p.ns.Namespace.Namespace, Owner: new(compound.Compound), Post: p.raw[0].post,
 		Blocks: backend.Range{Off: 8 * 512, End: 9 * 512}, OnHeld: func() { is = true },
 	}
 	l.Acquire()

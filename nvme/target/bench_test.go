@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -62,13 +63,13 @@ type bare struct {
 	io   fabric.Session
 }
 
-func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
+func newBare(tb testing.TB, dev namespaces.Config, depth int) *bare {
 	tb.Helper()
 	w := testutil.Value(fabrictest.NewWorld(1))(tb)
 	t := New(Options{Log: slog.New(slog.DiscardHandler)}) // lines would be between the results
 	if err := t.AddSubsystem(SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{dev},
+		Namespaces: []namespaces.Config{dev},
 	}); err != nil {
 		tb.Fatal(err)
 	}
@@ -155,10 +156,10 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 	}
 }
 
-func devices(tb testing.TB) map[string]NamespaceConfig {
+func devices(tb testing.TB) map[string]namespaces.Config {
 	n := testutil.Value(null.Open(null.Config{Size: 1 << 30, BlockSize: 512}))(tb)
 	closeLast(tb, n)
-	return map[string]NamespaceConfig{
+	return map[string]namespaces.Config{
 		"null": {NSID: 1, Device: n}, "ram": {NSID: 1, Device: ramDevice(tb, 64<<20, 512)},
 	}
 }

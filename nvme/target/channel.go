@@ -1,8 +1,6 @@
 package target
 
 import (
-	"cmp"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -30,7 +28,7 @@ func (h *Handler) channelTo(ns *namespace) *channel {
 	}
 	ch := &channel{h: h, ns: ns}
 	ch.User = ch
-	if !h.dispatch.Open(&ch.Channel, &ns.Namespace) {
+	if !h.dispatch.Open(&ch.Channel, &ns.Namespace.Namespace) {
 		return nil
 	}
 	if more := ns.slot + 1 - len(h.channels); more > 0 {
@@ -67,7 +65,7 @@ func (ch *channel) drop(done func()) {
 
 // Submit implements compound.Channel.
 func (ch *channel) Submit(io *backend.IO) nvme.Status {
-	if ch.ns.geo.Load().unready {
+	if ch.ns.Geometry().Unready {
 		return notReady
 	}
 	if !ch.h.submit(ch, io) {
@@ -79,12 +77,12 @@ func (ch *channel) Submit(io *backend.IO) nvme.Status {
 // Orphaned implements compound.Channel.
 func (ch *channel) Orphaned(io *backend.IO) {
 	ch.Channel.Orphaned(io)
-	ch.ns.orphaned(ch.h)
+	ch.ns.Orphaned(ch.h.post)
 }
 
 // OrphanBack implements compound.Channel.
 func (ch *channel) OrphanBack() {
-	ch.ns.returned(ch.h.t.log)
+	ch.ns.Returned()
 	ch.Channel.OrphanBack()
 }
 
@@ -127,39 +125,23 @@ func (h *Handler) ioDone(io *backend.IO) {
 	}
 }
 
-// Name implements dispatch.Storage.
-func (ns *namespace) Name() (nqn string, nsid uint32) { return ns.sub.nqn, ns.nsid }
-
-// Device implements dispatch.Storage.
-func (ns *namespace) Device() backend.Device { return ns.cfg.Load().dev }
-
-// Mark implements dispatch.Storage.
-func (ns *namespace) Mark(dev backend.Channel, wake func()) backend.Channel {
-	if !ns.marks.Begun() {
-		return nil
-	}
-	size := func() int64 { return ns.geo.Load().size() }
-	return ns.marks.Wrap(dev, wake, size, ns.geo.Load().info.Volatile)
-}
-
 // Check implements dispatch.Storage.
 func (ns *namespace) Check(io *backend.IO) error {
-	return cmp.Or(ns.cfg.Load().check(io), ns.geo.Load().check(io))
-}
-
-// check returns the reason why the namespace does not take an IO that it took once.
-func (g *geometry) check(io *backend.IO) error {
-	switch end := g.size(); {
-	case g.info.Offline:
+	s, g := queueOf(io), ns.Geometry()
+	if s != nil && !ns.Attributes().Visible(s.ctrl.hostNQN) {
+		return errHidden
+	}
+	switch end := g.Size(); {
+	case g.Info.Offline:
 		return backend.ErrOffline
 	case io.Op == backend.OpFlush || io.Op == backend.OpRead && io.Off+io.Len <= end:
 		return nil
 	case io.Off+io.Len > end:
 		return backend.ErrOutOfRange
-	case g.readOnly:
+	case g.ReadOnly:
 		return backend.ErrReadOnly
 	}
-	if s := queueOf(io); s != nil && g.info.VolatileCache && s.ctrl.writeThrough.Load() &&
+	if s != nil && g.Info.VolatileCache && s.ctrl.writeThrough.Load() &&
 		io.Op != backend.OpDiscard {
 		io.Flags |= backend.FUA
 	}

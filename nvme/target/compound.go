@@ -128,7 +128,7 @@ func (h *Handler) compareAndWrite(a, b *cmd) {
 	v := a.reads(compound.CompareAndWrite)
 	v.Second, v.Overwrite, v.Flags = b, b.req.Segs, b.io.Flags
 	v.Lock = &dispatch.Lock{
-		Namespace: &a.ch.ns.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
+		Namespace: &a.ch.ns.Namespace.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
 		Blocks: backend.Range{Off: a.io.Off, End: a.io.Off + a.io.Len}, OnHeld: v.GoOn,
 	}
 	h.read(a, v)
@@ -160,8 +160,8 @@ func executeDSM(h *Handler, c *cmd) {
 		return
 	}
 	m := h.newCompound(c)
-	dsm, g := c.req.SQE.DSM(), c.ch.ns.geo.Load()
-	discards := dsm.Deallocate() && g.info.Discard // all is advice (NVM section 3.3.3)
+	dsm, g := c.req.SQE.DSM(), c.ch.ns.Geometry()
+	discards := dsm.Deallocate() && g.Info.Discard // all is advice (NVM section 3.3.3)
 	data := mem.NewCursor(c.req.Segs, 0)
 	for range dsm.Ranges() {
 		var r nvme.DSMRange
@@ -169,11 +169,11 @@ func executeDSM(h *Handler, c *cmd) {
 		n := uint64(r.Blocks())
 		switch {
 		case n == 0:
-		case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():
+		case r.SLBA() >= g.Blocks || n > g.Blocks-r.SLBA():
 			m.Refuse(outOfRange)
 			return
 		case discards:
-			m.Add(int64(r.SLBA()<<g.shift), int64(n<<g.shift))
+			m.Add(int64(r.SLBA()<<g.Shift), int64(n<<g.Shift))
 		}
 	}
 	m.Zero(c.ch, &c.flow.turns, backend.OpDiscard, 0)
@@ -227,19 +227,19 @@ func (f *flush) Step(i int) (compound.Channel, nvme.Status) {
 // Uses implements compound.Flusher.
 func (f *flush) Uses(ch compound.Channel, i int) bool {
 	at := max(i-len(f.list), 0)
-	return at < len(f.list) && f.list[at].nsid <= ch.(*channel).ns.nsid
+	return at < len(f.list) && f.list[at].ID.NSID <= ch.(*channel).ns.ID.NSID
 }
 
 // flushes reports whether a Flush of all namespaces flushes one of them. The status is the reason
 // why all of it fails if not; it is Success if the host does not see the namespace.
 func (c *cmd) flushes(ns *namespace) (bool, nvme.Status) {
 	host := c.s.ctrl.identity
-	a := ns.reservations.Access()
+	a := ns.Reservations.Access()
 	st := c.s.port.ana.Load().Of(ns.anaGroup()).Status()
 	switch {
 	case !c.flushesAll(): // after a change of the write protection
 		return true, nvme.Success
-	case !ns.cfg.Load().visible(c.s.ctrl.hostNQN):
+	case !ns.Attributes().Visible(c.s.ctrl.hostNQN):
 		return false, nvme.Success
 	case !st.OK():
 		return false, st

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // odd is a device with an invalid description.
@@ -22,7 +23,7 @@ func (d odd) Info() backend.Info { return d.info }
 // TestSubsystemConfig: an error names its place, and nothing is added.
 func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
-	ns := func(list ...NamespaceConfig) []NamespaceConfig { return list }
+	ns := func(list ...namespaces.Config) []namespaces.Config { return list }
 	for want, change := range map[string]func(*SubsystemConfig){
 		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "nqn.disk\x00" },
 		"is built in":             func(c *SubsystemConfig) { c.NQN = nvme.DiscoveryNQN },
@@ -41,33 +42,33 @@ func TestSubsystemConfig(t *testing.T) {
 		"nsid must be 1 to": func(
 			c *SubsystemConfig,
 		) {
-			c.Namespaces = ns(NamespaceConfig{
-				NSID:   MaxNSID + 1,
+			c.Namespaces = ns(namespaces.Config{
+				NSID:   namespaces.MaxNSID + 1,
 				Device: dev,
 			})
 		},
 		"namespace 0: nsid": func(
 			c *SubsystemConfig,
 		) {
-			c.Namespaces = ns(NamespaceConfig{Device: dev})
+			c.Namespaces = ns(namespaces.Config{Device: dev})
 		},
 		"no device": func(
 			c *SubsystemConfig,
 		) {
-			c.Namespaces = ns(NamespaceConfig{NSID: 1})
+			c.Namespaces = ns(namespaces.Config{NSID: 1})
 		},
 		"namespace 2 is given twice": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{NSID: 2, Device: dev},
-				NamespaceConfig{NSID: 2, Device: dev})
+			c.Namespaces = ns(namespaces.Config{NSID: 2, Device: dev},
+				namespaces.Config{NSID: 2, Device: dev})
 		},
 		"block size 520: must be": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{
+			c.Namespaces = ns(namespaces.Config{
 				NSID:   1,
 				Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}},
 			})
 		},
 		"size 511 is below one block of": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{
+			c.Namespaces = ns(namespaces.Config{
 				NSID:   1,
 				Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}},
 			})
@@ -94,9 +95,9 @@ func TestNamespaceCalls(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for want, err := range map[string]error{
 		"does not exist": r.target.AddNamespace(testSub+"2",
-			NamespaceConfig{NSID: 2, Device: dev}),
-		"exists already": r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
-		"no device":      r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
+			namespaces.Config{NSID: 2, Device: dev}),
+		"exists already": r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: dev}),
+		"no device":      r.target.AddNamespace(testSub, namespaces.Config{NSID: 2}),
 		"port 1 exists": firstError(r.target.AddPort(discovery.Port{ID: 1}),
 			r.target.AddPort(discovery.Port{ID: 1})),
 		"has no namespace": second(r.target.RemoveNamespace(testSub, 2)),

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // faultyDevice is a RAM device that tests may hold or fail.
@@ -22,7 +23,7 @@ func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	dev := faultyDevice(t, 1<<20, 512)
 	return SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+		Namespaces: []namespaces.Config{{NSID: 1, Device: dev}},
 	}, dev
 }
 

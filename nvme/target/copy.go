@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // The limits of a Copy command (NVM section 4.1.5.1): MSRC ranges, MSSRL blocks in each of them,
@@ -14,9 +15,9 @@ const (
 	copyRanges = nvme.MaxCopyRanges
 )
 
-func (g *geometry) mcl() uint32 { return copyLimit >> g.shift }
+func mcl(g *namespaces.Geometry) uint32 { return copyLimit >> g.Shift }
 
-func (g *geometry) mssrl() uint16 { return uint16(min(g.mcl(), 0xFFFF)) }
+func mssrl(g *namespaces.Geometry) uint16 { return uint16(min(mcl(g), 0xFFFF)) }
 
 // copyFormats are the formats of source ranges that are supported (CDFS).
 var copyFormats = nvme.CopyRanges.Bit() | nvme.CopyNamespaces.Bit()
@@ -68,7 +69,7 @@ func executeCopy(h *Handler, c *cmd) {
 		data.CopyTo(r[:])
 		x, st := c.copySource(&r)
 		total += uint64(r.Blocks())
-		if st.OK() && total > uint64(c.ch.ns.geo.Load().mcl()) {
+		if st.OK() && total > uint64(mcl(c.ch.ns.Geometry())) {
 			st = copyTooLarge
 		}
 		if !st.OK() {
@@ -106,30 +107,30 @@ func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 	if a := ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
 		return compound.Extent{}, reservationConflict
 	}
-	g, n := ch.ns.geo.Load(), uint64(r.Blocks())
+	g, n := ch.ns.Geometry(), uint64(r.Blocks())
 	switch {
-	case g.unready:
+	case g.Unready:
 		return compound.Extent{}, notReady
-	case g.shift != c.ch.ns.geo.Load().shift, ch != c.ch && ch.ns.cfg.Load().limiter != nil:
+	case g.Shift != c.ch.ns.Geometry().Shift, ch != c.ch && ch.ns.Attributes().Limiter != nil:
 		return compound.Extent{}, copyIncompatible // reads do not wait at limits of others
-	case n > uint64(g.mssrl()):
+	case n > uint64(mssrl(g)):
 		return compound.Extent{}, copyTooLarge
-	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():
+	case r.SLBA() >= g.Blocks || n > g.Blocks-r.SLBA():
 		return compound.Extent{}, outOfRange
 	}
 	return compound.Extent{
-		Channel: ch, Off: int64(r.SLBA() << g.shift), Len: int64(n << g.shift),
+		Channel: ch, Off: int64(r.SLBA() << g.Shift), Len: int64(n << g.Shift),
 	}, nvme.Success
 }
 
 // copyDestination checks where the ranges are copied to.
 func (c *cmd) copyDestination(v *compound.Read, total uint64) nvme.Status {
-	g, slba := c.ch.ns.geo.Load(), c.req.SQE.SLBA()
-	if slba >= g.blocks || total > g.blocks-slba {
+	g, slba := c.ch.ns.Geometry(), c.req.SQE.SLBA()
+	if slba >= g.Blocks || total > g.Blocks-slba {
 		return outOfRange
 	}
-	v.To = int64(slba << g.shift)
-	end := v.To + int64(total<<g.shift)
+	v.To = int64(slba << g.Shift)
+	end := v.To + int64(total<<g.Shift)
 	for _, x := range v.From {
 		if x.Channel == c.ch && x.Off < end && v.To < x.Off+x.Len {
 			return copyOverlaps

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // source is a source range of a Copy: nsid is 0 in format 0.
@@ -42,7 +43,7 @@ func (r *harness) enableCopy(h *host) {
 func copySubsystem(t *testing.T) SubsystemConfig {
 	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i, bs := range []int{512, 512, 4096, 512} {
-		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{
+		sub.Namespaces = append(sub.Namespaces, namespaces.Config{
 			NSID: uint32(i + 1), Device: ramDevice(t, 4<<20, bs), ReadOnly: i == 3,
 		})
 	}

@@ -26,8 +26,8 @@
 // function passed to Loop.Post.
 //
 // While hosts are connected, a subsystem and a namespace change by getting another immutable value
-// (update.go). For another device, commands wait on every reactor until no channel uses the old one
-// (package dispatch).
+// (update.go and package namespaces). For another device, commands wait on every reactor until no
+// channel uses the old one (package dispatch).
 //
 // Log pages, features and Identify data structures are rows of tables (admin.go).
 //

@@ -152,7 +152,7 @@ func TestDriveWarns(t *testing.T) {
 	check := func() {
 		for _, s := range *r.target.table.Load() {
 			for _, ns := range s.namespaces.Load().list {
-				ns.cfg.Load().drive.Age = 0
+				ns.Attributes().Drive.Age = 0
 			}
 		}
 		r.target.CheckHealth()

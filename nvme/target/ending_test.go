@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // ends are the ways in which a controller stops serving while its I/O queues still exist.
@@ -141,7 +142,7 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 // its successor with the same identifier and the same slot, however slowly the data arrives.
 func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	next := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
 	slow, data := b.reqs[:1], make([]byte, 4096)
 	b.reqs = b.reqs[1:2]
 	slow[0].SQE, slow[0].HostLength = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE, 4096
@@ -151,7 +152,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	gone, err := b.h.t.RemoveNamespace(testSub, 1)
 	testutil.Must(t, err)
 	testutil.Must(t, errors.Join(untilGone(b.w, gone),
-		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})))
+		b.h.t.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next})))
 	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
 	completed := b.q.done
 	testutil.Must(t, b.w.Until(func() bool { return b.q.done > completed }))
@@ -212,7 +213,7 @@ func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
 	closeLast(t, dev)
 	return SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev, Timeout: time.Hour}},
+		Namespaces: []namespaces.Config{{NSID: 1, Device: dev, Timeout: time.Hour}},
 	}
 }
 

@@ -29,7 +29,7 @@ func (c *cmd) failedLBA(err error) uint64 {
 	if err != nil && c.ch != nil { // refused commands allocate nothing
 		var at *backend.Fault
 		if errors.As(err, &at) {
-			return uint64(at.Off) >> c.ch.ns.geo.Load().shift
+			return uint64(at.Off) >> c.ch.ns.Geometry().Shift
 		}
 	}
 	return c.req.SQE.SLBA()

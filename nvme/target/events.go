@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // asyncLimit is AERL+1: how many Asynchronous Event Requests a host may have outstanding.
@@ -54,6 +55,18 @@ func asyncEventRequest(h *Handler, cm *cmd) {
 	}
 	c.events.requests = append(c.events.requests, cm)
 	c.sendEvents()
+}
+
+// notice passes a notice of a namespace to the host. Admin reactor.
+func (c *controller) notice(n namespaces.Notice, nsid uint32) {
+	switch n {
+	case namespaces.Changed:
+		c.namespaceChanged(nsid)
+	case namespaces.Regroups:
+		c.gatherANA(c.anaChanged)
+	case namespaces.Degrades:
+		c.raise(admin.EventReliability)
+	}
 }
 
 func (c *controller) namespaceChanged(nsid uint32) {

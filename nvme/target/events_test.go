@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestANAEventOfManyNamespaces: the ANA log is made anew once for all namespaces that are added
@@ -17,7 +18,7 @@ func TestANAEventOfManyNamespaces(t *testing.T) {
 	c := r.target.find(testSub).lookup(h.cntlid)
 	before := c.ana.Changes()
 	for nsid := range uint32(3) {
-		cfg := NamespaceConfig{NSID: 10 + nsid, Device: ramDevice(t, 1<<20, 512)}
+		cfg := namespaces.Config{NSID: 10 + nsid, Device: ramDevice(t, 1<<20, 512)}
 		r.must(r.target.AddNamespace(testSub, cfg))
 		c.namespaceChanged(cfg.NSID)
 	}

@@ -50,7 +50,7 @@ func executeRead(h *Handler, c *cmd) {
 // executeIO submits the prepared IO.
 func executeIO(h *Handler, c *cmd) {
 	c.io.Segs = c.req.Segs
-	if c.req.InCapsule && c.ch.ns.cfg.Load().timeout > 0 {
+	if c.req.InCapsule && c.ch.ns.Attributes().Timeout > 0 {
 		c.copyCapsule(h)
 	}
 	c.since = h.loop.Now()

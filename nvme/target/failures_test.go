@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // TestDiskFull: writes that fail for lack of space are counted by that reason. They are logged once
@@ -45,7 +46,7 @@ func TestDiskFull(t *testing.T) {
 	for _, want := range []string{"subsystem=" + testSub, "nsid=1", "device=ram", "command=write"} {
 		testutil.True(t, strings.Contains(lines()[0], want), "%s is not in %s", want, lines()[0])
 	}
-	r.w.Advance(time.Duration(failureLogInterval))
+	r.w.Advance(time.Minute)
 	writes(1)
 	l = lines()
 	testutil.True(t, len(l) == 2, "%d lines after a minute: %v", len(l), l)
@@ -60,8 +61,8 @@ func TestDiskFull(t *testing.T) {
 	want := map[string]uint64{"no_space": 147, "io": 1, "read_only": 1, "offline": 1}
 	testutil.True(t, maps.Equal(got, want), "counted %v, want %v", got, want)
 	names := slices.Sorted(maps.Keys(r.target.Stats()[0].Errors))
-	testutil.True(t, len(names) == len(ioErrors), "reasons that have not occurred are missing: %v",
-		names)
+	testutil.True(t, len(names) == dispatch.ErrorKinds,
+		"reasons that have not occurred are missing: %v", names)
 }
 
 // sparse is a thin device that knows its free space.

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // feature is a feature of a controller.
@@ -256,7 +257,7 @@ func (f *feature) checkNSID(cm *cmd) nvme.Status {
 	switch nsid := cm.req.SQE.NSID(); {
 	case nsid == nvme.NSIDAll, nsid == 0 && f.fsp != nvme.FeatureScopeNamespace:
 		return nvme.Success
-	case f.fsp != nvme.FeatureScopeNamespace && nsid <= MaxNSID:
+	case f.fsp != nvme.FeatureScopeNamespace && nsid <= namespaces.MaxNSID:
 		return nvme.FeatureNotPerNamespace | nvme.DNR // Base section 4.2.3.2, 0Fh
 	case cm.namespace() == nil:
 		return f.noNamespace(nsid)

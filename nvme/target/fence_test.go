@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestStoreFails: a command that cannot be made durable fails and changes nothing; one that waits
@@ -196,7 +197,7 @@ func TestPreemptWithOrphans(t *testing.T) {
 // hosts, hosts that are no longer allowed, and new storage. They end with the namespace.
 // Reservations that do not persist also end with the target.
 func TestReservationsOutlive(t *testing.T) {
-	nc := NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}
+	nc := namespaces.Config{NSID: 1, Device: ramDevice(t, 1<<20, 512)}
 	another := ramSubsystem(t, 1)
 	store := &memoryStore{}
 	r := storeHarness(t, 2, 1, store)
@@ -229,7 +230,7 @@ func TestReservationsOutlive(t *testing.T) {
 	r.must(again.AddSubsystem(another))
 	ns, err := again.namespace(testSub, 1)
 	r.must(err)
-	now := ns.reservations.State()
+	now := ns.Reservations.State()
 	testutil.True(t, now.Type == nvme.WriteExclusive && now.PTPL, "after a restart: %+v", now)
 	r.must(again.Close())
 	remove()

@@ -169,7 +169,7 @@ func (s *session) flowTo(ch *channel) *flow {
 	}
 	f := &flow{Flow: t.admin, host: t, ch: ch, turns: compound.NewFlow(&t.payer.Owner)}
 	f.Namespace = &ch.share
-	f.latency = s.h.latency.Join(t.nqn, &t.payer.entries, &ch.ns.name)
+	f.latency = s.h.latency.Join(t.nqn, &t.payer.entries, &ch.ns.ID)
 	t.flows[slot] = f
 	s.h.flows.Add(f, &f.place)
 	ch.flows.Push(f, &f.ofChannel)

@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -145,7 +147,7 @@ func TestFlowOfNamespace(t *testing.T) {
 	next := ramDeviceOpen(t, 1<<20, 512)
 	closeLast(t, next)
 	r := newHarness(t, 1,
-		SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{
+		SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{
 			{NSID: 1, Device: dev, Timeout: time.Second},
 		}})
 	h := r.raw[0]
@@ -170,8 +172,21 @@ func TestFlowOfNamespace(t *testing.T) {
 		t.Errorf("%d bytes stay", ch.share.Used())
 	}
 	r.removeNamespace(1)
-	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
+	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next}))
 	r.ok(a.io[0], read())
 	testutil.True(t, h.channels[0] != ch && host.flows[0].Namespace == &h.channels[0].share,
 		"the flow is that of the removed namespace")
+}
+
+// oneBlock is a device that nothing uses.
+type oneBlock struct{ backend.Device }
+
+func (oneBlock) Info() backend.Info { return backend.Info{Size: 512, BlockSize: 512} }
+
+// channelOf makes a channel to a namespace that is not in the table.
+func channelOf(r *harness, slot int) *channel {
+	ns := &namespace{sub: r.target.find(testSub), slot: slot}
+	c := namespaces.Config{NSID: uint32(slot + 1), Device: oneBlock{}}
+	r.must(ns.Init(testSub, c, &r.target.common, ns.tell))
+	return &channel{h: r.raw[0], ns: ns}
 }

@@ -61,7 +61,8 @@ func (c *cmd) prepareFused() nvme.Status {
 	if st := c.op.prepare(c); !st.OK() {
 		return st
 	}
-	if c.io.Len > c.ch.ns.geo.Load().atomicUnit() {
+	// Writes are atomic up to a physical block, or a logical one if that is larger.
+	if g := c.ch.ns.Geometry(); c.io.Len > int64(max(g.Info.PhysicalBlockSize, 1<<g.Shift)) {
 		return nvme.AtomicWriteUnitExceeded | nvme.DNR // ACWU, NACWU (NVM section 4.1.5.1)
 	}
 	if c == c.pair.first && c.limited { // for both, so that they stay together
@@ -69,9 +70,6 @@ func (c *cmd) prepareFused() nvme.Status {
 	}
 	return nvme.Success
 }
-
-// atomicUnit is how much one write changes untorn, in bytes.
-func (g *geometry) atomicUnit() int64 { return int64(max(g.info.PhysicalBlockSize, 1<<g.shift)) }
 
 // executeFused starts the pair if both commands are here.
 func (h *Handler) executeFused(c *cmd) {

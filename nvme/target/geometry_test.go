@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // described is a device of 1 MiB with blocks of 512 bytes that describes itself as change says.
@@ -16,7 +17,7 @@ func described(t *testing.T, change func(*backend.Info)) *recorder {
 func subsystemOf(nqn string, devs ...backend.Device) SubsystemConfig {
 	c := SubsystemConfig{NQN: nqn, AllowAnyHost: true}
 	for i, d := range devs {
-		c.Namespaces = append(c.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
+		c.Namespaces = append(c.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
 	}
 	return c
 }

@@ -25,7 +25,7 @@ type HandlerConfig struct {
 	Index int
 	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler
 	// allocates only for copies of in-capsule data, which a device may use for longer than the
-	// queue can keep the receive buffer; see NamespaceConfig.Timeout.
+	// queue can keep the receive buffer; see namespaces.Config.Timeout.
 	Memory *mem.Pool
 	// EventFD is an eventfd that wakes the reactor, which devices pass to the kernel; 0 if there is
 	// none.

@@ -10,13 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestInCapsuleDataIsCopied: a device gets a copy of data in the receive slots of a queue if its
 // commands may be given up.
 func TestInCapsuleDataIsCopied(t *testing.T) {
 	dev := faultyDevice(t, 1<<20, 512)
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: dev, Timeout: time.Second}, 32)
 	arena := b.w.Reactors[0].Memory()
 	b.h.memory = arena
 	slot := bytes.Repeat([]byte{1}, 4096)

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -148,7 +149,7 @@ func ramSubsystem(t *testing.T, n int) SubsystemConfig {
 	c := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i := range n {
 		c.Namespaces = append(c.Namespaces,
-			NamespaceConfig{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})
+			namespaces.Config{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})
 	}
 	return c
 }

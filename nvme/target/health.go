@@ -2,33 +2,12 @@ package target
 
 import (
 	"slices"
-	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
-
-// health is the health of a namespace, as its drive has last answered. It does not block.
-func (ns *namespace) health() admin.Health {
-	total := ns.Total()
-	h := admin.Health{Degraded: ns.isDegraded(), Totals: totals(&total)}
-	if d := ns.cfg.Load().drive; d != nil {
-		h.Drive = d
-		h.Log, _, _ = d.Peek()
-	}
-	return h
-}
-
-// totals are the counters that health logs have.
-func totals(t *dispatch.Counters) admin.Totals {
-	return admin.Totals{
-		Sectors: [2]uint64(t[dispatch.Sectors:]),
-		Reads:   t[backend.OpRead], Writes: t[backend.OpWrite],
-		MediaErrors: t[dispatch.Errors+errorIO], Busy: time.Duration(t[dispatch.Busy]),
-	}
-}
 
 // healthPage makes log 02h of one namespace, or of all that the host may use.
 func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
@@ -64,9 +43,9 @@ func (c *controller) health(n *counted, page func(*nvme.SMARTLog) []byte) admin.
 		return admin.Elsewhere(func() *nvme.SMARTLog {
 			health := make([]admin.Health, len(n.list))
 			for i, ns := range n.list {
-				health[i] = ns.health()
+				health[i] = ns.Health()
 			}
-			return admin.SMART(health, totals(&n.removed), failures, c.t.started)
+			return admin.SMART(health, namespaces.Totals(&n.removed), failures, c.t.common.Started)
 		}, func(l *nvme.SMARTLog) admin.Reply { return admin.Reply{Data: page(l)} })
 	}
 	if len(n.queries) > 0 {
@@ -78,7 +57,7 @@ func (c *controller) health(n *counted, page func(*nvme.SMARTLog) []byte) admin.
 // driveQueries are the queries for the health of the namespaces' drives.
 func driveQueries(list []*namespace) (queries []admin.Asker) {
 	for _, ns := range list {
-		if d := ns.cfg.Load().drive; d != nil {
+		if d := ns.Attributes().Drive; d != nil {
 			queries = append(queries, d)
 		}
 	}
@@ -97,7 +76,7 @@ func (t *Target) CheckHealth() {
 		list := s.namespaces.Load().list
 		queries = append(queries, driveQueries(list)...)
 		for _, ns := range list {
-			if q := ns.thin(); q != nil {
+			if q := ns.Thin(); q != nil {
 				queries = append(queries, q)
 			}
 		}
@@ -105,7 +84,7 @@ func (t *Target) CheckHealth() {
 	admin.AwaitAll(queries)
 	for _, s := range table {
 		drives := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list),
-			func(ns *namespace) bool { return ns.cfg.Load().drive == nil })
+			func(ns *namespace) bool { return ns.Attributes().Drive == nil })
 		w, _ := warnings(drives)
 		if added := w &^ s.warned; added != 0 {
 			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
@@ -122,7 +101,7 @@ func (t *Target) CheckHealth() {
 // the highest temperature in kelvin, 0 if none is known.
 func warnings(list []*namespace) (w uint8, temperature uint16) {
 	for _, ns := range list {
-		if d := ns.cfg.Load().drive; d != nil {
+		if d := ns.Attributes().Drive; d != nil {
 			if l, _, _ := d.Peek(); l != nil {
 				w |= l.CriticalWarning
 				temperature = max(temperature, l.Temperature)
@@ -171,10 +150,10 @@ func onRotational(c *controller) bool { return c.rotational }
 
 // enduranceGroup is ENDGID of a namespace, 0 if it is in no group.
 func (c *controller) enduranceGroup(ns *namespace) uint16 {
-	if !c.rotational || !ns.geo.Load().info.Rotational {
+	if !c.rotational || !ns.Geometry().Info.Rotational {
 		return 0
 	}
-	return uint16(ns.nsid)
+	return uint16(ns.ID.NSID)
 }
 
 // group is the namespace that is an endurance group, nil if there is none with this identifier.
@@ -193,7 +172,7 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) admin.Reply {
 		return admin.Refused
 	}
 	return c.health(countedOf(ns), func(s *nvme.SMARTLog) []byte {
-		return admin.EnduranceGroup(s, uint64(ns.geo.Load().size()))
+		return admin.EnduranceGroup(s, uint64(ns.Geometry().Size()))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // identifyRow is an Identify data structure.
@@ -67,7 +68,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 		ELPE: admin.ErrorLogSize - 1, KAS: admin.KeepAliveGranularity,
 		OACS: nvme.OACSSelfTest,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
-		NN: MaxNSID, MNAN: MaxNSID,
+		NN: namespaces.MaxNSID, MNAN: namespaces.MaxNSID,
 		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
 		FUSES: nvme.FUSESCompareWrite, CDFS: copyFormats,
 		VWC:  nvme.VWCFlushAll,
@@ -93,7 +94,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 	id.ANAGRPMAX, id.NANAGRPID = ana.MaxGroups, ana.MaxGroups
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
-		id.ENDGIDMAX = MaxNSID
+		id.ENDGIDMAX = namespaces.MaxNSID
 	}
 	if c.info.InCapsuleSize == 0 {
 		id.SGLS &^= nvme.SGLSOffset
@@ -124,13 +125,13 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 
 // viewOf returns the data of a namespace for Identify.
 func (c *controller) viewOf(ns *namespace) *admin.Namespace {
-	g, cfg := ns.geo.Load(), ns.cfg.Load()
+	g, cfg := ns.Geometry(), ns.Attributes()
 	return &admin.Namespace{
-		UUID: cfg.uuid, NGUID: cfg.nguid, EUI64: cfg.eui64, ANAGroup: cfg.anaGroup,
+		UUID: cfg.UUID, NGUID: cfg.NGUID, EUI64: cfg.EUI64, ANAGroup: cfg.ANAGroup,
 		EnduranceGroup: c.enduranceGroup(ns), Reservations: c.reservationCap(),
-		Info: &g.info, Blocks: g.blocks, Shift: g.shift, ReadOnly: g.readOnly, Ready: !g.unready,
-		HidesCapacity: c.anaStates().HidesCapacity(cfg.anaGroup),
-		MSSRL:         g.mssrl(), MCL: g.mcl(), MSRC: copyRanges - 1,
+		Info: &g.Info, Blocks: g.Blocks, Shift: g.Shift, ReadOnly: g.ReadOnly, Ready: !g.Unready,
+		HidesCapacity: c.anaStates().HidesCapacity(cfg.ANAGroup),
+		MSSRL:         mssrl(g), MCL: mcl(g), MSRC: copyRanges - 1,
 	}
 }
 
@@ -141,14 +142,14 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 	if ns == nil {
 		return admin.Reply{Status: st}
 	}
-	id, q := c.viewOf(ns), ns.thin()
+	id, q := c.viewOf(ns), ns.Thin()
 	if q == nil {
 		return admin.Reply{Data: id.Identify(-1)}
 	}
 	return admin.Reply{Queries: []admin.Asker{q}, Build: func() admin.Reply {
 		id.HidesCapacity = c.anaStates().HidesCapacity(ns.anaGroup())
 		if sp, _, err := q.Peek(); sp != nil && err == nil {
-			return admin.Reply{Data: id.Identify(sp.allocated)}
+			return admin.Reply{Data: id.Identify(sp.Allocated)}
 		}
 		return admin.Reply{Data: id.Identify(-1)}
 	}}
@@ -158,7 +159,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 // inactive. It returns nil and Success for an inactive namespace.
 func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
 	// FFFFFFFFh too: there is no namespace management, so there are no common capabilities
-	if nsid == 0 || nsid > MaxNSID {
+	if nsid == 0 || nsid > namespaces.MaxNSID {
 		return nil, invalidNamespace
 	}
 	return c.namespace(nsid), nvme.Success
@@ -174,8 +175,8 @@ func identifyActive(c *controller, sqe *nvme.SQE) admin.Reply {
 	return admin.Page(func() []byte {
 		var ids []uint32
 		for _, ns := range c.namespaces() {
-			if ns.nsid > nsid {
-				ids = append(ids, ns.nsid)
+			if ns.ID.NSID > nsid {
+				ids = append(ids, ns.ID.NSID)
 			}
 		}
 		return nvme.AppendNamespaceList(nil, ids)
@@ -227,7 +228,7 @@ func identifyAttached(c *controller, sqe *nvme.SQE) admin.Reply {
 	if ns == nil {
 		return admin.Reply{Status: noNamespace(nsid)}
 	}
-	return c.listControllers(sqe, ns.cfg.Load().visible)
+	return c.listControllers(sqe, ns.Attributes().Visible)
 }
 
 // identifyControllers makes CNS 13h: all controllers but the unproven ones (Base section
@@ -258,7 +259,7 @@ func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) admin.Reply {
 	return admin.Page(func() []byte {
 		var ids []uint16
 		for _, ns := range c.namespaces() {
-			if id := uint16(ns.nsid); ns.geo.Load().info.Rotational && id >= first {
+			if id := uint16(ns.ID.NSID); ns.Geometry().Info.Rotational && id >= first {
 				ids = append(ids, id)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // mdts is MDTS, a power of two in units of 4 KiB (CAP.MPSMIN).
@@ -57,31 +58,31 @@ func prepareFlush(c *cmd) nvme.Status {
 }
 
 // extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range.
-func (c *cmd) extent(op backend.Op) (*geometry, nvme.Status) {
+func (c *cmd) extent(op backend.Op) (*namespaces.Geometry, nvme.Status) {
 	g, st := c.bind()
 	if !st.OK() {
 		return nil, st
 	}
 	sqe := &c.req.SQE
 	slba, nlb := sqe.SLBA(), uint64(sqe.NLB())
-	if slba >= g.blocks || nlb > g.blocks-slba {
+	if slba >= g.Blocks || nlb > g.Blocks-slba {
 		return nil, outOfRange
 	}
 	c.io.Op, c.io.Flags = op, 0
-	c.io.Off, c.io.Len = int64(slba<<g.shift), int64(nlb<<g.shift)
+	c.io.Off, c.io.Len = int64(slba<<g.Shift), int64(nlb<<g.Shift)
 	return g, nvme.Success
 }
 
 // bind finds the namespace of the command and this reactor's channel to it, and opens one if there
 // is none. The command keeps the channel: if the namespace is replaced while data moves, Execute
 // fails and the new namespace is not touched.
-func (c *cmd) bind() (*geometry, nvme.Status) {
+func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 	ns := c.namespace()
 	if ns == nil {
 		return nil, noNamespace(c.req.SQE.NSID())
 	}
-	g := ns.geo.Load()
-	if g.unready {
+	g := ns.Geometry()
+	if g.Unready {
 		return nil, notReady
 	}
 	if c.ch = c.s.h.channelTo(ns); c.ch == nil {
@@ -90,7 +91,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 	if a := c.ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
 		return nil, reservationConflict
 	}
-	if g.readOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
+	if g.ReadOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
 		return nil, writeProtected
 	}
 	f := c.s.flowTo(c.ch)
@@ -108,8 +109,8 @@ func (g change) apply(c *cmd) bool {
 }
 
 // durable decides whether the write must be durable when it completes.
-func (c *cmd) durable(g *geometry, flags nvme.RWFlags) {
-	if flags&nvme.RWFUA != 0 || g.info.VolatileCache && c.s.ctrl.writeThrough.Load() {
+func (c *cmd) durable(g *namespaces.Geometry, flags nvme.RWFlags) {
+	if flags&nvme.RWFUA != 0 || g.Info.VolatileCache && c.s.ctrl.writeThrough.Load() {
 		c.io.Flags |= backend.FUA
 	}
 }

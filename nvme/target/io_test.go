@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // dsm makes a Dataset Management command with a buffer of 4096 bytes, as Linux does.
@@ -127,7 +128,7 @@ func TestBackends(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d", name, bs), func(t *testing.T) {
 				sub := SubsystemConfig{
 					NQN: testSub, AllowAnyHost: true,
-					Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}},
+					Namespaces: []namespaces.Config{{NSID: 1, Device: f(t, bs)}},
 				}
 				r := newHarness(t, 2, sub)
 				q := r.connectHost(1).io[0]

@@ -92,7 +92,7 @@ func TestTimeoutOfPart(t *testing.T) {
 		p := newStuckPart(t, c, time.Second)
 		limit := time.Second
 		if c.SQE.Opcode() == nvme.NVMDatasetManagement {
-			limit *= rangeFactor
+			limit *= ranges
 		}
 		for !c.Done && time.Duration(p.now()-p.begun) < 3*limit {
 			p.step(limit * 3 / 5)

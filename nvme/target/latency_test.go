@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -234,7 +235,7 @@ func (q *again) Complete([]*fabric.Request) {
 // TestStagesAreNeverNegative: a command may come and complete during the delivery of earlier
 // completions, after the clock was read for them. None of its stages is negative.
 func TestStagesAreNeverNegative(t *testing.T) {
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
 	q := &again{Queue: b.q}
 	b.io.(*session).q = q
 	send := func(r *fabric.Request) {
@@ -325,9 +326,7 @@ func TestEntriesOfReturning(t *testing.T) {
 	}
 	before := join()
 	for i := range observe.LatencyEntries {
-		ns := &namespace{sub: r.target.find(testSub), nsid: uint32(i + 1), slot: i}
-		ns.cfg.Store(&attributes{})
-		before.flowTo(&channel{h: h, ns: ns})
+		before.flowTo(channelOf(r, i))
 	}
 	o := before.host.payer
 	before.leaveHost()

@@ -43,7 +43,7 @@ func (t *Target) Limits() []qos.Info {
 	for _, s := range *t.table.Load() {
 		add(s.settings.Load().limiter, qos.Object{SubNQN: s.nqn})
 		for _, ns := range s.namespaces.Load().list {
-			add(ns.cfg.Load().limiter, qos.Object{SubNQN: s.nqn, NSID: ns.nsid})
+			add(ns.Attributes().Limiter, qos.Object{SubNQN: s.nqn, NSID: ns.ID.NSID})
 		}
 	}
 	slices.SortFunc(list, func(a, b qos.Info) int {

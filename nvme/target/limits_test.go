@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -252,7 +253,7 @@ func TestExchangeAtLimit(t *testing.T) {
 	_, all := waiting(r, 4)
 	r.during(func() error {
 		return r.target.UpdateNamespace(testSub,
-			NamespaceConfig{NSID: 1, Limits: qos.Limits{IOPS: 1}},
+			namespaces.Config{NSID: 1, Limits: qos.Limits{IOPS: 1}},
 			func(backend.Device) (backend.Device, error) { return smaller, nil })
 	})
 	r.w.Advance(4500 * time.Millisecond)
@@ -273,7 +274,7 @@ func TestChangeLimits(t *testing.T) {
 			r.must(err)
 		default:
 			r.during(func() error {
-				return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, Limits: l}, nil)
+				return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1, Limits: l}, nil)
 			})
 		}
 		r.w.Settle()

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -83,7 +84,7 @@ func init() {
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
-		nvme.LogANA:            {scope: onIO, page: anaPage, size: ana.LogSize(MaxNSID)},
+		nvme.LogANA:            {scope: onIO, page: anaPage, size: ana.LogSize(namespaces.MaxNSID)},
 		nvme.LogFeatureEffects: {page: featureEffectsPage, size: nvme.FeatureEffectsSize},
 		nvme.LogMIEffects:      {page: emptyPage, size: miEffectsSize},
 		nvme.LogRotationalMedia: {

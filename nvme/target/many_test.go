@@ -81,13 +81,6 @@ func hostOf(nqn string) *hostShare {
 	return &hostShare{hostKey: hostKey{nqn: nqn}, share: o, payer: o}
 }
 
-// channelOf makes a channel to a namespace that is not in the table.
-func channelOf(r *harness, slot int) *channel {
-	ns := &namespace{sub: r.target.find(testSub), nsid: uint32(slot + 1), slot: slot}
-	ns.cfg.Store(&attributes{})
-	return &channel{h: r.raw[0], ns: ns}
-}
-
 // manyFlows changes the limits of all flows, and drops the flows of a host and the flows of a
 // namespace.
 func manyFlows(r *harness, n int) {
@@ -124,10 +117,10 @@ func manyLatencies(r *harness, n int) {
 	entries := 0
 	for i := range n {
 		last = channelOf(r, i).ns
-		h.latency.Join(testHost, &entries, &last.name)
+		h.latency.Join(testHost, &entries, &last.ID)
 	}
 	h.steps.Begin()
-	h.latency.Drop(&last.name)
+	h.latency.Drop(&last.ID)
 	r.during(func() error {
 		_, err := r.target.Latencies(r.t.Context())
 		return err

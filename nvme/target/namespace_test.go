@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestSwapSmaller: commands that waited are checked against the new device. Commands beyond its end
@@ -26,7 +27,7 @@ func TestSwapSmaller(t *testing.T) {
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	swap := func(readOnly bool) (fits, beyond, write *fabrictest.Command) {
-		x, _ := r.exchange(NamespaceConfig{ReadOnly: readOnly})
+		x, _ := r.exchange(namespaces.Config{ReadOnly: readOnly})
 		fits, beyond = r.send(q, readAt(1023)), r.send(q, readAt(1024))
 		write = r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 		next.take()
@@ -59,12 +60,12 @@ func TestSwapUnseen(t *testing.T) {
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	next := &recorder{Device: dev, info: func(i *backend.Info) { i.Identity = "/dev/other" }}
-	x, _ := r.exchange(NamespaceConfig{})
+	x, _ := r.exchange(namespaces.Config{})
 	r.must(x.end(next, nil))
 	r.w.Settle()
 	testutil.True(t, !aer.Done, "hosts are notified")
-	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).identity(), "/dev/other",
-		"the log calls it")
+	ns := r.target.find(testSub).namespaces.Load().get(1)
+	testutil.Equal(t, ns.Device().Info().Identity, "/dev/other", "the log calls it")
 }
 
 // TestSwapFails: with the device that swap returns the namespace goes on as it was, without one it
@@ -74,13 +75,13 @@ func TestSwapFails(t *testing.T) {
 	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
 	q := h.io[0]
 	failed := errors.New("cannot open")
-	x, _ := r.exchange(NamespaceConfig{ReadOnly: true})
+	x, _ := r.exchange(namespaces.Config{ReadOnly: true})
 	write := r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	testutil.Is(t, x.end(opened, failed), failed, "")
 	if r.until("it goes on", func() bool { return write.Done }); !write.CQE.Status().OK() {
 		t.Errorf("%v: the namespace became read-only", write.CQE.Status())
 	}
-	x, old := r.exchange(NamespaceConfig{})
+	x, old := r.exchange(namespaces.Config{})
 	testutil.True(t, old == opened, "the namespace has another device than swap returned")
 	read := r.send(q, readAt(0))
 	testutil.Is(t, x.end(nil, failed), failed, "")
@@ -91,7 +92,7 @@ func TestSwapFails(t *testing.T) {
 		t.Errorf("without a device: %v %v, %+v", read.Done, st, r.target.Stats()[0])
 	}
 	r.notReady(q, readAt(0))
-	x, old = r.exchange(NamespaceConfig{})
+	x, old = r.exchange(namespaces.Config{})
 	testutil.True(t, old == nil, "there is no device, and swap is called with %v", old)
 	r.must(x.end(dev, nil))
 	r.ok(q, readAt(0))
@@ -102,7 +103,7 @@ func TestSwapFails(t *testing.T) {
 func TestSwapBlockSize(t *testing.T) {
 	dev, other := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 4096)
 	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
-	x, _ := r.exchange(NamespaceConfig{})
+	x, _ := r.exchange(namespaces.Config{})
 	write := r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 8, make([]byte, 4096)))
 	testutil.Fails(t, x.end(other, nil), "from 512 to 4096", "")
 	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
@@ -110,7 +111,7 @@ func TestSwapBlockSize(t *testing.T) {
 	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.target.Stats()[0].Ready {
 		t.Errorf("%v, %+v", st, r.target.Stats()[0])
 	}
-	x, old := r.exchange(NamespaceConfig{})
+	x, old := r.exchange(namespaces.Config{})
 	testutil.True(t, old == other, "the device is %v", old)
 	r.must(x.end(dev, nil))
 	r.ok(h.io[0], readAt(0))
@@ -127,7 +128,7 @@ func TestUpdateNamespace(t *testing.T) {
 	dev.Full(true)
 	accepted := r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	r.w.Settle()
-	cfg := NamespaceConfig{NSID: 1, ReadOnly: true, Timeout: time.Second, UUID: uuid.New()}
+	cfg := namespaces.Config{NSID: 1, ReadOnly: true, Timeout: time.Second, UUID: uuid.New()}
 	update := func() {
 		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 		r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
@@ -151,7 +152,7 @@ func TestUpdateNamespace(t *testing.T) {
 	cfg.UUID = uuid.New()
 	update()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-	testutil.True(t, r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 2}, nil) != nil,
+	testutil.True(t, r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 2}, nil) != nil,
 		"a namespace that does not exist was changed")
 }
 
@@ -160,8 +161,8 @@ func TestUpdateNamespace(t *testing.T) {
 func TestUpdateKeepsAnswers(t *testing.T) {
 	dev := &thinDevice{Device: ramDevice(t, 1<<20, 512)}
 	dev.used.Store(4096)
-	cfg := NamespaceConfig{NSID: 1, Device: dev, Drive: &testDrive{id: "a"}}
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Namespaces: []NamespaceConfig{cfg}})
+	cfg := namespaces.Config{NSID: 1, Device: dev, Drive: &testDrive{id: "a"}}
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Namespaces: []namespaces.Config{cfg}})
 	r.target.CheckHealth()
 	update := func(id string) observed.Namespace {
 		cfg.Drive = &testDrive{id: id}
@@ -184,12 +185,12 @@ func TestSwapDegraded(t *testing.T) {
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	lost.set(func(i *backend.Info) { i.Degraded = true })
 	r.status(h.io[0], write(), writeProtected)
-	x, _ := r.exchange(NamespaceConfig{})
+	x, _ := r.exchange(namespaces.Config{})
 	testutil.True(t, lost.notify == nil, "the old device still notifies")
 	r.must(x.end(lost, nil)) // the same
 	r.status(h.io[0], write(), writeProtected)
 	next := &changing{Device: lost.Device, i: lost.Device.Info()}
-	x, _ = r.exchange(NamespaceConfig{})
+	x, _ = r.exchange(namespaces.Config{})
 	r.must(x.end(next, nil))
 	r.ok(h.io[0], write())
 	next.set(func(i *backend.Info) { i.Offline = true })

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func (r *harness) pause() {
@@ -46,26 +47,26 @@ func TestPause(t *testing.T) {
 	r.pause()
 	commands := send()
 	r.pause() // again
-	r.target.closeDeadline = time.Millisecond
-	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).quiesce(), nil,
+	r.target.common.CloseDeadline = time.Millisecond
+	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).Pause(), nil,
 		"a reactor is told anew")
-	r.target.closeDeadline = closeDeadline
+	r.target.common.CloseDeadline = closeDeadline
 	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {
 		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done,
 			dev.channels.Load())
 	}
 	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, ReadOnly: true}, nil)
+		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1, ReadOnly: true}, nil)
 	})
 	r.resume()
 	wait(commands, writeProtected)
 	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1}, nil)
+		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1}, nil)
 	})
 	r.pause()
 	commands = send()
 	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
+		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1},
 			func(backend.Device) (backend.Device, error) { return next, nil })
 	})
 	if r.w.Settle(); commands[0].Done || commands[1].Done || next.channels.Load() != 0 {
@@ -84,14 +85,15 @@ func TestPauseHungDevice(t *testing.T) {
 	dev.Hold(nil)
 	read := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	r.target.drainDeadline = time.Millisecond
+	r.target.common.DrainDeadline = time.Millisecond
 	result := make(chan error, 1)
 	go func() {
 		result <- r.target.PauseNamespace(testSub, 1)
 		r.w.Reactors[0].Wake()
 	}()
 	r.until("it gives up", func() bool { return len(result) > 0 })
-	if err := <-result; !errors.Is(err, errBusy) || r.target.Stats()[0].State == "paused" {
+	if err := <-result; !errors.Is(err, namespaces.ErrBusy) ||
+		r.target.Stats()[0].State == "paused" {
 		t.Errorf("%v, %+v", err, r.target.Stats()[0])
 	}
 	dev.Release()

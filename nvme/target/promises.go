@@ -4,14 +4,9 @@ import (
 	"net/netip"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
-
-// namespaceName names a namespace, also while it is removed.
-type namespaceName struct {
-	nqn  string
-	nsid uint32
-}
 
 // promises are the state of a namespace that hosts rely on. They outlive it until ForgetNamespace.
 type promises struct {
@@ -20,12 +15,12 @@ type promises struct {
 }
 
 // promisesOf returns the promises of a namespace. The caller holds t.mu.
-func (t *Target) promisesOf(n namespaceName) *promises {
+func (t *Target) promisesOf(n observe.Namespace) *promises {
 	p := t.promises[n]
 	if p == nil {
 		p = &promises{
-			reservation.New(t.options.Reservations, n.nqn, n.nsid),
-			marks.New(t.options.Uncorrectable, n.nqn, n.nsid),
+			reservation.New(t.options.Reservations, n.SubNQN, n.NSID),
+			marks.New(t.options.Uncorrectable, n.SubNQN, n.NSID),
 		}
 		t.promises[n] = p
 	}
@@ -35,7 +30,7 @@ func (t *Target) promisesOf(n namespaceName) *promises {
 // ForgetNamespace forgets the reservations of a namespace that was removed and does not come back,
 // and its marks of uncorrectable blocks, also in the stores.
 func (t *Target) ForgetNamespace(nqn string, nsid uint32) {
-	n := namespaceName{nqn, nsid}
+	n := observe.Namespace{SubNQN: nqn, NSID: nsid}
 	t.mu.Lock()
 	p := t.promisesOf(n)
 	delete(t.promises, n)

@@ -126,7 +126,7 @@ func (c *controller) commonInfo() (all backend.Info) {
 	list := c.namespaces()
 	all.Discard = len(list) == 0
 	for _, ns := range list {
-		info := &ns.geo.Load().info
+		info := &ns.Geometry().Info
 		all.VolatileCache = all.VolatileCache || info.VolatileCache
 		all.Rotational = all.Rotational || info.Rotational
 		all.Discard = all.Discard || info.Discard

@@ -5,6 +5,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // ProtectionStore keeps through a restart which namespaces hosts have write protected.
@@ -20,12 +22,12 @@ type ProtectionStore interface {
 // restart; nothing that a file of ours says is permanent, so that state is not offered.
 
 // protectionOf is the state that a namespace begins with. The caller holds t.mu.
-func (t *Target) protectionOf(nqn string, nsid uint32) nvme.WriteProtection {
+func (t *Target) protectionOf(n observe.Namespace) nvme.WriteProtection {
 	switch {
 	case t.options.Protection == nil:
-	case t.untilRestart[namespaceName{nqn, nsid}]:
+	case t.untilRestart[n]:
 		return nvme.WriteProtectUntilPowerCycle
-	case t.options.Protection.Protected(nqn, nsid):
+	case t.options.Protection.Protected(n.SubNQN, n.NSID):
 		return nvme.WriteProtect
 	}
 	return nvme.NoWriteProtect
@@ -35,14 +37,7 @@ func (t *Target) protectionOf(nqn string, nsid uint32) nvme.WriteProtection {
 func withProtection(c *controller) bool { return onIO(c) && c.t.options.Protection != nil }
 
 // writeProtection is the state that Get Features returns.
-func writeProtection(ns *namespace) uint32 {
-	ns.state.mu.Lock()
-	defer ns.state.mu.Unlock()
-	if ns.state.protection == nvme.NoWriteProtect && ns.cfg.Load().readOnly {
-		return uint32(nvme.WriteProtect)
-	}
-	return uint32(ns.state.protection)
-}
+func writeProtection(ns *namespace) uint32 { return uint32(ns.Protection()) }
 
 // setWriteProtection changes the state of one namespace. Before the command completes, the device
 // has finished every write that it had, and has none in a volatile cache.
@@ -71,54 +66,37 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 				return
 			}
 			log.Info("a host has write protected a namespace", "subsystem", c.sub.nqn,
-				"nsid", ns.nsid, "host", c.hostNQN)
+				"nsid", ns.ID.NSID, "host", c.hostNQN)
 			flushThose(h, cm, []*namespace{ns})
 		})
 	}()
 }
 
-var errNotChangeable = errors.New("the write protection cannot be changed")
-
-// protect changes the state while no reactor has a channel to the device, unless the host of c may
-// no longer use the namespace. It may block for the deadlines of quiesce.
+// protect changes the state, unless the host of c may no longer use the namespace. It may block for
+// the deadlines of changes.
 func (ns *namespace) protect(c *controller, to nvme.WriteProtection, log ratelog.Peer) nvme.Status {
 	t := ns.sub.t
-	err := t.changeNamespace(ns.sub.nqn, ns.nsid, func(*namespace) error { // maybe a later one
-		ns.state.mu.Lock()
-		now := ns.state.protection
-		ns.state.mu.Unlock()
-		if ns.cfg.Load().readOnly || now == nvme.WriteProtectUntilPowerCycle && to != now {
-			return errNotChangeable
-		}
-		if now == nvme.NoWriteProtect && to != now {
-			if err := ns.quiesce(); err != nil {
-				return err
-			}
-		}
+	err := ns.Protect(to, func() error {
 		if !c.mayChange(ns) {
 			return errHidden
 		}
-		err := t.options.Protection.SetProtected(ns.sub.nqn, ns.nsid, to == nvme.WriteProtect)
-		if err != nil {
-			return err
-		}
-		if to == nvme.WriteProtectUntilPowerCycle {
+		err := t.options.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, to == nvme.WriteProtect)
+		if err == nil && to == nvme.WriteProtectUntilPowerCycle {
 			t.mu.Lock()
-			t.untilRestart[namespaceName{ns.sub.nqn, ns.nsid}] = true
+			t.untilRestart[ns.ID] = true
 			t.mu.Unlock()
 		}
-		ns.update(func(s *namespaceState) { s.protection = to })
-		return nil
+		return err
 	})
 	switch {
 	case err == nil:
 		return nvme.Success
-	case errors.Is(err, errNotChangeable):
+	case errors.Is(err, namespaces.ErrNotChangeable):
 		return nvme.FeatureNotChangeable | nvme.DNR
 	case !c.mayChange(ns): // it was removed as well, for instance
 		return inactiveNamespace
 	}
 	log.Warn("a host cannot change the write protection of a namespace", "subsystem",
-		ns.sub.nqn, "nsid", ns.nsid, "err", err)
+		ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
 	return nvme.InternalError
 }

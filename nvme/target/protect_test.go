@@ -144,8 +144,7 @@ func TestWriteProtectionLost(t *testing.T) {
 			r.must(lose(r))
 			held.Release()
 			r.during(func() error {
-				ns.updating.Lock() // wait for the change in progress
-				defer ns.updating.Unlock()
+				_ = ns.Resume() // waits for the change in progress
 				return nil
 			})
 			testutil.True(t, !store.Protected("", 1), "the namespace is write protected")

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestIdentifyAfterWrite: Identify does not answer with the space that was in use before a write
@@ -49,7 +50,7 @@ func TestManyWait(t *testing.T) { synctest.Test(t, testManyWait) }
 func testManyWait(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	q := r.target.find(testSub).namespaces.Load().get(1).thin()
+	q := r.target.find(testSub).namespaces.Load().get(1).Thin()
 	var hosts []*host
 	var commands []*fabrictest.Command
 	connect := func(n int) {
@@ -131,6 +132,6 @@ func thinHarness(t *testing.T) (*harness, *thinDevice) {
 	}
 	closeLast(t, thin)
 	sub := ramSubsystem(t, 0)
-	sub.Namespaces = []NamespaceConfig{{NSID: 1, Device: thin}}
+	sub.Namespaces = []namespaces.Config{{NSID: 1, Device: thin}}
 	return newHarness(t, 1, sub), thin
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 const (
@@ -17,7 +19,6 @@ const (
 )
 
 var (
-	errBusy   = errors.New("the device does not finish its I/O")
 	errClosed = errors.New("the target is closed")
 
 	errPortRemoved = errors.New("the listener was removed, or is drained")
@@ -56,7 +57,7 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 		return nil, err
 	}
 	list := ns.sub.dropNamespaces(func(o *namespace) bool { return o == ns })
-	ns.notify(ns.cfg.Load().visible)
+	ns.notify(namespaces.Changed, ns.Attributes().Visible)
 	return t.retire(list), nil
 }
 
@@ -86,12 +87,7 @@ func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 	go func() {
 		defer t.retiring.Done()
 		for _, ns := range list {
-			ns.updating.Lock() // an exchange of the device ends first, and no other begins
-			stopNotify([]*namespace{ns})
-			if ns.paused.CompareAndSwap(true, false) {
-				ns.proceed()
-			}
-			ns.updating.Unlock()
+			ns.Stop()
 		}
 		channels.Wait()
 		t.retired(list)
@@ -132,15 +128,16 @@ func (t *Target) Close() error {
 	select {
 	case <-done:
 		return nil
-	case <-time.After(t.closeDeadline):
+	case <-time.After(t.common.CloseDeadline):
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var busy []string
 	for _, ns := range t.slots {
 		if ns != nil {
-			busy = append(busy, fmt.Sprintf("namespace %d of %q", ns.nsid, ns.sub.nqn))
+			busy = append(busy, fmt.Sprintf("namespace %d of %q", ns.ID.NSID, ns.ID.SubNQN))
 		}
 	}
-	return fmt.Errorf("%s: after %v %w", strings.Join(busy, ", "), t.closeDeadline, errBusy)
+	return fmt.Errorf("%s: after %v %w", strings.Join(busy, ", "), t.common.CloseDeadline,
+		namespaces.ErrBusy)
 }

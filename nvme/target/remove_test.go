@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // remove calls fn, which removes something, and waits until nothing uses it any more.
@@ -80,7 +81,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	testutil.True(t, read.Done && read.CQE.Status().OK() && many.Done && many.CQE.Status().OK(),
 		"read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done, many.CQE.Status())
 	// The same device and NSID again.
-	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
+	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: dev}))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
@@ -105,25 +106,25 @@ func TestRemoveHungNamespace(t *testing.T) {
 	removed := r.target.find(testSub).namespaces.Load().get(1)
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
-	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
+	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next}))
 	r.ok(h.io[0], read())
 	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
-	removed.update(func(s *namespaceState) { s.degraded = true })
+	removed.Orphaned(func(func()) {}) // it is not ready
 	r.w.Settle()
 	testutil.True(t, r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4, 0)).Data[0] == 0,
 		"a change of the removed namespace is reported as one of its successor")
 	if n := reads(); n != 2 || closed(gone) {
 		t.Errorf("%d reads, gone %v", n, closed(gone))
 	}
-	r.target.closeDeadline = time.Millisecond
+	r.target.common.CloseDeadline = time.Millisecond
 	r.w.Settle()
-	if err := r.target.Close(); !errors.Is(err, errBusy) ||
+	if err := r.target.Close(); !errors.Is(err, namespaces.ErrBusy) ||
 		!strings.Contains(err.Error(), "namespace 1 of") {
 		t.Errorf("%v", err)
 	}
 	dev.Release()
 	r.must(untilGone(r.w, gone))
-	r.target.closeDeadline = closeDeadline
+	r.target.common.CloseDeadline = closeDeadline
 	r.during(r.target.Close)
 	for _, ns := range r.target.slots {
 		testutil.True(t, ns == nil, "a slot is not free")
@@ -138,7 +139,7 @@ func TestRemoveWhileSwapping(t *testing.T) {
 		next.i = next.Device.Info()
 		r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 		r.ok(h.io[0], readAt(0))
-		x, _ := r.exchange(NamespaceConfig{})
+		x, _ := r.exchange(namespaces.Config{})
 		var read *fabrictest.Command
 		if waits {
 			read = r.send(h.io[0], readAt(0))
@@ -161,17 +162,17 @@ func TestCloseWhileSwapping(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
 	r.ok(h.io[0], readAt(0))
-	x, _ := r.exchange(NamespaceConfig{})
+	x, _ := r.exchange(namespaces.Config{})
 	r.send(h.io[0], readAt(0))
-	r.target.closeDeadline = time.Millisecond
+	r.target.common.CloseDeadline = time.Millisecond
 	result := make(chan error, 1)
 	go func() {
 		result <- r.target.Close()
 		r.w.Reactors[0].Wake()
 	}()
 	r.until("the target waits", func() bool { return len(result) > 0 })
-	testutil.Is(t, <-result, errBusy, "")
-	r.target.closeDeadline = closeDeadline
+	testutil.Is(t, <-result, namespaces.ErrBusy, "")
+	r.target.common.CloseDeadline = closeDeadline
 	r.must(x.end(dev, nil))
 	r.until("the queues end", func() bool { return r.target.Sessions() == 0 })
 }

@@ -42,7 +42,7 @@ func executeReservation(h *Handler, c *cmd) {
 		o, st := r.Apply(q)
 		if q.Full != nil {
 			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.nqn, "nsid",
-				ns.nsid, "host", ctrl.hostNQN, "err", q.Full, "hint",
+				ns.ID.NSID, "host", ctrl.hostNQN, "err", q.Full, "hint",
 				"add the host to hosts in the configuration, or preempt registrants that are gone")
 		}
 		return o, st
@@ -71,7 +71,7 @@ func executeReport(h *Handler, c *cmd) {
 		h.finish(c, 0, inactiveNamespace)
 		return
 	}
-	h.reply(c, 0, admin.Reply{Data: ns.reservations.State().Report()}, 0)
+	h.reply(c, 0, admin.Reply{Data: ns.Reservations.State().Report()}, 0)
 }
 
 func (c *controller) reservationCap() nvme.ReservationCap {
@@ -80,12 +80,12 @@ func (c *controller) reservationCap() nvme.ReservationCap {
 
 // reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
 // 5.1.25.1.30), which each namespace has of its own.
-func reservationMask(ns *namespace) uint32 { return ns.reservations.Mask.Load() }
+func reservationMask(ns *namespace) uint32 { return ns.Reservations.Mask.Load() }
 
-func setReservationMask(ns *namespace, v uint32) { ns.reservations.Mask.Store(v) }
+func setReservationMask(ns *namespace, v uint32) { ns.Reservations.Mask.Store(v) }
 
 func reservationPTPL(ns *namespace) uint32 {
-	if ns.reservations.State().PTPL {
+	if ns.Reservations.State().PTPL {
 		return 1
 	}
 	return 0
@@ -124,8 +124,8 @@ func reservationPage(c *controller, _ *nvme.SQE) admin.Reply {
 // Notify implements reservation.User.
 func (ns *namespace) Notify(to map[reservation.Host]nvme.ReservationNotification) {
 	ns.sub.each(func(c *controller) {
-		if typ := to[c.identity.Value()]; typ != 0 && c.namespace(ns.nsid) != nil {
-			c.h.post(func() { c.notifyReservation(typ, ns.nsid) })
+		if typ := to[c.identity.Value()]; typ != 0 && c.namespace(ns.ID.NSID) != nil {
+			c.h.post(func() { c.notifyReservation(typ, ns.ID.NSID) })
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestStoreFailsLate: a change that is stored although Save has failed does not come back with a
@@ -100,7 +101,7 @@ func TestReservationOfLostNamespace(t *testing.T) {
 	<-entered
 	late := r.send(b.io[0], register(2))
 	r.w.Settle()
-	cfg := NamespaceConfig{NSID: 1, Hosts: []string{a.args.host}}
+	cfg := namespaces.Config{NSID: 1, Hosts: []string{a.args.host}}
 	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
 	free()
 	r.until("the commands complete", func() bool { return first.Done && late.Done })

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // rivals is how many there are.
@@ -36,7 +37,7 @@ func TestReservationRace(t *testing.T) {
 		Jitter: 3 * time.Millisecond, Seed: 1,
 	})
 	sub := ramSubsystem(t, 0)
-	sub.Namespaces = []NamespaceConfig{{NSID: 1, Device: dev}}
+	sub.Namespaces = []namespaces.Config{{NSID: 1, Device: dev}}
 	target := New(Options{Log: slog.New(slog.DiscardHandler), Reservations: &memoryStore{}})
 	testutil.Must(t, target.AddSubsystem(sub))
 	cores, stop := startCores(t, target, 2)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -24,7 +25,7 @@ const (
 // memoryStore is a reservation.Store that outlives a target.
 type memoryStore struct {
 	mu            sync.Mutex
-	kept          map[namespaceName]*reservation.State
+	kept          map[observe.Namespace]*reservation.State
 	saves         int
 	err           error
 	failures      []bool        // of the next saves; true: it is kept all the same
@@ -34,7 +35,7 @@ type memoryStore struct {
 func (m *memoryStore) Load(nqn string, nsid uint32) *reservation.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.kept[namespaceName{nqn, nsid}]
+	return m.kept[observe.Namespace{SubNQN: nqn, NSID: nsid}]
 }
 
 func (m *memoryStore) Save(nqn string, nsid uint32, r *reservation.State) error {
@@ -53,14 +54,14 @@ func (m *memoryStore) Save(nqn string, nsid uint32, r *reservation.State) error 
 		err, kept, m.failures = errors.New("a failure"), m.failures[0], m.failures[1:]
 	}
 	if m.kept == nil {
-		m.kept = map[namespaceName]*reservation.State{}
+		m.kept = map[observe.Namespace]*reservation.State{}
 	}
 	switch {
 	case !kept:
 	case r == nil:
-		delete(m.kept, namespaceName{nqn, nsid})
+		delete(m.kept, observe.Namespace{SubNQN: nqn, NSID: nsid})
 	default:
-		m.kept[namespaceName{nqn, nsid}] = r
+		m.kept[observe.Namespace{SubNQN: nqn, NSID: nsid}] = r
 	}
 	return err
 }
@@ -137,7 +138,7 @@ func (h *host) untilChanged(cond func(*nvme.ReservationStatus) bool) {
 	h.r.until("the state changes", func() bool { s, _ := h.report(); return cond(s) })
 	ns, err := h.r.target.namespace(testSub, 1)
 	h.r.must(err)
-	ns.reservations.Detach(nil) // waits for the goroutine that makes the change
+	ns.Reservations.Detach(nil) // waits for the goroutine that makes the change
 	h.r.w.Settle()
 }
 

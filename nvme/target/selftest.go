@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // A device self-test reads namespaces in the background, as Verify commands of the host would that
@@ -113,8 +114,8 @@ func planSelfTest(code nvme.SelfTestCode, list []*namespace) selfTestPlan {
 		p.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
 	}
 	for _, ns := range list {
-		p.nsids = append(p.nsids, ns.nsid)
-		p.total += min(ns.geo.Load().chunks(), p.sample)
+		p.nsids = append(p.nsids, ns.ID.NSID)
+		p.total += min(chunks(ns.Geometry()), p.sample)
 	}
 	return p
 }
@@ -134,8 +135,8 @@ func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, 
 }
 
 // chunks is the number of chunks of a namespace.
-func (g *geometry) chunks() uint64 {
-	return (g.blocks<<g.shift + uint64(compound.Chunk) - 1) / uint64(compound.Chunk)
+func chunks(g *namespaces.Geometry) uint64 {
+	return (g.Blocks<<g.Shift + uint64(compound.Chunk) - 1) / uint64(compound.Chunk)
 }
 
 // pause lets the test go on later, unless a read of an earlier one does that when it returns.
@@ -166,8 +167,8 @@ func (t *selfTest) advance() {
 		default:
 			continue
 		}
-		g := ns.geo.Load()
-		all := g.chunks()
+		g := ns.Geometry()
+		all := chunks(g)
 		n := min(all, t.sample)
 		if t.chunk < n {
 			at := t.chunk
@@ -182,13 +183,13 @@ func (t *selfTest) advance() {
 }
 
 // read reads a chunk of the namespace.
-func (t *selfTest) read(g *geometry, chunk uint64) {
+func (t *selfTest) read(g *namespaces.Geometry, chunk uint64) {
 	c, h := t.cmd, t.c.h
-	blocks := uint64(compound.Chunk) >> g.shift
+	blocks := uint64(compound.Chunk) >> g.Shift
 	slba := chunk * blocks
 	t.req.Reset()
 	t.req.SQE.SetNSID(t.nsids[t.index])
-	t.req.SQE.RW().Set(slba, uint32(min(blocks, g.blocks-slba)), 0)
+	t.req.SQE.RW().Set(slba, uint32(min(blocks, g.Blocks-slba)), 0)
 	c.req, c.op, c.ch, c.limited, c.executing = &t.req, &ioOps[nvme.NVMVerify], nil, false, true
 	c.s.outstanding++
 	t.reading, t.since = t.begun, h.loop.Now()
@@ -229,7 +230,7 @@ func (t *selfTest) failed(st nvme.Status) {
 	}
 	var at *backend.Fault
 	if ns := t.c.namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
-		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.geo.Load().shift, r.VDINFO|nvme.SelfTestValidFLBA
+		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.Geometry().Shift, r.VDINFO|nvme.SelfTestValidFLBA
 	}
 	t.c.peerLog().Trouble("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID,
 		"host", t.c.hostNQN, "status", st.String())
@@ -242,7 +243,7 @@ func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
 		return
 	}
 	r.DSTS = uint8(t.code)<<4 | uint8(how)
-	r.POH = uint64(time.Since(t.c.t.started) / time.Hour)
+	r.POH = uint64(time.Since(t.c.t.common.Started) / time.Hour)
 	t.results = slices.Insert(t.results, 0, r)
 	t.results = t.results[:min(len(t.results), nvme.SelfTestResults)]
 	t.close()
@@ -279,7 +280,7 @@ func selfTestPage(c *controller, _ *nvme.SQE) admin.Reply {
 func (c *controller) selfTestMinutes() uint16 {
 	var size uint64
 	for _, ns := range c.namespaces() {
-		size += ns.geo.Load().chunks() * uint64(compound.Chunk)
+		size += chunks(ns.Geometry()) * uint64(compound.Chunk)
 	}
 	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))
 }

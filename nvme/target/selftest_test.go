@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func selfTestCommand(code nvme.SelfTestCode, nsid uint32) *fabrictest.Command {
@@ -64,7 +65,7 @@ func TestSelfTestSample(t *testing.T) {
 	d := &recorder{Device: dev, info: func(*backend.Info) {}}
 	r := newHarness(t, 1, SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{{NSID: 1, Device: d}},
+		Namespaces: []namespaces.Config{{NSID: 1, Device: d}},
 	})
 	h := r.connectHost(0)
 	if id := h.controller(); id.EDSTT != 280 { // a chunk of 128 KiB every 2 ms

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // sequenceNames are names of values of arguments.
@@ -73,8 +74,9 @@ var logNames = map[string]uint64{
 var logSizes = map[nvme.LID]int{
 	nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogChangedNamespaces: 4096,
 	nvme.LogEffects: nvme.EffectsLogSize, nvme.LogSelfTest: nvme.SelfTestLogSize,
-	nvme.LogFeatureEffects: nvme.FeatureEffectsSize, nvme.LogANA: int(ana.LogSize(MaxNSID)),
-	nvme.LogDiscovery: 16 << 10, nvme.LogReservation: nvme.ReservationLogSize,
+	nvme.LogFeatureEffects: nvme.FeatureEffectsSize,
+	nvme.LogANA:            int(ana.LogSize(namespaces.MaxNSID)),
+	nvme.LogDiscovery:      16 << 10, nvme.LogReservation: nvme.ReservationLogSize,
 	nvme.LogError: 64 * 64,
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -201,14 +202,14 @@ func (s *sequence) changes(a *arguments) string {
 }
 
 // newNamespace is a namespace on a new device of a MiB.
-func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) NamespaceConfig {
+func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) namespaces.Config {
 	size, block := int64(a.number("size", 1<<20)), int(a.number("block", 512))
 	d := &sequenceDevice{Faulty: backendtest.NewFaulty(ramDeviceOpen(s.t, size, block))}
 	d.info = d.Faulty.Info()
 	d.Fail(d.fault)
 	d.describe(a)
 	s.devices[fmt.Sprint(nqn, nsid)] = d
-	cfg := NamespaceConfig{NSID: nsid, Device: d}
+	cfg := namespaces.Config{NSID: nsid, Device: d}
 	if a.flag("drive") {
 		d.drive = &testDrive{id: "a"}
 		d.drive.log.AvailableSpare = 100
@@ -245,7 +246,7 @@ func (s *sequence) namespace(a *arguments) string {
 	nqn, nsid := subNamed(a.text("subsystem", "")), uint32(a.number("nsid", 0))
 	_, err := s.r.target.namespace(nqn, nsid)
 	known := err == nil
-	cfg := NamespaceConfig{NSID: nsid}
+	cfg := namespaces.Config{NSID: nsid}
 	if known && s.subs[nqn] != nil {
 		for _, old := range s.subs[nqn].Namespaces {
 			if old.NSID == nsid {
@@ -292,7 +293,7 @@ func (s *sequence) removeNamespace(a *arguments) string {
 		s.r.must(untilGone(s.r.w, gone))
 		sub := s.subs[nqn]
 		sub.Namespaces = slices.DeleteFunc(sub.Namespaces,
-			func(c NamespaceConfig) bool { return c.NSID == nsid })
+			func(c namespaces.Config) bool { return c.NSID == nsid })
 	}
 	s.r.settle()
 	return result(err)
@@ -457,7 +458,7 @@ func (a *arguments) parse(key string) (uint64, error) { return strconv.ParseUint
 func (s *sequence) checkHealth(*arguments) string {
 	for _, sub := range *s.r.target.table.Load() {
 		for _, ns := range sub.namespaces.Load().list {
-			if d := ns.cfg.Load().drive; d != nil {
+			if d := ns.Attributes().Drive; d != nil {
 				d.Age = 0
 			}
 		}

@@ -44,7 +44,8 @@ func TestStats(t *testing.T) {
 	testutil.True(t, c.Drive == nil && c.Health.CriticalWarning == 0 && !c.Degraded &&
 		!c.WriteProtected, "no drive: %+v, %+v", c, c.Health)
 
-	r.target.find(testSub).namespaces.Load().get(3).degrade(r.target.log, backend.ErrDegraded)
+	ns := r.target.find(testSub).namespaces.Load().get(3)
+	r.raw[0].channelTo(ns).failed(&backend.IO{Err: backend.ErrDegraded})
 	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected ||
 		c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {
 		t.Errorf("degraded: %+v, %+v", c, c.Health)

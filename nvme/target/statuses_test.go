@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // The tests of this file are made from the tables of commands, Identify data structures, log pages
@@ -16,7 +17,9 @@ import (
 // with the section of the specification that defines them.
 
 // nsidClasses has NSIDs of each class: none, active, inactive, invalid, every namespace.
-var nsidClasses = [...]uint32{0, 1, 2, MaxNSID, MaxNSID + 1, nvme.NSIDAll - 1, nvme.NSIDAll}
+var nsidClasses = [...]uint32{
+	0, 1, 2, namespaces.MaxNSID, namespaces.MaxNSID + 1, nvme.NSIDAll - 1, nvme.NSIDAll,
+}
 
 // nsidRule has the status for each of nsidClasses; good is the same status for all that have it.
 type nsidRule [len(nsidClasses)]nvme.Status

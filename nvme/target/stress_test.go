@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // core is a real reactor with its handler.
@@ -181,11 +182,12 @@ func TestStress(t *testing.T) {
 	}
 	hosts.Go(func() {
 		for range 30 {
-			testutil.Check(t, target.AddNamespace(testSub, NamespaceConfig{NSID: 3, Device: extra}))
+			third := namespaces.Config{NSID: 3, Device: extra}
+			testutil.Check(t, target.AddNamespace(testSub, third))
 			target.Controllers()
 			target.CheckHealth()
 			target.Stats()
-			if err := target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
+			if err := target.UpdateNamespace(testSub, namespaces.Config{NSID: 1},
 				func(old backend.Device) (backend.Device, error) { return old, nil }); err != nil {
 				t.Error(err)
 			}

@@ -2,6 +2,8 @@ package target
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -44,7 +47,7 @@ type SubsystemConfig struct {
 	MaxTransfer int
 	// Limits are the limits of all hosts together.
 	Limits     qos.Limits
-	Namespaces []NamespaceConfig
+	Namespaces []namespaces.Config
 }
 
 // The bounds of SubsystemConfig, which the configuration's parser uses as well.
@@ -57,7 +60,7 @@ const (
 	// have no more.
 	MinQueueSize = discovery.MinQueueSize
 	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
-	MinTransfer = 64 << 10
+	MinTransfer = namespaces.MaxBlock
 	// MaxTransfer is the most that MDTS may allow.
 	MaxTransfer = 4 << 20
 )
@@ -116,6 +119,12 @@ func (c *SubsystemConfig) validate() error {
 		}
 	}
 	return nil
+}
+
+// derivedSerial is a stable serial number for a subsystem.
+func derivedSerial(nqn string) string {
+	sum := sha256.Sum256([]byte(nqn))
+	return hex.EncodeToString(sum[:10])
 }
 
 func isText(s string) bool {
@@ -314,7 +323,7 @@ func (s *subsystem) retire(ns *namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retiring = slices.DeleteFunc(s.retiring, func(o *namespace) bool { return o == ns })
-	if ns.cfg.Load().hosts == nil {
+	if len(ns.Attributes().Hosts) == 0 {
 		total := ns.Total()
 		s.retired.Add(&total)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // instance is storage that is opened once more. It counts its channels.
@@ -58,14 +59,14 @@ type exchange struct {
 }
 
 // exchange starts to exchange the device of namespace 1 and returns when commands wait.
-func (r *harness) exchange(cfg NamespaceConfig) (*exchange, backend.Device) {
+func (r *harness) exchange(cfg namespaces.Config) (*exchange, backend.Device) {
 	r.t.Helper()
 	x := r.startExchange(cfg)
 	r.until("the device is given up", func() bool { return len(x.old) > 0 })
 	return x, <-x.old
 }
 
-func (r *harness) startExchange(cfg NamespaceConfig) *exchange {
+func (r *harness) startExchange(cfg namespaces.Config) *exchange {
 	x := &exchange{
 		r, make(chan backend.Device, 1), make(chan func() (backend.Device, error), 1),
 		make(chan error, 1),
@@ -106,9 +107,9 @@ func readAt(slba uint64) *fabrictest.Command {
 func TestSwapUnderLoad(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	ram := ramDevice(t, 16<<20, 512)
-	cfg := NamespaceConfig{NSID: 1, Device: &instance{Device: ram}}
+	cfg := namespaces.Config{NSID: 1, Device: &instance{Device: ram}}
 	if err := target.AddSubsystem(SubsystemConfig{
-		NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{cfg},
+		NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{cfg},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -258,10 +259,11 @@ func TestSwapHungDevice(t *testing.T) {
 	dev.Hold(nil)
 	first := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	r.target.drainDeadline = time.Millisecond
+	r.target.common.DrainDeadline = time.Millisecond
 	x := r.startExchange(sub.Namespaces[0])
 	err := x.wait()
-	testutil.True(t, errors.Is(err, errBusy) && strings.Contains(err.Error(), "namespace 1") &&
+	testutil.True(t, errors.Is(err, namespaces.ErrBusy) &&
+		strings.Contains(err.Error(), "namespace 1") &&
 		len(x.old) == 0, "%v, swap is called: %v", err, len(x.old) > 0)
 	second := r.send(h.io[0], readAt(1))
 	r.until("the device has the next IO", func() bool { return dev.Held() == 2 })
@@ -275,7 +277,7 @@ func TestSwapHungDevice(t *testing.T) {
 // but no command of others.
 func TestSwapZeroCopy(t *testing.T) {
 	first := &instance{Device: ramDevice(t, 64<<20, 512)}
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: first}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: first}, 32)
 	slow := b.prepareReads(2)
 	testutil.MustTrue(t, slow[0].ZeroCopy, "no zero copy")
 	b.h.Execute(slow[:1])
@@ -287,7 +289,7 @@ func TestSwapZeroCopy(t *testing.T) {
 	}
 	swapped := make(chan error, 1)
 	go func() {
-		swapped <- b.h.t.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
+		swapped <- b.h.t.UpdateNamespace(testSub, namespaces.Config{NSID: 1},
 			func(backend.Device) (backend.Device, error) {
 				testutil.Equal(t, first.channels.Load(), 0, "channels are open")
 				return &instance{Device: first.Device}, nil

@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -50,7 +51,6 @@ type Options struct {
 type Target struct {
 	log     *slog.Logger // no peer causes its lines at will
 	options Options
-	started time.Time
 	// hostLog is for lines that allowed hosts can cause, strangerLog for lines that anybody can.
 	hostLog, strangerLog *ratelog.Logger
 
@@ -80,7 +80,7 @@ type Target struct {
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	kept
 
-	deadlines // tests wait less
+	common namespaces.Common // tests wait less
 }
 
 // hostTables are the settings of hosts in the configuration. Readers take no lock.
@@ -102,28 +102,25 @@ type observation struct {
 // kept is also of namespaces that were removed. Target.mu guards it.
 type kept struct {
 	// untilRestart are write protected until the target restarts.
-	untilRestart map[namespaceName]bool
-	promises     map[namespaceName]*promises
-}
-
-// deadlines are how long changes wait for transports and for devices.
-type deadlines struct {
-	closeDeadline, drainDeadline time.Duration
+	untilRestart map[observe.Namespace]bool
+	promises     map[observe.Namespace]*promises
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
-		log: o.Log, options: o, started: time.Now(),
+		log: o.Log, options: o,
 		observation: observation{
 			latencies: make(observe.Reader, 1),
 		},
-		deadlines: deadlines{closeDeadline, drainDeadline},
-		workers:   turns.Pool{Prompt: true},
-		kept:      kept{map[namespaceName]bool{}, map[namespaceName]*promises{}},
+		workers: turns.Pool{Prompt: true},
+		kept:    kept{map[observe.Namespace]bool{}, map[observe.Namespace]*promises{}},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
+	}
+	t.common = namespaces.Common{
+		Log: t.log, Started: time.Now(), CloseDeadline: closeDeadline, DrainDeadline: drainDeadline,
 	}
 	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
 	service := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
@@ -192,12 +189,14 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 		if err == nil {
 			list = append(list, ns)
 			if slices.ContainsFunc(list[:len(list)-1],
-				func(o *namespace) bool { return o.nsid == ns.nsid }) {
+				func(o *namespace) bool { return o.ID.NSID == ns.ID.NSID }) {
 				err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
 			}
 		}
 		if err != nil {
-			stopNotify(list)
+			for _, ns := range list {
+				ns.StopNotify()
+			}
 			t.freeSlots(list)
 			return err
 		}
@@ -210,7 +209,7 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 }
 
 // AddNamespace adds a namespace to a subsystem and notifies connected hosts.
-func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
+func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := (*t.table.Load())[nqn]
@@ -226,7 +225,7 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 		return err
 	}
 	s.namespaces.Store(newNamespaceTable(append(slices.Clone(old.list), ns)))
-	ns.notify(ns.cfg.Load().visible)
+	ns.notify(namespaces.Changed, ns.Attributes().Visible)
 	return nil
 }
 
@@ -244,7 +243,7 @@ func (t *Target) takeSlot(ns *namespace) int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
-		ns.reservations.Detach(ns)
+		ns.Reservations.Detach(ns)
 		t.slots[ns.slot] = nil
 	}
 }
@@ -324,6 +323,20 @@ func (t *Target) Controllers() []observed.Host {
 	slices.SortFunc(list, func(a, b observed.Host) int {
 		return cmp.Or(cmp.Compare(a.Subsystem, b.Subsystem), cmp.Compare(a.CNTLID, b.CNTLID))
 	})
+	return list
+}
+
+// Stats lists the namespaces, in the order of subsystem and NSID. It does not block: CheckHealth,
+// and requests of hosts, refresh the state of drives and the space.
+func (t *Target) Stats() []observed.Namespace {
+	var list []observed.Namespace
+	for _, s := range *t.table.Load() {
+		for _, ns := range s.namespaces.Load().list {
+			list = append(list, ns.Stats())
+		}
+	}
+	slices.SortStableFunc(list,
+		func(a, b observed.Namespace) int { return cmp.Compare(a.Subsystem, b.Subsystem) })
 	return list
 }
 

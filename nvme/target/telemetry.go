@@ -37,7 +37,7 @@ func (c *controller) capture() (data *[]byte, err error) {
 func (c *controller) captured() (*[]byte, error) {
 	v := admin.Capture{
 		Version: c.t.options.Firmware, Time: time.Now(),
-		UptimeSeconds: time.Since(c.t.started).Seconds(),
+		UptimeSeconds: time.Since(c.t.common.Started).Seconds(),
 		Host:          c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
 		CNTLID: c.cntlid, Ready: c.ready.Load(), Limits: c.capturedLimits(),
 	}
@@ -88,7 +88,7 @@ func (c *controller) capturedConnections() ([]observed.Connection, error) {
 }
 
 func (ns *namespace) captured() observed.Namespace {
-	s := ns.stats()
+	s := ns.Stats()
 	s.Subsystem = "" // the capture has it
 	maps.DeleteFunc(s.Errors, func(_ string, n uint64) bool { return n == 0 })
 	return s

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // thinDevice reports that it takes its space as it is written.
@@ -46,8 +47,8 @@ func TestThin(t *testing.T) {
 	closeLast(t, thin)
 	mute := struct{ backend.Device }{thin} // without Allocated
 	sub := ramSubsystem(t, 1)
-	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
-		NamespaceConfig{NSID: 3, Device: mute})
+	sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: 2, Device: thin},
+		namespaces.Config{NSID: 3, Device: mute})
 	r, h := joined(t, 1, 0, sub)
 	for _, tc := range []struct {
 		nsid uint32
@@ -79,7 +80,7 @@ func TestThinHangs(t *testing.T) { synctest.Test(t, testThinHangs) }
 func testThinHangs(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	space := r.target.find(testSub).namespaces.Load().get(1).thin()
+	space := r.target.find(testSub).namespaces.Load().get(1).Thin()
 	givenUp := make(chan struct{})
 	go func() {
 		admin.AwaitAll([]admin.Asker{space})

@@ -19,9 +19,6 @@ import (
 const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
-	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
-	// disk.
-	rangeFactor = 10
 	// closeGrace is how long devices may take for the commands of a queue that has ended, in
 	// nanoseconds: a controller reset waits for them.
 	closeGrace = int64(5e9)
@@ -89,24 +86,15 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 func (c *cmd) timedOut(now int64) bool {
 	m := c.compound
 	if m == nil {
-		return c.ch.ns.timesOut(c.io.Op, now-c.since)
+		return c.ch.ns.TimesOut(c.io.Op, now-c.since)
 	}
 	for o := range m.IOs() {
-		if o.Channel.(*channel).ns.timesOut(o.Op, now-o.Since) {
+		if o.Channel.(*channel).ns.TimesOut(o.Op, now-o.Since) {
 			return true
 		}
 	}
 	// It times out also while it waits for something else, but not for its turn.
-	return m.Waits() && c.ch.ns.timesOut(backend.OpRead, now-m.Since)
-}
-
-// timesOut reports whether an operation may not take so long, in nanoseconds.
-func (ns *namespace) timesOut(op backend.Op, took int64) bool {
-	t := ns.cfg.Load().timeout
-	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
-		t *= rangeFactor
-	}
-	return t > 0 && took >= t
+	return m.Waits() && c.ch.ns.TimesOut(backend.OpRead, now-m.Since)
 }
 
 // giveUp completes a command that is with a device, or waits for one, with notReady. If the memory
@@ -119,7 +107,7 @@ func (h *Handler) giveUp(c *cmd) {
 	}
 	ch := c.ch
 	if ch.Withdraw(&c.io) {
-		ch.ns.timedOut()
+		ch.ns.CountTimeout()
 		h.finish(c, 0, notReady)
 		return
 	}
@@ -135,7 +123,7 @@ func (h *Handler) giveUp(c *cmd) {
 	next.io.Owner, next.latency = next, c.latency
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
-	ch.ns.timedOut()
+	ch.ns.CountTimeout()
 	ch.Orphaned(&c.io)
 	h.finish(next, 0, notReady)
 	ch.Cancel(&c.io)
@@ -148,9 +136,9 @@ func giveUp(m *compound.Compound) {
 	for o := range m.IOs() {
 		// Without a timeout, one that was not submitted waited for another namespace.
 		ch := o.Channel.(*channel)
-		if ns := ch.ns; ns != counted && (ch.Has(&o.IO) || ns.cfg.Load().timeout > 0) {
+		if ns := ch.ns; ns != counted && (ch.Has(&o.IO) || ns.Attributes().Timeout > 0) {
 			counted = ns
-			ns.timedOut()
+			ns.CountTimeout()
 		}
 	}
 	m.GiveUp()

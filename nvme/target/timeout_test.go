@@ -12,7 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
+
+// ranges multiplies the timeout of discards and zeroes.
+const ranges = 10
 
 // hangingSubsystem has namespace 1 on a device that tests may hold, with a timeout of two seconds,
 // and namespace 2 in memory.
@@ -20,7 +24,7 @@ func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = 2 * time.Second
 	sub.Namespaces = append(sub.Namespaces,
-		NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
+		namespaces.Config{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
 	return sub, dev
 }
 
@@ -134,7 +138,7 @@ func (x *hang) givenUp() {
 			x.t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
 		}
 	}
-	x.w.Advance(2 * time.Second * (rangeFactor - 1))
+	x.w.Advance(2 * time.Second * (ranges - 1))
 	for _, c := range x.all {
 		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
@@ -211,7 +215,7 @@ func TestCanceledCommands(t *testing.T) {
 	for _, c := range all {
 		r.send(q, c)
 	}
-	r.w.Advance(2*time.Second*rangeFactor + time.Second)
+	r.w.Advance(2*time.Second*ranges + time.Second)
 	for _, c := range all {
 		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
@@ -270,7 +274,7 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	for _, c := range all {
 		r.send(q, c)
 	}
-	r.w.Advance(2*time.Second*rangeFactor + time.Second)
+	r.w.Advance(2*time.Second*ranges + time.Second)
 	for _, c := range all {
 		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)

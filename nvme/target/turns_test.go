@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -81,7 +82,7 @@ func compounds(h *Handler) (n int) {
 func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) SubsystemConfig {
 	s := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i, wrap := range wrap {
-		s.Namespaces = append(s.Namespaces, NamespaceConfig{
+		s.Namespaces = append(s.Namespaces, namespaces.Config{
 			NSID: uint32(i + 1), Device: wrap(ramDevice(t, turnsSize, 512)),
 			Timeout: 20 * time.Second,
 		})

@@ -29,6 +29,6 @@ func prepareWriteUncorrectable(c *cmd) nvme.Status {
 }
 
 func executeWriteUncorrectable(h *Handler, c *cmd) {
-	c.ch.ns.marks.Begin()
+	c.ch.ns.Marks.Begin()
 	executeIO(h, c)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 const (
@@ -350,7 +351,7 @@ func (x *randomMarks) pass() {
 func (x *randomMarks) exchangeSame() {
 	x.t.Helper()
 	x.open()
-	e := x.startExchange(NamespaceConfig{})
+	e := x.startExchange(namespaces.Config{})
 	for len(e.old) == 0 {
 		x.pass()
 	}

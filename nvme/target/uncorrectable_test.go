@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // markStore is a marks.Store in memory.
@@ -81,7 +82,7 @@ func markHarness(t *testing.T, store *markStore, devs ...backend.Device) (*harne
 	t.Helper()
 	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i, d := range devs {
-		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
+		sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
 	}
 	r := newHarness(t, 2)
 	r.target.options.Uncorrectable, store.wake = store, r.w.Reactors[0].Wake
@@ -264,7 +265,7 @@ func TestMarksAfterRestart(t *testing.T) {
 	start(durable(t), func(r *harness, h *host) {
 		r.status(h.io[0], readAt(8001), unrecovered)
 		r.removeNamespace(1)
-		r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: durable(t)}))
+		r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: durable(t)}))
 		r.status(h.io[0], readAt(8001), unrecovered)
 	})
 	stored := func(r *harness, want [][2]int64) {
@@ -280,7 +281,7 @@ func TestMarksAfterRestart(t *testing.T) {
 		r.ok(h.io[0], readAt(8000))
 		stored(r, nil)
 		r.ok(h.io[0], mark(1, 1))
-		x, _ := r.exchange(NamespaceConfig{})
+		x, _ := r.exchange(namespaces.Config{})
 		r.must(x.end(durable(t), nil))
 		r.ok(h.io[0], readAt(1))
 		stored(r, nil)
@@ -308,12 +309,12 @@ func TestMarksOfStorageThatComesBack(t *testing.T) {
 	q := h.io[0]
 	r.ok(q, mark(7, 1))
 	store.fail(errors.New("full"))
-	x, a := r.exchange(NamespaceConfig{})
+	x, a := r.exchange(namespaces.Config{})
 	r.must(x.end(&recorder{Device: ramDevice(t, 4<<20, 512), info: func(i *backend.Info) {
 		i.Volatile, i.Identity = false, "b"
 	}}, nil))
 	r.ok(q, readAt(7))
-	x, _ = r.exchange(NamespaceConfig{})
+	x, _ = r.exchange(namespaces.Config{})
 	r.must(x.end(a, nil))
 	r.status(q, readAt(7), unrecovered)
 	store.fail(nil)

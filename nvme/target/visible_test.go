@@ -11,26 +11,27 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestHiddenNamespace: to a host, a subsystem with namespaces of other hosts looks exactly like one
 // without them. This holds for the data of Identify and log pages, and the status of features and
 // I/O commands, for each class of NSID.
 func TestHiddenNamespace(t *testing.T) {
-	namespace := func(nsid uint32, hosts ...string) NamespaceConfig {
-		return NamespaceConfig{
+	namespace := func(nsid uint32, hosts ...string) namespaces.Config {
+		return namespaces.Config{
 			NSID: nsid, Device: ramDevice(t, 1<<20, 512), UUID: uuid.UUID{byte(nsid)}, Hosts: hosts,
 		}
 	}
 	r := newHarness(t, 2, SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
-		Namespaces: []NamespaceConfig{
+		Namespaces: []namespaces.Config{
 			namespace(1), namespace(2, otherHost), namespace(3, otherHost, testHost),
 			namespace(4, otherHost),
 		},
 	}, SubsystemConfig{
 		NQN: testSub + "2", AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
-		Namespaces: []NamespaceConfig{namespace(1), namespace(3)},
+		Namespaces: []namespaces.Config{namespace(1), namespace(3)},
 	})
 	h := r.connectHost(1)
 	w := r.connectHost(1, func(a *connectArgs) { a.sub += "2" })
@@ -99,16 +100,16 @@ func TestHiddenBeforeItIsOpened(t *testing.T) {
 		dev := faultyDevice(t, 1<<20, 512)
 		dev.Hold(nil)
 		devs = append(devs, dev)
-		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: nsid, Device: dev})
+		sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: nsid, Device: dev})
 	}
 	hidden := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: last, Device: hidden})
+	sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: last, Device: hidden})
 	r, h := joined(t, 1, 1, sub)
 	flush := r.send(h.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 	for _, dev := range devs {
 		r.until("the device has a flush", func() bool { return dev.Held() == 1 })
 	}
-	cfg := NamespaceConfig{NSID: last, Hosts: []string{otherHost}}
+	cfg := namespaces.Config{NSID: last, Hosts: []string{otherHost}}
 	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
 	for _, dev := range devs {
 		dev.Release()
@@ -130,7 +131,7 @@ func TestHiddenMeanwhile(t *testing.T) {
 	dev.Full(true)
 	late, other := r.send(h.io[0], readAt(1)), r.send(o.io[0], readAt(2))
 	r.w.Settle()
-	cfg := NamespaceConfig{NSID: 1, Hosts: []string{otherHost}}
+	cfg := namespaces.Config{NSID: 1, Hosts: []string{otherHost}}
 	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
 	dev.Full(false)
 	r.until("the second read is refused", func() bool { return late.Done })

@@ -15,7 +15,7 @@ import (
 func (f *flow) link() {
 	ns := f.ch.ns
 	f.limits.Link(qos.Limiters{
-		f.ch.h.t.hostLimiter(f.host.nqn), ns.sub.settings.Load().limiter, ns.cfg.Load().limiter,
+		f.ch.h.t.hostLimiter(f.host.nqn), ns.sub.settings.Load().limiter, ns.Attributes().Limiter,
 	}, f.host.payer.key, f.ch.h.loop.Now())
 }
 
@@ -130,7 +130,7 @@ const linkSteps = 8
 // dropFlows ends the flows to the namespace of a channel that is removed, and then calls done.
 // Waiting commands go on, and find that there is no namespace.
 func (h *Handler) dropFlows(ch *channel, done func()) {
-	h.latency.Drop(&ch.ns.name)
+	h.latency.Drop(&ch.ns.ID)
 	h.inPieces(func() int {
 		f := ch.flows.First()
 		if f == nil {

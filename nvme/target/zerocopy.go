@@ -44,7 +44,7 @@ func (c *cmd) canUse(segs []mem.Segment) bool {
 	if c.io.Op == backend.OpWrite {
 		return c.s.q.CanReceiveInto(segs)
 	}
-	m := c.ch.ns.marks
+	m := c.ch.ns.Marks
 	if m.Begun() && m.Marked(c.io.Off, c.io.Len) {
 		return false // it fails in Execute
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // prepareReads prepares a read of block 8i on each of the first n requests.
@@ -29,7 +30,7 @@ func (b *bare) prepareReads(n int) []*fabric.Request {
 // TestZeroCopyReadsEnd: a namespace is not removed, and its device not closed, before the last
 // zero-copy read has ended, for any outcome of the command.
 func TestZeroCopyReadsEnd(t *testing.T) {
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareReads(3)
 	for i, r := range reqs {
 		if !r.ZeroCopy || r.Dir != fabric.ControllerToHost || mem.Length(r.Segs) != 4096 {
@@ -60,7 +61,7 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 
 // TestNoZeroCopyRead: memory that the queue cannot send from is not attached.
 func TestNoZeroCopyRead(t *testing.T) {
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	b.q.noZeroCopy = true
 	for _, r := range b.prepareReads(2) {
 		testutil.True(t, !r.ZeroCopy && len(r.Segs) == 0 && r.Length == 4096,
@@ -105,7 +106,7 @@ func (b *bare) firstBytes(n int) []byte {
 // TestZeroCopyWritesEnd: the memory of a write goes back to the device, for any outcome of the
 // command. Only data of executed commands is written. The namespace waits for all of them.
 func TestZeroCopyWritesEnd(t *testing.T) {
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareWrites(5, false)
 	for i, r := range reqs {
 		if !r.ZeroCopy || r.Dir != fabric.HostToController || mem.Length(r.Segs) != 64<<10 {
@@ -148,7 +149,7 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 // TestNoZeroCopyWrite: no memory is attached that the queue cannot receive into, and none to writes
 // with data that was already received.
 func TestNoZeroCopyWrite(t *testing.T) {
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	b := newBare(t, namespaces.Config{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	for _, inCapsule := range []bool{false, true} {
 		b.q.noZeroCopy = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {

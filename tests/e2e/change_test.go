@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // reopened is a device with storage that can be closed and opened again.
@@ -21,7 +21,7 @@ type reopened struct {
 
 // swap opens the device of namespace 1 again, if possible, while the namespace does not use it.
 func (h *env) swap() error {
-	return h.Target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
+	return h.Target.UpdateNamespace(subNQN, namespaces.Config{NSID: 1},
 		func(old backend.Device) (backend.Device, error) {
 			d, ok := old.(*reopened)
 			if !ok {

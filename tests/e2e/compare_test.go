@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -76,7 +76,7 @@ func testCompare(t *testing.T, h *env, v variant) {
 func TestCopy(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.Must(h.Target.AddNamespace(subNQN,
-			target.NamespaceConfig{NSID: 3, Device: h.RAM(4<<20, 512)}))
+			namespaces.Config{NSID: 3, Device: h.RAM(4<<20, 512)}))
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)
 		ctx := testutil.Context(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func TestDiscovery(t *testing.T) {
@@ -181,7 +182,7 @@ func TestNamespaceEvents(t *testing.T) {
 		dev := h.RAM(1<<20, 512)
 		c, ctx := h.connect(v), testutil.Context(t)
 		events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
-		h.Must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
+		h.Must(h.Target.AddNamespace(subNQN, namespaces.Config{NSID: 7, Device: dev}))
 		expectEvent(t, events, nvme.AsyncNamespaceChanged)
 		b := testutil.Value(
 			hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
@@ -127,7 +128,7 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		dev := h.RAM(1<<20, 512)
 		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{
 			NQN: otherSub, AllowAnyHost: true,
-			Namespaces: []target.NamespaceConfig{{NSID: 1, Device: dev}},
+			Namespaces: []namespaces.Config{{NSID: 1, Device: dev}},
 		}))
 		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
 		oq := h.Open(other, 1, 16)

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
@@ -31,7 +32,7 @@ func (h *env) setLimits(l limitsOf) {
 	testutil.Value(h.Target.UpdateSubsystem(
 		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
 	h.Must(h.Target.UpdateNamespace(subNQN,
-		target.NamespaceConfig{NSID: 1, Limits: l.namespace}, nil))
+		namespaces.Config{NSID: 1, Limits: l.namespace}, nil))
 	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
 }
 

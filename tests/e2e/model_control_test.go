@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // key returns the key of a registrant, mostly its own, or no key.
@@ -305,9 +305,9 @@ func (x *modelRun) resize(i int) {
 		func(backend.Device) (backend.Device, error) { return x.device(i), nil }))
 }
 
-func (x *modelRun) configOf(i int) target.NamespaceConfig {
+func (x *modelRun) configOf(i int) namespaces.Config {
 	ns := x.m.namespaces[i]
-	cfg := target.NamespaceConfig{NSID: ns.nsid, ReadOnly: ns.readOnly, ANAGroup: ns.group}
+	cfg := namespaces.Config{NSID: ns.nsid, ReadOnly: ns.readOnly, ANAGroup: ns.group}
 	for h := range modelHosts {
 		if ns.hidden != nil && !ns.hidden[h] {
 			cfg.Hosts = append(cfg.Hosts, modelHostNQN(h))

@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -138,7 +138,7 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 	e.server, e.fabric, e.log = h.Server, h.Fabric, h.Log
 	e.fabric.AddHost("culprit", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.3")))
 	e.fabric.AddHost("unplugged", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.4")))
-	e.must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{
+	e.must(h.Target.AddNamespace(subNQN, namespaces.Config{
 		NSID: nsDrive, Device: h.RAM(namespaceSize, blockSize), Drive: e.drive,
 	}))
 	for _, a := range e.server.Addrs() {

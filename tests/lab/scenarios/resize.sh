@@ -1,7 +1,7 @@
 # Files and devices grow and shrink under fio: the host notices by itself, uses the new space, and
 # gets LBA Out of Range behind the new end, never anything else. The data verifies throughout.
 # variants: tcp rxe
-# covers: backend/disk backend/file backend/block internal/volumes nvme/target
+# covers: backend/disk backend/file backend/block internal/volumes nvme/target nvme/target/namespaces
 # limit: 640
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup

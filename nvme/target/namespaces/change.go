@@ -1,0 +1,264 @@
+package namespaces
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+)
+
+var (
+	// ErrBusy is the error of a change that a device keeps from going on.
+	ErrBusy = errors.New("the device does not finish its I/O")
+	// ErrNotChangeable is the error of Protect for a state that cannot be changed.
+	ErrNotChangeable = errors.New("the write protection cannot be changed")
+)
+
+// change calls fn, unless the namespace was removed. Changes take turns. Commands that wait since
+// go on afterwards, unless the namespace is paused.
+func (ns *Namespace) change(fn func() error) error {
+	ns.updating.Lock()
+	defer ns.updating.Unlock()
+	if ns.Retired() {
+		return ns.fail(errors.New("it was removed"))
+	}
+	err := fn()
+	ns.proceed()
+	if err != nil {
+		return ns.fail(err)
+	}
+	return nil
+}
+
+// quiesce makes commands wait until no reactor has a channel to the device.
+func (ns *Namespace) quiesce() error {
+	return ns.quiesceWithin(ns.common.CloseDeadline, ns.common.DrainDeadline)
+}
+
+// quiesceWithin waits for so long at most, for zero-copy reads and writes and then for the device.
+func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration) error {
+	if ns.paused.Load() {
+		return nil
+	}
+	if !ns.setQuiesce(dispatch.QuiesceZeroCopy, zeroCopy) {
+		return fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
+	}
+	if !ns.setQuiesce(dispatch.QuiesceIO, io) {
+		return fmt.Errorf("after %v %w", io, ErrBusy)
+	}
+	return nil
+}
+
+// setQuiesce keeps commands from the device as far as l, and waits until every reactor has reached
+// that. It returns false if that takes longer than wait.
+func (ns *Namespace) setQuiesce(l dispatch.Level, wait time.Duration) bool {
+	done := ns.Quiesce(l)
+	select {
+	case <-done:
+		return true
+	case <-time.After(wait):
+	}
+	select {
+	case <-done: // both, for instance if no reactor has a channel
+		return true
+	default:
+		return false
+	}
+}
+
+// proceed undoes quiesce, unless the namespace is paused.
+func (ns *Namespace) proceed() {
+	if !ns.paused.Load() {
+		ns.setQuiesce(dispatch.QuiesceNothing, ns.common.DrainDeadline)
+	}
+}
+
+// Pause makes commands wait until Resume, see Target.PauseNamespace.
+func (ns *Namespace) Pause() error {
+	return ns.change(func() error {
+		if err := ns.quiesce(); err != nil {
+			return err
+		}
+		ns.paused.Store(true)
+		return nil
+	})
+}
+
+// PauseUntil pauses a namespace unless it is paused already, was removed, or is being changed. It
+// waits for the device until end.
+func (ns *Namespace) PauseUntil(end time.Time) (paused bool, err error) {
+	if !ns.updating.TryLock() {
+		return false, ns.fail(errors.New("it is being changed"))
+	}
+	defer ns.updating.Unlock()
+	if ns.Retired() || ns.paused.Load() {
+		return false, nil
+	}
+	left := max(time.Until(end), 0)
+	if err := ns.quiesceWithin(left, left); err != nil {
+		ns.proceed()
+		return false, ns.fail(err)
+	}
+	ns.paused.Store(true)
+	return true, nil
+}
+
+// Resume ends a pause.
+func (ns *Namespace) Resume() error {
+	return ns.change(func() error {
+		ns.paused.Store(false)
+		return nil
+	})
+}
+
+// Stop ends changes and notifications of a namespace that is retired: one that goes on ends first.
+func (ns *Namespace) Stop() {
+	ns.updating.Lock()
+	defer ns.updating.Unlock()
+	ns.StopNotify()
+	if ns.paused.CompareAndSwap(true, false) {
+		ns.proceed()
+	}
+}
+
+// Protection is the state of the write protection that hosts see.
+func (ns *Namespace) Protection() nvme.WriteProtection {
+	ns.state.mu.Lock()
+	defer ns.state.mu.Unlock()
+	if ns.state.protection == nvme.NoWriteProtect && ns.cfg.Load().ReadOnly {
+		return nvme.WriteProtect
+	}
+	return ns.state.protection
+}
+
+// Protect changes the write protection by hosts, while no reactor has a channel to the device if
+// that begins. store keeps the change; an error of it prevents the change.
+func (ns *Namespace) Protect(to nvme.WriteProtection, store func() error) error {
+	return ns.change(func() error {
+		now := ns.Protection()
+		switch {
+		case ns.cfg.Load().ReadOnly, now == nvme.WriteProtectUntilPowerCycle && to != now:
+			return ErrNotChangeable
+		case now == nvme.NoWriteProtect && to != now:
+			if err := ns.quiesce(); err != nil {
+				return err
+			}
+		}
+		if err := store(); err != nil {
+			return err
+		}
+		ns.update(func(s *state) { s.protection = to })
+		return nil
+	})
+}
+
+// Update changes the namespace, see Target.UpdateNamespace.
+func (ns *Namespace) Update(cfg Config, swap func(old backend.Device) (backend.Device, error),
+) error {
+	return ns.change(func() error {
+		if err := cfg.check(); err != nil {
+			return err
+		}
+		if swap == nil {
+			next := ns.attributes(cfg, ns.Device())
+			next.Space = ns.cfg.Load().Space
+			ns.adopt(next, false)
+			return nil
+		}
+		ns.StopNotify() // first: it may block
+		if err := ns.quiesce(); err != nil {
+			ns.startNotify()
+			return err
+		}
+		return ns.swap(cfg, swap)
+	})
+}
+
+// swap exchanges the device while no reactor has a channel to it.
+func (ns *Namespace) swap(cfg Config, swap func(backend.Device) (backend.Device, error)) error {
+	before, info := ns.cfg.Load(), ns.geo.Load().Info
+	between := *before
+	between.Device = &absent{info} // not the device, which may be closed any moment
+	ns.setAttributes(&between, false)
+	old := before.Device
+	if _, none := old.(*absent); none {
+		old = nil
+	}
+	dev, err := swap(old)
+	there := dev != nil
+	if !there {
+		info.Offline = true
+		dev = &absent{info}
+	}
+	if there && dev != old {
+		ns.Marks.Attach(dev)
+	}
+	next := ns.attributes(cfg, dev)
+	if err != nil {
+		kept := *before
+		kept.Device, kept.Space = dev, next.Space
+		next = &kept
+	}
+	ns.adopt(next, there && dev != old)
+	if err == nil {
+		err = ns.usable(dev)
+	}
+	return err
+}
+
+// adopt gives the namespace attributes and notifies hosts of the changes they see. opened: its
+// device was opened since, and earlier losses are forgotten.
+func (ns *Namespace) adopt(next *Attributes, opened bool) {
+	before := ns.cfg.Load()
+	next.Drive.Continue(before.Drive)
+	next.Limiter = qos.NewLimiter(next.Limits, before.Limiter)
+	ns.setAttributes(next, opened)
+	if next.Limiter != before.Limiter {
+		ns.tell(Relimits, nil)
+	}
+	ns.startNotify()
+	if next.ANAGroup != before.ANAGroup {
+		ns.tell(Regroups, func(hostNQN string) bool {
+			return next.Visible(hostNQN) && before.Visible(hostNQN) // else: Changed
+		})
+	}
+	other := next.UUID != before.UUID || next.NGUID != before.NGUID || next.EUI64 != before.EUI64
+	ns.tell(Changed, func(hostNQN string) bool {
+		visible := next.Visible(hostNQN)
+		return visible != before.Visible(hostNQN) || visible && other
+	})
+}
+
+func (ns *Namespace) setAttributes(a *Attributes, opened bool) {
+	ns.state.mu.Lock()
+	defer ns.state.mu.Unlock()
+	ns.cfg.Store(a)
+	if opened {
+		ns.state.degraded = false
+	}
+}
+
+// usable says why hosts cannot use a device in place of the one that they know.
+func (ns *Namespace) usable(dev backend.Device) error {
+	g, err := newGeometry(dev.Info(), false)
+	if shift := ns.geo.Load().Shift; err == nil && g.Shift != shift {
+		err = backend.WithHint(fmt.Errorf("the block size cannot change from %d to %d while hosts "+
+			"use the namespace", 1<<shift, 1<<g.Shift), "Remove the namespace and add it again.")
+	}
+	return err
+}
+
+// absent is the device of a namespace that has none.
+type absent struct{ info backend.Info }
+
+func (d *absent) Info() backend.Info { return d.info }
+
+func (d *absent) OpenChannel(backend.Reactor) (backend.Channel, error) {
+	return nil, backend.ErrOffline
+}
+
+func (d *absent) Close() error { return nil }
