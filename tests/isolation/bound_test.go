@@ -41,7 +41,7 @@ func plan() (windows int, each window) {
 	if testutil.Soaking() {
 		return 2, window{length: 2 * time.Second}
 	}
-	return 1, window{commands: 50}
+	return 1, window{commands: 32}
 }
 
 // outcome is the experience of a victim.

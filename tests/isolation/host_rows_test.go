@@ -415,7 +415,7 @@ func takeQueues(ctx context.Context, a *attack, depth int) error {
 			p.close()
 		}
 	}()
-	return a.besideVisits(ctx, func() {
+	return a.besideVisits(ctx, place{}, func() {
 		for n := range 3 {
 			p := &party{}
 			var err error

@@ -218,7 +218,7 @@ var floodRows = func() (list []row) {
 			{manyAddresses, func(_ *attack, i int) (netip.Addr, string) {
 				return netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), ""
 			}},
-			{"the address of a known host", func(a *attack, _ int) (netip.Addr, string) {
+			{knownHost, func(a *attack, _ int) (netip.Addr, string) {
 				return a.knownAddress(), "host"
 			}},
 		} {
@@ -248,9 +248,12 @@ var floodRows = func() (list []row) {
 	return list
 }()
 
-// fewConnections lowers the limits so that two hundred connections are a flood.
+// fewTCP is the limit of TCP connections of fewConnections.
+const fewTCP = 128
+
+// fewConnections lowers the limits so that a hundred connections are a flood.
 func fewConnections(c *config.Config) {
-	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 128, 64
+	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = fewTCP, 64
 	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
 }
 
@@ -262,6 +265,7 @@ type place struct {
 
 const (
 	manyAddresses = "many addresses"
+	knownHost     = "the address of a known host"
 	halfHello     = "half a ClientHello"
 	hello         = "a ClientHello"
 )
@@ -277,8 +281,8 @@ func (p place) size(usual int) int {
 	return usual
 }
 
-// connections opens TCP connections up to the limit, prepares each with fn, and replaces each one
-// that ends. Meanwhile a known host must be able to connect.
+// connections opens TCP connections, prepares each with fn, and keeps the newest of them up to the
+// limit. Meanwhile a known host must be able to connect.
 func connections(fn func(*raw) error) func(context.Context, *attack, place) error {
 	return func(ctx context.Context, a *attack, from place) error {
 		most := from.size(512)
@@ -288,9 +292,16 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 				_ = r.Close()
 			}
 		}()
-		return a.besideVisits(ctx, func() {
-			for i := 0; i < most/2 && len(conns) < most; i++ {
-				addr, _ := from.of(a, i)
+		return a.besideVisits(ctx, from, func() {
+			for i := range most / 4 {
+				if from.name == knownHost && i%32 == 0 && a.calm() != nil {
+					return
+				}
+				if len(conns) == most {
+					_ = conns[0].Close()
+					conns = conns[1:]
+				}
+				addr, _ := from.of(a, len(conns)+i)
 				r, err := a.dial(ctx, addr)
 				if err != nil {
 					return
@@ -306,6 +317,18 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 	}
 }
 
+// calm waits until the target has closed most of the connections that it has evicted. While it has
+// too many to close, it refuses new ones from the same kind of network.
+func (a *attack) calm() error {
+	t := a.server.Transport(a.link)
+	return a.settles("the connections that were evicted have ended", func() error {
+		if n := t.Usage().Connections; n > fewTCP {
+			return fmt.Errorf("%d connections", n)
+		}
+		return nil
+	})
+}
+
 // queues does the same with queues of either transport.
 func queues(fn func(context.Context, *host.Queue) error,
 ) func(context.Context, *attack, place) error {
@@ -316,7 +339,7 @@ func queues(fn func(context.Context, *host.Queue) error,
 				_ = q.Close()
 			}
 		}()
-		return a.besideVisits(ctx, func() {
+		return a.besideVisits(ctx, from, func() {
 			queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
 				_, err := q.Poll(nil)
 				if err != nil { // the target has ended the connection
@@ -324,7 +347,7 @@ func queues(fn func(context.Context, *host.Queue) error,
 				}
 				return err != nil
 			})
-			for len(queues) < from.size(96) {
+			for len(queues) < from.size(72) {
 				q, err := host.DialQueue(ctx, a.transport(from.of(a, len(queues))), 0, 32, 0)
 				if err != nil {
 					return
@@ -364,19 +387,24 @@ func halfAuthentications(ctx context.Context, a *attack, from place) (err error)
 	})(ctx, a, from)
 }
 
-// besideVisits repeatedly opens more connections beside a known host, which must be able to
-// connect, and to use its queues when more strangers have come. A host from an unknown address must
-// be able to connect, too.
-func (a *attack) besideVisits(ctx context.Context, more func()) error {
+// besideVisits repeatedly opens more connections beside a known host, which must be able to connect
+// with eight queues at once, and to use them when more strangers have come. A host from an unknown
+// address must be able to connect, too.
+func (a *attack) besideVisits(ctx context.Context, from place, more func()) error {
 	if err := a.visit(); err != nil { // makes the host known
 		return err
 	}
 	more()
+	// Strangers that share the address of the host take the place of its connections, too.
+	early := more
+	if from.name == knownHost {
+		early = func() {}
+	}
 	var errs error
 	err := a.repeat(ctx, 50*time.Millisecond, func() error {
-		errs = errors.Join(errs, a.visitFrom(a.knownAddress(), "host", 8, more))
+		errs = errors.Join(errs, a.visitFrom(a.knownAddress(), "host", 8, early, more))
 		if a.link == nvme.TransportTCP {
-			errs = errors.Join(errs, a.visitFrom(a.from(99), "", 1, func() {}))
+			errs = errors.Join(errs, a.visitFrom(a.from(99), "", 0))
 		}
 		a.inPlace()
 		return nil
@@ -392,41 +420,62 @@ func (a *attack) knownAddress() (addr netip.Addr) {
 	return addr
 }
 
-// visit connects as a known host, reads and disconnects.
-func (a *attack) visit() error { return a.visitFrom(a.knownAddress(), "host", 1, func() {}) }
+// visit connects as a known host and disconnects.
+func (a *attack) visit() error { return a.visitFrom(a.knownAddress(), "host", 1) }
 
-// visitFrom connects an allowed host with I/O queues, calls more, reads on each queue, and
-// disconnects.
-func (a *attack) visitFrom(from netip.Addr, machine string, queues int, more func()) error {
+// visitFrom connects an allowed host with I/O queues, uses each of them, and disconnects. The first
+// of more is called when the connections of all I/O queues are open and none has sent a Connect
+// command, the second before the queues are used.
+func (a *attack) visitFrom(from netip.Addr, machine string, queues int, more ...func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	o := hostOptions(victimNQN2)
 	o.Key = a.key
 	began := time.Now()
-	c, err := host.Connect(ctx, a.transport(from, machine), o)
+	t := a.transport(from, machine)
+	c, err := host.Connect(ctx, t, o)
 	if err != nil {
 		return fmt.Errorf("an allowed host cannot connect from %v: %w", from, err)
 	}
 	p := party{Controller: c}
 	defer p.close()
-	for i := range queues {
-		q, err := c.OpenQueue(ctx, uint16(i+1), 32)
-		if err != nil {
-			return fmt.Errorf("queue %d of an allowed host from %v: %w", i+1, from, err)
-		}
-		p.queues = append(p.queues, q)
+	if tcp, ok := t.(host.TCP); ok && tcp.PSK != nil { // DialQueue has no names
+		tcp.PSK = func(_, _ string) (*auth.TLSPSK, error) { return hostPSK(o.HostNQN, o.SubNQN) }
+		t = tcp
 	}
 	if d := time.Since(began); testutil.Soaking() && d > 2*time.Second {
 		return fmt.Errorf("an allowed host has connected from %v after %v", from, d)
 	}
-	more()
-	buf, err := c.Map(blockSize)
-	if err != nil {
-		return err
+	steps := []func(qid uint16) error{
+		func(qid uint16) error {
+			q, err := host.DialQueue(ctx, t, qid, 32, c.CNTLID())
+			if err == nil {
+				p.queues = append(p.queues, q)
+			}
+			return err
+		},
+		func(qid uint16) error {
+			q := p.queues[qid-1]
+			cqe, err := q.Do(ctx, host.ConnectCommand(qid, 32, &o, c.CNTLID()))
+			switch {
+			case err != nil:
+			case !cqe.Status().OK():
+				err = cqe.Status()
+			case nvme.ConnectResult(cqe.DW0())&nvme.ConnectATR != 0:
+				err = q.Authenticate(ctx, &o)
+			}
+			return err
+		},
+		func(qid uint16) error { return hosttest.Flush(ctx, p.queues[qid-1], nsPool) },
 	}
-	for i, q := range p.queues {
-		if err := hosttest.Read(ctx, q, nsPool, 0, 1, buf); err != nil {
-			return fmt.Errorf("queue %d of an allowed host: %w", i+1, err)
+	for i, step := range steps {
+		for qid := range uint16(queues) {
+			if err := step(qid + 1); err != nil {
+				return fmt.Errorf("queue %d of an allowed host from %v: %w", qid+1, from, err)
+			}
+		}
+		if i < len(more) {
+			more[i]()
 		}
 	}
 	return nil
