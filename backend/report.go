@@ -14,6 +14,8 @@ type Problem struct {
 	Hint string
 	// InUse reports whether the storage is in use, possibly by a process that is about to end.
 	InUse bool
+	// Offline reports whether the storage does not answer for now.
+	Offline bool
 }
 
 // ErrInUse is the error of Open for storage that is in use.
@@ -58,7 +60,9 @@ func (r *Report) Warnf(hint, format string, args ...any) {
 
 // Add adds err, with its hint if WithHint made it.
 func (r *Report) Add(err error) {
-	p := Problem{What: err.Error(), InUse: errors.Is(err, ErrInUse)}
+	p := Problem{
+		What: err.Error(), InUse: errors.Is(err, ErrInUse), Offline: errors.Is(err, ErrOffline),
+	}
 	if h, ok := err.(*hinted); ok {
 		p.What, p.Hint = h.error.Error(), h.hint
 	}

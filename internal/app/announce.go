@@ -58,11 +58,11 @@ func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 			break
 		}
 		text += fmt.Sprintf("  namespace %d of %s: %s\n", n.NSID, n.NQN,
-			strings.TrimSpace(n.Backend+" "+n.Path()))
+			strings.TrimSpace(n.Backend+" "+n.Place()))
 	}
 	for _, n := range a.pending {
 		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.NQN,
-			n.Path())
+			n.Place())
 	}
 	for _, addr := range a.up {
 		text += connectCommands(addr, a.encrypted[addr], a.subsystems, reachable)

@@ -224,7 +224,7 @@ func (s *Server) namespaces() (list []observed.Namespace) {
 		if !ok {
 			out = observed.Namespace{Subsystem: n.NQN, NSID: n.NSID, State: "pending"}
 		}
-		out.Backend, out.Path, out.Reason = n.Backend, n.Path(), s.engine.Volumes.Reason(n.Name())
+		out.Backend, out.Path, out.Reason = n.Backend, n.Place(), s.engine.Volumes.Reason(n.Name())
 		out.ConfiguredBytes = n.ConfiguredSize()
 		list = append(list, out)
 	}

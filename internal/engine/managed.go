@@ -321,6 +321,10 @@ func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 		}
 	}
 	n := volumes.Find(next, m.Object(next))
+	if n != nil && n.Image() != "" { // managed_paths has no images
+		return control.NewProblem(http.StatusForbidden, "the request exports image "+n.Image(),
+			"Write it to the configuration file, which alone can export images.").At("request")
+	}
 	if n == nil || n.Path() == "" {
 		return nil
 	}

@@ -147,6 +147,7 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru",
 		"internal/sys", "internal/uring", "nvme",
 	},
+	"backend/rbd":  {"backend", "internal/list"},
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
@@ -221,7 +222,7 @@ var allowed = map[string][]string{
 	"internal/uring":   {},
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
-		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "config/lang",
+		"backend/nvmedrive", "backend/ram", "backend/rbd", "backend/wrap", "config", "config/lang",
 		"internal/control", "internal/flight", "internal/inventory", "internal/observed",
 		"internal/state", "internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
 	},
@@ -237,6 +238,7 @@ var allowed = map[string][]string{
 	"internal/testing/backendtest": {
 		"backend", "internal/list", "internal/mem", "internal/testing/testutil",
 	},
+	"internal/testing/cephtest":   {"internal/testing/testutil"},
 	"internal/testing/fabrictest": {"fabric", "nvme", "internal/list", "internal/mem"},
 	"internal/testing/hosttest": {
 		"internal/testing/targettest", "nvme", "nvme/auth", "nvme/host",
@@ -253,10 +255,11 @@ var allowed = map[string][]string{
 
 // special lists the importers of packages that need care: packages, or single files.
 var special = map[string][]string{
-	"C": {"fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
+	"C": {"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
 	"unsafe": {
-		"fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/list", "internal/mem",
-		"internal/sys", "internal/uring", "fabric/rdma/verbs/soft/engine/halfkick_test.go",
+		"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/list",
+		"internal/mem", "internal/sys", "internal/uring",
+		"fabric/rdma/verbs/soft/engine/halfkick_test.go",
 	},
 }
 

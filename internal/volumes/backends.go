@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
@@ -34,6 +35,11 @@ var Backends = []config.Backend{
 	{
 		Name: "nvme", Doc: "A namespace of an NVMe drive, worked on by NVMe commands past the " +
 			"block layer.", New: newNVMe,
+	},
+	{
+		Name: "rbd", Doc: "An RBD image of a Ceph cluster; its size is the image's. The machine " +
+			"needs librbd1 and librados2 of Ceph 16 or later.",
+		New: newRBD,
 	},
 	{
 		Name: "null", Doc: "Nothing: reads give zeroes and writes vanish, which shows what the " +
@@ -62,6 +68,9 @@ type store struct {
 	check func(report)
 	// path is the place of the storage; nil if it has no path.
 	path *string
+	// image is the name of an image, which takes the place of a path; nil if it is none.
+	image *string
+	ceph  *rbd.Ceph
 	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
@@ -199,6 +208,54 @@ func newDevice(what, doc string, device func(path string) bool,
 		probe: func(at env) backend.Report { return probe(in(at)) },
 		open:  func(at env, _ backend.Device) (backend.Device, error) { return open(in(at)) },
 	}
+}
+
+func newRBD() config.Options {
+	c := &rbd.Config{BlockSize: defaultBlock, Ceph: rbd.Ceph{
+		Conf: "/etc/ceph/ceph.conf", User: "admin",
+	}}
+	in := func(at env) rbd.Config {
+		c := *c
+		c.ReadOnly, c.Log = at.readOnly, at.log
+		return c
+	}
+	return &store{
+		image: &c.Image, ceph: &c.Ceph,
+		probe: func(at env) backend.Report { return rbd.Probe(in(at)) },
+		open: func(at env, _ backend.Device) (backend.Device, error) {
+			return rbd.Open(in(at))
+		},
+		keys: []lang.Key{
+			lang.NewKey("image", lang.UniqueAs("image", imageName(&c.Image),
+				"Two namespaces on one would overwrite each other; give each its own."),
+				"Name of the image, `pool/image` or `pool/namespace/image`, with `@snapshot` for "+
+					"a snapshot, which needs `read_only`.").
+				Require("Write, for instance, image: rbd/disk0."),
+			lang.NewKey("ceph", lang.Mapping{
+				lang.NewKey("conf", lang.Path(&c.Ceph.Conf), "Path of the cluster's ceph.conf. "+
+					"Set it when the machine uses several clusters."),
+				lang.NewKey("user", lang.Text(&c.Ceph.User), "Name of the client, without "+
+					"`client.`. Set it to a client that may use nothing but the pool."),
+				lang.NewKey("keyring", lang.Path(&c.Ceph.Keyring), "Path of the file with the "+
+					"client's key. Set it when ceph.conf does not name it.").
+					Without("the one of ceph.conf"),
+			}, "Access to the cluster. Set it when the default cluster or its administrator is "+
+				"not to be used."),
+			blockSizeKey(&c.BlockSize),
+		},
+	}
+}
+
+// imageName is the name of an image.
+func imageName(p *string) lang.Value {
+	return lang.Checked(p, "name of an image", lang.Schema{"pattern": "^[^/]+/"},
+		func(text string) (what, hint string) {
+			if _, err := rbd.ParseName(text); err != nil {
+				return fmt.Sprintf("%q is not the name of an image", lang.Printable(text)),
+					"Write pool/image, pool/namespace/image, or one of them with @snapshot."
+			}
+			return "", ""
+		})
 }
 
 func newDelay() config.Options {

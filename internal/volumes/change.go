@@ -369,9 +369,12 @@ func (vs *Volumes) MayResize(name config.Object, size int64, shrink, configured 
 	case st.resize == nil && v.Memory() > 0:
 		return conflict("subsystem", "its storage is memory, which keeps its size",
 			"Change size in the configuration and restart the target: the content is lost.")
-	case st.resize == nil && st.path == nil:
+	case st.resize == nil && st.path == nil && st.image == nil:
 		return conflict("subsystem", "its storage has the size of the configuration",
 			"Change size there and reload.")
+	case st.image != nil:
+		return conflict("subsystem", "its storage is an image, which has its own size",
+			"Resize the image (rbd resize): the target notices it in a second.")
 	case st.resize == nil:
 		return conflict("subsystem", "its storage is a device, which has its own size",
 			"Resize the volume (lvextend, for instance): the target notices it in a second.")

@@ -75,6 +75,17 @@ func (n *Namespace) Path() string {
 	return ""
 }
 
+// Image returns the name of the RBD image, "" if the storage is none.
+func (n *Namespace) Image() string {
+	if s, _ := n.backing(); s.image != nil {
+		return *s.image
+	}
+	return ""
+}
+
+// Place returns the path of the storage or the name of the image, "" if it has neither.
+func (n *Namespace) Place() string { return n.Path() + n.Image() }
+
 // BlockPath returns the path of the storage, for an NVMe drive that of its block device; "" if it
 // has none.
 func (n *Namespace) BlockPath() string {
@@ -103,6 +114,11 @@ func (n *Namespace) ConfiguredSize() int64 {
 
 // Overlaps reports whether two namespaces are on the same storage.
 func (n *Namespace) Overlaps(o *Namespace) bool {
+	if n.Image() != "" {
+		a, _ := n.backing()
+		b, _ := o.backing()
+		return n.Image() == o.Image() && *a.ceph == *b.ceph
+	}
 	mine, ok := stackOf(n)
 	theirs, also := stackOf(o)
 	if !ok || !also {
@@ -127,5 +143,5 @@ func (n *Namespace) drive() admin.Drive {
 
 // attrs identify the namespace in a log line.
 func (n *Namespace) attrs() []any {
-	return []any{"subsystem", n.NQN, "nsid", n.NSID, "path", n.Path()}
+	return []any{"subsystem", n.NQN, "nsid", n.NSID, "path", n.Place()}
 }

@@ -52,14 +52,17 @@ func ProbeOne(c *config.Config, n *Namespace) config.Problems {
 func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Space) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
-	name, path := "it", n.Path()
-	if path != "" {
-		name, key = strconv.Quote(path), key+".path"
+	name := "it"
+	switch {
+	case n.Path() != "":
+		name, key = strconv.Quote(n.Path()), key+".path"
+	case n.Image() != "":
+		name, key = strconv.Quote(n.Image()), key+".image"
 	}
 	r := s.probe(at)
 	pending := len(r.Errors) > 0 && absent(n, at)
 	for _, p := range r.Errors {
-		if pending {
+		if pending || p.Offline {
 			ps = append(ps, c.Warning(key,
 				name+" "+p.What+"; the namespace is pending until it is there", p.Hint))
 		} else {
@@ -172,6 +175,7 @@ func absent(n *Namespace, at env) bool {
 // offline reports whether err, of opening storage, means that the device is missing or does not
 // answer.
 func offline(err error) bool {
-	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO},
+	return slices.ContainsFunc(
+		[]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO, backend.ErrOffline},
 		func(e error) bool { return errors.Is(err, e) })
 }

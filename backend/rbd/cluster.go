@@ -1,0 +1,133 @@
+//go:build cgo
+
+package rbd
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "rbd.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// load loads the libraries of Ceph once.
+var load = sync.OnceValue(func() error {
+	if reason := C.ceph_load(); reason != nil {
+		return backend.WithHint(fmt.Errorf("needs Ceph's libraries: %s", C.GoString(reason)),
+			"Install librbd1 and librados2, version 16 or later.")
+	}
+	return nil
+})
+
+// Supported returns the reason why this program cannot export images, or nil if it can.
+func Supported() error { return load() }
+
+// cluster is a connection to a cluster. All images of one Ceph share it: it has about 20 threads. A
+// fence ends a connection for good, so images open others then.
+type cluster struct {
+	key    Ceph
+	handle unsafe.Pointer
+	fsid   string
+	users  int // images, and openers of images
+}
+
+// clusters has the connections that new images may use.
+var clusters = struct {
+	sync.Mutex
+	open map[Ceph]*cluster
+	// silent has the end of the last attempt that no monitor has answered. The next one is not made
+	// before silence has passed, since many images may wait for the same cluster.
+	silent map[Ceph]time.Time
+}{open: map[Ceph]*cluster{}, silent: map[Ceph]time.Time{}}
+
+const silence = 5 * time.Second
+
+// connect returns a connection to the cluster, a new one if there is none. It takes up to 10 s. The
+// caller releases it.
+func connect(c Ceph) (*cluster, error) {
+	clusters.Lock()
+	defer clusters.Unlock()
+	if cl := clusters.open[c]; cl != nil {
+		cl.users++
+		return cl, nil
+	}
+	if at, ok := clusters.silent[c]; ok && time.Since(at) < silence {
+		return nil, c.explain(unix.ETIMEDOUT)
+	}
+	delete(clusters.silent, c)
+	cl := &cluster{key: c, users: 1}
+	user, conf, keyring := C.CString(c.User), C.CString(c.Conf), C.CString(c.Keyring)
+	defer C.free(unsafe.Pointer(user))
+	defer C.free(unsafe.Pointer(conf))
+	defer C.free(unsafe.Pointer(keyring))
+	if n := C.cluster_open(user, conf, keyring, &cl.handle); n < 0 {
+		if unix.Errno(-n) == unix.ETIMEDOUT {
+			clusters.silent[c] = time.Now()
+		}
+		return nil, c.explain(unix.Errno(-n))
+	}
+	var id [64]C.char
+	if n := C.cluster_fsid(cl.handle, &id[0], C.size_t(len(id))); n < 0 {
+		C.cluster_close(cl.handle)
+		return nil, fmt.Errorf("the cluster of %s has no FSID: %w", c.Conf, unix.Errno(-n))
+	}
+	cl.fsid = C.GoString(&id[0])
+	clusters.open[c] = cl
+	return cl, nil
+}
+
+// explain describes the failure of a connection.
+func (c *Ceph) explain(err error) error {
+	keyring := c.Keyring
+	if keyring == "" {
+		keyring = "the keyring of " + c.Conf
+	}
+	switch err {
+	case unix.ENOENT:
+		return backend.WithHint(fmt.Errorf("cannot be reached: %s, or the key of client.%s in %s, "+
+			"is missing", c.Conf, c.User, keyring), "Correct ceph.conf, ceph.user or "+
+			"ceph.keyring, and let the user that runs the target read these files.")
+	case unix.EACCES, unix.EPERM:
+		return backend.WithHint(fmt.Errorf("cannot be reached: the cluster of %s refuses "+
+			"client.%s with the key in %s", c.Conf, c.User, keyring), "Write the key that "+
+			"\"ceph auth get client."+c.User+"\" shows to the keyring, and let the user that "+
+			"runs the target read it.")
+	case unix.ETIMEDOUT:
+		return backend.WithHint(fmt.Errorf("cannot be reached: no monitor of %s answers: %w",
+			c.Conf, backend.ErrOffline), "Look at mon_host in it, and at the monitors.")
+	}
+	return fmt.Errorf("cannot be reached with %s as client.%s: %w", c.Conf, c.User, err)
+}
+
+// retire makes images opened from now on use another connection.
+func (cl *cluster) retire() {
+	clusters.Lock()
+	defer clusters.Unlock()
+	if clusters.open[cl.key] == cl {
+		delete(clusters.open, cl.key)
+	}
+}
+
+// release ends a use of the connection, and closes it after the last one.
+func (cl *cluster) release() {
+	clusters.Lock()
+	cl.users--
+	last := cl.users == 0
+	if last && clusters.open[cl.key] == cl {
+		delete(clusters.open, cl.key)
+	}
+	clusters.Unlock()
+	if last {
+		C.cluster_close(cl.handle)
+	}
+}

@@ -1,0 +1,59 @@
+// Package rbd is storage on RBD images of a Ceph cluster. It loads librados and librbd when the
+// first image is opened, so machines without images need neither.
+//
+// Data moves between the reactor's memory and librbd without a copy of this package. Threads of
+// librbd complete operations: they put them on a list of the channel without a lock, and write the
+// eventfd of the reactor if it sleeps. One cgo call starts a batch, and none is needed to take
+// completed operations from the list. All channels share one handle of the image, which may hold
+// the image's exclusive lock; see ADR 0057.
+package rbd
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// Ceph describes the access to a cluster.
+type Ceph struct {
+	// Conf is the path of its ceph.conf.
+	Conf string
+	// User is the name of a client without "client.".
+	User string
+	// Keyring is the path of the file with the client's key; "": the one that Conf names.
+	Keyring string
+}
+
+// Config describes an image that is served.
+type Config struct {
+	// Image is its name, see ParseName.
+	Image string
+	Ceph  Ceph
+	// BlockSize is the logical block size in bytes. Images have none of their own.
+	BlockSize int
+	ReadOnly  bool
+	// Log is for warnings; nil for none.
+	Log *slog.Logger
+}
+
+// Name is the name of an image. Namespace and Snapshot may be empty.
+type Name struct{ Pool, Namespace, Image, Snapshot string }
+
+// ParseName reads a name, pool[/namespace]/image[@snapshot].
+func ParseName(text string) (n Name, err error) {
+	rest, snapshot, at := strings.Cut(text, "@")
+	parts := strings.Split(rest, "/")
+	n = Name{Pool: parts[0], Image: parts[len(parts)-1], Snapshot: snapshot}
+	if len(parts) == 3 {
+		n.Namespace = parts[1]
+		parts = parts[1:]
+	}
+	if len(parts) != 2 || n.Pool == "" || parts[0] == "" || n.Image == "" ||
+		at && snapshot == "" || strings.ContainsAny(text, "\x00\n") {
+		return n, backend.WithHint(errors.New("is not the name of an image"),
+			"Write pool/image, pool/namespace/image, or one of them with @snapshot.")
+	}
+	return n, nil
+}

@@ -1,0 +1,259 @@
+//go:build cgo
+
+#include "rbd.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+// The libraries are loaded when the first image is opened, so a program that exports no image runs
+// without them. Their functions and structures are those of librados.h and librbd.h of Ceph 16 and
+// later.
+
+struct image_info {
+	uint64_t size, object_size, objects;
+	int order;
+	char prefix[24];
+	int64_t parent_pool;
+	char parent[96];
+};
+
+// write_zeroes_thick is RBD_WRITE_ZEROES_FLAG_THICK_PROVISION.
+enum { write_zeroes_thick = 1 };
+
+#define RADOS(F) \
+	F(int, rados_create, (void **cluster, const char *id)) \
+	F(int, rados_conf_read_file, (void *cluster, const char *path)) \
+	F(int, rados_conf_set, (void *cluster, const char *option, const char *value)) \
+	F(int, rados_connect, (void *cluster)) \
+	F(void, rados_shutdown, (void *cluster)) \
+	F(int, rados_cluster_fsid, (void *cluster, char *buf, size_t n)) \
+	F(int, rados_ioctx_create, (void *cluster, const char *pool, void **ioctx)) \
+	F(void, rados_ioctx_set_namespace, (void *ioctx, const char *name)) \
+	F(void, rados_set_pool_full_try, (void *ioctx)) \
+	F(void, rados_ioctx_destroy, (void *ioctx))
+
+#define RBD(F) \
+	F(int, rbd_open, (void *ioctx, const char *name, void **image, const char *snapshot)) \
+	F(int, rbd_open_read_only, \
+		(void *ioctx, const char *name, void **image, const char *snapshot)) \
+	F(int, rbd_close, (void *image)) \
+	F(int, rbd_stat, (void *image, struct image_info *info, size_t n)) \
+	F(int, rbd_get_stripe_unit, (void *image, uint64_t *unit)) \
+	F(int, rbd_get_id, (void *image, char *id, size_t n)) \
+	F(int, rbd_aio_create_completion, \
+		(void *arg, void (*finished)(void *, void *), void **completion)) \
+	F(void, rbd_aio_release, (void *completion)) \
+	F(ssize_t, rbd_aio_get_return_value, (void *completion)) \
+	F(int, rbd_aio_readv, (void *image, const struct iovec *iov, int n, uint64_t off, \
+		void *completion)) \
+	F(int, rbd_aio_writev, (void *image, const struct iovec *iov, int n, uint64_t off, \
+		void *completion)) \
+	F(int, rbd_aio_flush, (void *image, void *completion)) \
+	F(int, rbd_aio_discard, (void *image, uint64_t off, uint64_t n, void *completion)) \
+	F(int, rbd_aio_write_zeroes, (void *image, uint64_t off, size_t n, void *completion, \
+		int flags, int op_flags))
+
+#define DECLARE(result, name, args) static result (*name) args;
+RADOS(DECLARE)
+RBD(DECLARE)
+
+// find sets a function, and returns the text of the error if the library does not have it.
+static const char *find(void *library, const char *name, void *function)
+{
+	void *f = dlsym(library, name);
+	if (f == NULL)
+		return dlerror();
+	*(void **)function = f;
+	return NULL;
+}
+
+const char *ceph_load(void)
+{
+	const char *err = NULL;
+	void *rados = dlopen("librados.so.2", RTLD_NOW | RTLD_LOCAL);
+	if (rados == NULL)
+		return dlerror();
+	void *rbd = dlopen("librbd.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (rbd == NULL)
+		return dlerror();
+#define FIND(result, name, args) \
+	if (err == NULL) \
+		err = find(LIBRARY, #name, &name);
+#define LIBRARY rados
+	RADOS(FIND)
+#undef LIBRARY
+#define LIBRARY rbd
+	RBD(FIND)
+	return err;
+}
+
+struct channel *channel_new(int depth, int eventfd)
+{
+	struct channel *c = calloc(1, sizeof *c);
+	if (c == NULL)
+		return NULL;
+	c->ops = calloc(depth, sizeof *c->ops);
+	c->batch = calloc(depth, sizeof *c->batch);
+	if (c->ops == NULL || c->batch == NULL) {
+		channel_free(c);
+		return NULL;
+	}
+	c->depth = depth;
+	c->eventfd = eventfd;
+	for (int i = 0; i < depth; i++) {
+		c->ops[i].channel = c;
+		c->ops[i].slot = i;
+	}
+	return c;
+}
+
+void channel_free(struct channel *c)
+{
+	// The last operations have been taken from the list, and the functions that put them there
+	// are about to return.
+	while (atomic_load(&c->inside) != 0)
+		sched_yield();
+	for (int i = 0; i < c->depth; i++)
+		free(c->ops[i].iov);
+	free(c->ops);
+	free(c->batch);
+	free(c);
+}
+
+int op_reserve(struct op *o, int count)
+{
+	struct iovec *iov = realloc(o->iov, count * sizeof *iov);
+	if (iov == NULL)
+		return -ENOMEM;
+	o->iov = iov;
+	o->room = count;
+	return 0;
+}
+
+// finish puts an operation on the list of its channel and wakes the reactor if it sleeps. Any
+// thread may call it.
+static void finish(struct op *o, int64_t result)
+{
+	struct channel *c = o->channel;
+	atomic_fetch_add(&c->inside, 1);
+	o->result = result;
+	o->next = atomic_load(&c->finished);
+	while (!atomic_compare_exchange_weak(&c->finished, &o->next, o))
+		;
+	if (atomic_exchange(&c->armed, 0)) {
+		uint64_t one = 1;
+		while (write(c->eventfd, &one, sizeof one) < 0 && errno == EINTR)
+			;
+	}
+	atomic_fetch_sub(&c->inside, 1);
+}
+
+static void completed(void *completion, void *arg)
+{
+	int64_t result = rbd_aio_get_return_value(completion);
+	rbd_aio_release(completion);
+	finish(arg, result);
+}
+
+static int start(struct op *o, void *image, void *completion)
+{
+	switch (o->kind) {
+	case kind_read:
+		return rbd_aio_readv(image, o->iov, o->count, o->off, completion);
+	case kind_write:
+		return rbd_aio_writev(image, o->iov, o->count, o->off, completion);
+	case kind_flush:
+		return rbd_aio_flush(image, completion);
+	case kind_zero:
+		return rbd_aio_write_zeroes(image, o->off, o->len, completion, write_zeroes_thick, 0);
+	case kind_zero_thin:
+		return rbd_aio_write_zeroes(image, o->off, o->len, completion, 0, 0);
+	default:
+		return rbd_aio_discard(image, o->off, o->len, completion);
+	}
+}
+
+void channel_start(struct channel *c, void *image, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct op *o = &c->ops[c->batch[i]];
+		void *completion;
+		int err = rbd_aio_create_completion(o, completed, &completion);
+		if (err == 0 && (err = start(o, image, completion)) < 0)
+			rbd_aio_release(completion);
+		if (err < 0)
+			finish(o, err);
+	}
+}
+
+int cluster_open(const char *user, const char *conf, const char *keyring, void **cluster)
+{
+	// A cache would lose completed writes. An operation that has a deadline of its own could be
+	// carried out after it has failed. The connection has deadlines.
+	static const char *const options[][2] = {
+		{"rbd_cache", "false"}, {"rados_osd_op_timeout", "0"},
+		{"client_mount_timeout", "10"}, {"admin_socket", ""},
+	};
+	void *c;
+	int err = rados_create(&c, user);
+	if (err < 0)
+		return err;
+	err = rados_conf_read_file(c, conf);
+	for (size_t i = 0; err >= 0 && i < sizeof options / sizeof *options; i++)
+		err = rados_conf_set(c, options[i][0], options[i][1]);
+	if (err >= 0 && *keyring != 0)
+		err = rados_conf_set(c, "keyring", keyring);
+	if (err >= 0)
+		err = rados_connect(c);
+	if (err < 0) {
+		rados_shutdown(c);
+		return err;
+	}
+	*cluster = c;
+	return 0;
+}
+
+void cluster_close(void *cluster) { rados_shutdown(cluster); }
+
+int cluster_fsid(void *cluster, char *text, size_t n)
+{
+	return rados_cluster_fsid(cluster, text, n);
+}
+
+int image_open(void *cluster, const char *pool, const char *space, const char *name,
+	const char *snapshot, int read_only, void **ioctx, void **image)
+{
+	int err = rados_ioctx_create(cluster, pool, ioctx);
+	if (err < 0)
+		return err;
+	rados_ioctx_set_namespace(*ioctx, space);
+	rados_set_pool_full_try(*ioctx); // a full pool fails writes instead of delaying them
+	err = read_only ? rbd_open_read_only(*ioctx, name, image, snapshot)
+			: rbd_open(*ioctx, name, image, snapshot);
+	if (err < 0)
+		rados_ioctx_destroy(*ioctx);
+	return err;
+}
+
+int image_close(void *ioctx, void *image)
+{
+	int err = rbd_close(image);
+	rados_ioctx_destroy(ioctx);
+	return err;
+}
+
+int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n)
+{
+	struct image_info info;
+	int err = rbd_stat(image, &info, sizeof info);
+	if (err >= 0)
+		err = rbd_get_stripe_unit(image, unit);
+	if (err >= 0)
+		err = rbd_get_id(image, id, n);
+	*size = info.size;
+	return err;
+}

@@ -1,0 +1,387 @@
+//go:build cgo
+
+package rbd
+
+/*
+#include <stdlib.h>
+#include "rbd.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+const (
+	// patience is the maximum time to open or close an image. Ceph itself has no limit.
+	patience = 30 * time.Second
+	// checkInterval is the time between checks of the size, retryInterval the one between attempts
+	// to open a fenced image again.
+	checkInterval = time.Second
+	retryInterval = 10 * time.Second
+)
+
+// errFenced is the outcome of operations on a connection that the cluster refuses.
+var errFenced = fmt.Errorf("the cluster has fenced this connection: %w", backend.ErrOffline)
+
+// image is an open image. Operations on it count as its users.
+type image struct {
+	cl            *cluster
+	ioctx, handle unsafe.Pointer
+
+	users   atomic.Int64
+	retired atomic.Bool   // no further users
+	idle    chan struct{} // has a value once a retired image has no users
+}
+
+// openImage opens the image of cfg and describes it.
+func openImage(cfg *Config) (*image, *backend.Info, error) {
+	if err := load(); err != nil {
+		return nil, nil, err
+	}
+	type result struct {
+		im   *image
+		info *backend.Info
+		err  error
+	}
+	done, expired := make(chan result), make(chan struct{})
+	go func() {
+		im, info, err := cfg.open()
+		select {
+		case done <- result{im, info, err}:
+		case <-expired:
+			if err == nil {
+				im.close()
+			}
+		}
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		return r.im, r.info, r.err
+	case <-timer.C:
+		close(expired)
+		return nil, nil, backend.WithHint(fmt.Errorf("was not opened within %v: %w", patience,
+			backend.ErrOffline), "Look at \"ceph health\".")
+	}
+}
+
+// open is openImage without a deadline.
+func (cfg *Config) open() (*image, *backend.Info, error) {
+	name, err := ParseName(cfg.Image)
+	if err != nil {
+		return nil, nil, err
+	}
+	if name.Snapshot != "" && !cfg.ReadOnly {
+		return nil, nil, backend.WithHint(errors.New("is a snapshot, which takes no writes"),
+			"Make the namespace read_only.")
+	}
+	cl, err := connect(cfg.Ceph)
+	if err != nil {
+		return nil, nil, err
+	}
+	im := &image{cl: cl, idle: make(chan struct{}, 1)}
+	if err := im.open(&name, cfg.ReadOnly); err != nil {
+		if err == unix.ESHUTDOWN {
+			cl.retire()
+		}
+		cl.release()
+		return nil, nil, name.explain(&cfg.Ceph, err)
+	}
+	info, err := im.describe(cfg, &name)
+	if err != nil {
+		im.close()
+		return nil, nil, err
+	}
+	return im, info, nil
+}
+
+// open opens the image of this name.
+func (im *image) open(name *Name, readOnly bool) error {
+	var texts [4]*C.char
+	for i, s := range []string{name.Pool, name.Namespace, name.Image, name.Snapshot} {
+		text := C.CString(s)
+		defer C.free(unsafe.Pointer(text))
+		if i < 3 || s != "" {
+			texts[i] = text
+		}
+	}
+	var ro C.int
+	if readOnly {
+		ro = 1
+	}
+	if n := C.image_open(im.cl.handle, texts[0], texts[1], texts[2], texts[3], ro, &im.ioctx,
+		&im.handle); n < 0 {
+		return unix.Errno(-n)
+	}
+	return nil
+}
+
+// explain describes the failure to open an image.
+func (n *Name) explain(c *Ceph, err error) error {
+	switch err {
+	case unix.ENOENT:
+		return backend.WithHint(errors.New("does not exist"), "Correct the names of pool and "+
+			"image (\"rbd ls "+n.Pool+"\" lists them), or make the image with \"rbd create\".")
+	case unix.EPERM, unix.EACCES:
+		return backend.WithHint(fmt.Errorf("cannot be opened by client.%s", c.User),
+			"Allow it: ceph auth caps client."+c.User+" mon 'profile rbd' osd 'profile rbd pool="+
+				n.Pool+"'.")
+	case unix.EROFS:
+		return backend.WithHint(errors.New("takes no writes"), "Make the namespace read_only.")
+	case unix.ESHUTDOWN:
+		return errFenced
+	case unix.ETIMEDOUT:
+		return fmt.Errorf("the cluster does not answer: %w", backend.ErrOffline)
+	}
+	return fmt.Errorf("cannot be opened: %w", err)
+}
+
+// describe returns the description of the image as it is now. It may block.
+func (im *image) describe(cfg *Config, name *Name) (*backend.Info, error) {
+	var size, unit C.uint64_t
+	var id [64]C.char
+	if n := C.image_stat(im.handle, &size, &unit, &id[0], C.size_t(len(id))); n < 0 {
+		return nil, fmt.Errorf("cannot be described: %w", unix.Errno(-n))
+	}
+	if err := backend.CheckGeometry(int64(size), cfg.BlockSize); err != nil {
+		return nil, err
+	}
+	info := &backend.Info{
+		Size: int64(size), BlockSize: cfg.BlockSize,
+		// An operation on one object is one transaction, and objects are multiples of a page.
+		PhysicalBlockSize: max(cfg.BlockSize, page), OptimalIO: int(unit),
+		ReadOnly: cfg.ReadOnly, Discard: true, Thin: true,
+		// The identifier stays when the image is renamed, and another image of the same name has
+		// another one.
+		Identity: fmt.Sprintf("rbd:%s/%s/%s/%s", im.cl.fsid, name.Pool, name.Namespace,
+			C.GoString(&id[0])),
+	}
+	if name.Snapshot != "" {
+		info.Identity += "@" + name.Snapshot
+	}
+	return info, nil
+}
+
+const page = 4096
+
+// close closes the image, which has no users. It may block.
+func (im *image) close() {
+	C.image_close(im.ioctx, im.handle)
+	im.cl.release()
+}
+
+// leave ends n uses. Any goroutine may call it.
+func (im *image) leave(n int) {
+	if im.users.Add(-int64(n)) == 0 && im.retired.Load() {
+		select {
+		case im.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// device is an image that is served. Its goroutine notices a new size, and opens the image again
+// after a fence.
+type device struct {
+	cfg   Config
+	name  Name
+	kick  chan struct{} // the image is fenced
+	stop  chan struct{}
+	ended chan struct{}
+
+	image    atomic.Pointer[image] // nil while it is offline
+	info     atomic.Pointer[backend.Info]
+	channels atomic.Int32
+
+	mu     sync.Mutex // held while notify runs
+	notify func()
+}
+
+// Probe reports the errors that Open would return.
+func Probe(cfg Config) (r backend.Report) {
+	im, _, err := openImage(&cfg)
+	if err != nil {
+		r.Add(err)
+		return r
+	}
+	im.close()
+	return r
+}
+
+// Open opens an image. It takes up to 30 s if the cluster does not answer.
+func Open(cfg Config) (backend.Device, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Log = cfg.Log.With("device", cfg.Image)
+	d := &device{
+		cfg: cfg, kick: make(chan struct{}, 1), stop: make(chan struct{}),
+		ended: make(chan struct{}),
+	}
+	im, info, err := openImage(&d.cfg)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", cfg.Image, err)
+	}
+	d.name, _ = ParseName(cfg.Image)
+	d.image.Store(im)
+	d.info.Store(info)
+	go d.watch()
+	return d, nil
+}
+
+func (d *device) Info() backend.Info { return *d.info.Load() }
+
+func (d *device) Notify(fn func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.notify = fn
+}
+
+// change sets the description, and reports that if it is new.
+func (d *device) change(info *backend.Info) {
+	if *info == d.Info() {
+		return
+	}
+	d.info.Store(info)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.notify != nil {
+		d.notify()
+	}
+}
+
+// watch is the device's goroutine.
+func (d *device) watch() {
+	defer close(d.ended)
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-tick.C:
+			d.check()
+		case <-d.kick:
+			if !d.reopen() {
+				return
+			}
+		}
+	}
+}
+
+// check compares the image with its description. librbd has the size in memory, and reads it again
+// after it has been notified of a change.
+func (d *device) check() {
+	info, err := d.image.Load().describe(&d.cfg, &d.name)
+	switch {
+	case errors.Is(err, unix.ESHUTDOWN):
+		d.fenced()
+	case err != nil:
+		d.cfg.Log.Warn("the description of an image cannot be used", "err", err)
+	default:
+		d.change(info)
+	}
+}
+
+// fenced makes the device open the image again. Any goroutine may call it.
+func (d *device) fenced() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+// reopen opens a fenced image on another connection. It returns false if the device is closed
+// before that.
+func (d *device) reopen() bool {
+	old := d.image.Swap(nil)
+	offline := d.Info()
+	offline.Offline = true
+	d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
+	d.change(&offline)
+	old.retired.Store(true)
+	old.cl.retire()
+	for old.users.Load() != 0 {
+		select {
+		case <-old.idle:
+		case <-d.stop:
+			d.image.Store(old) // for Close
+			return false
+		}
+	}
+	old.close()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-d.stop:
+			return false
+		case <-retry.C:
+		}
+		err := d.again(offline.Identity)
+		if err == nil {
+			d.cfg.Log.Warn("an image is back")
+			return true
+		}
+		d.cfg.Log.Warn("an image cannot be opened again", "err", err)
+		retry.Reset(retryInterval)
+	}
+}
+
+// again opens the image again, if it still is the one with this identity.
+func (d *device) again(identity string) error {
+	im, info, err := openImage(&d.cfg)
+	if err != nil {
+		return err
+	}
+	if info.Identity != identity {
+		im.close()
+		return fmt.Errorf("another image has its name now, which is not touched; restart the "+
+			"target to use it: it is %s, not %s", info.Identity, identity)
+	}
+	select {
+	case <-d.kick: // of the old image
+	default:
+	}
+	d.image.Store(im)
+	d.change(info)
+	return nil
+}
+
+// Close implements backend.Device. It waits 30 s at most.
+func (d *device) Close() error {
+	if n := d.channels.Load(); n != 0 {
+		return fmt.Errorf("close image %s: %d channels are open", d.cfg.Image, n)
+	}
+	close(d.stop)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-d.ended
+		if im := d.image.Load(); im != nil {
+			im.close()
+		}
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("close image %s: the cluster does not answer", d.cfg.Image)
+	}
+}
+
+var _ backend.Changer = (*device)(nil)

@@ -1,0 +1,56 @@
+// The calls of librados and librbd that this package needs, and the way of completions from their
+// threads to a reactor.
+
+#ifndef NVMF_RBD_H
+#define NVMF_RBD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+// The kinds of operations.
+enum { kind_read, kind_write, kind_flush, kind_zero, kind_zero_thin, kind_discard };
+
+// An op is one operation of librbd. Its channel has a fixed number of them.
+struct op {
+	struct op *next;        // on the list of finished operations
+	struct channel *channel;
+	int64_t result;         // the number of bytes read, 0, or a negative error number
+	uint64_t off, len;      // in bytes
+	struct iovec *iov;      // memory of a read or write; the array belongs to the op
+	int32_t count, room;    // entries of iov in use, and allocated
+	int32_t kind, slot;
+};
+
+// A channel is the part of a reactor's channel that threads of librbd use.
+struct channel {
+	_Atomic(struct op *) finished; // newest first
+	_Atomic(int) armed;            // the reactor sleeps, or is about to
+	_Atomic(int) inside;           // completion functions that have not returned
+	int eventfd;                   // wakes the reactor
+	int32_t depth;
+	int32_t *batch;                // slots of the operations to start
+	struct op *ops;
+};
+
+// ceph_load loads the libraries. It returns NULL, or the text of the error.
+const char *ceph_load(void);
+
+struct channel *channel_new(int depth, int eventfd);
+void channel_free(struct channel *c);
+int op_reserve(struct op *o, int count);
+// channel_start starts n operations of the batch on an image. Each gets on the list of finished
+// operations sooner or later.
+void channel_start(struct channel *c, void *image, int n);
+
+// A cluster is a connection to a cluster.
+int cluster_open(const char *user, const char *conf, const char *keyring, void **cluster);
+void cluster_close(void *cluster);
+int cluster_fsid(void *cluster, char *text, size_t n);
+
+// image_open opens an image. snapshot is NULL for none.
+int image_open(void *cluster, const char *pool, const char *space, const char *name,
+	const char *snapshot, int read_only, void **ioctx, void **image);
+int image_close(void *ioctx, void *image);
+int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n);
+#endif

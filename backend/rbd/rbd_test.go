@@ -1,0 +1,275 @@
+package rbd
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+const block = 512
+
+// admin returns the configuration of an image that the administrator opens.
+func admin(c *cephtest.Cluster, image string) Config {
+	return Config{
+		Image: image, BlockSize: block, Ceph: Ceph{Conf: c.Conf(), User: "admin"},
+	}
+}
+
+func mustOpen(t *testing.T, cfg Config) backend.Device {
+	t.Helper()
+	return testutil.Value(Open(cfg))(t)
+}
+
+func mustClose(t *testing.T, dev backend.Device) {
+	t.Helper()
+	testutil.Check(t, dev.Close())
+}
+
+// one submits an operation and returns its error.
+func one(c *backendtest.Client, io *backend.IO) error {
+	c.Submit(io)
+	c.Wait(1)
+	return io.Err
+}
+
+func write(c *backendtest.Client, off int64, b []byte) error {
+	return one(c, &backend.IO{Op: backend.OpWrite, Off: off, Len: int64(len(b)), Segs: c.Segs(b)})
+}
+
+func TestCluster(t *testing.T) {
+	c := cephtest.New(t)
+	for name, features := range map[string]string{
+		"shared": "layering", "exclusive": "layering,exclusive-lock,object-map,fast-diff",
+	} {
+		t.Run(name, func(t *testing.T) {
+			backendtest.Run(t, func(t *testing.T) backend.Device {
+				return mustOpen(t, admin(c, c.Image(t, "8M", features)))
+			}, backendtest.Options{})
+		})
+	}
+	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
+		"Refused": refused, "Resize": resize, "Fence": fence, "Full": full, "Snapshot": snapshot,
+		"LongRanges": longRanges,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, c) })
+	}
+}
+
+// refused: errors name the cause, and the remedy.
+func refused(t *testing.T, c *cephtest.Cluster) {
+	good := admin(c, c.Image(t, "8M", "layering"))
+	c.Ceph(t, "auth", "get-or-create", "client.poor", "mon", "profile rbd", "-o",
+		c.Path("client.poor.keyring"))
+	foreign := c.Path("foreign.keyring")
+	testutil.Must(t, os.WriteFile(foreign, []byte("[client.admin]\n\tkey = "+
+		"AQBmtVVnAAAAABAAb9e1xTFXF1DCbVHOTTOt5A==\n"), 0o600))
+	for name, tc := range map[string]struct {
+		change func(cfg *Config)
+		want   []string
+	}{
+		"image": {
+			func(cfg *Config) { cfg.Image = "rbd/absent" }, []string{"does not exist", "rbd ls"},
+		},
+		"pool": {func(cfg *Config) { cfg.Image = "absent/a" }, []string{"does not exist", "pool"}},
+		"name": {func(cfg *Config) { cfg.Image = "image" }, []string{"pool/image"}},
+		"snapshot": {
+			func(cfg *Config) { cfg.Image += "@absent"; cfg.ReadOnly = true },
+			[]string{"does not exist"},
+		},
+		"writes to a snapshot": {
+			func(cfg *Config) { cfg.Image += "@absent" }, []string{"takes no writes", "read_only"},
+		},
+		"conf": {func(cfg *Config) { cfg.Ceph.Conf = "/absent" }, []string{"/absent", "ceph.conf"}},
+		"user": {
+			func(cfg *Config) { cfg.Ceph.User = "absent" }, []string{"client.absent", "keyring"},
+		},
+		"caps": {
+			func(cfg *Config) { cfg.Ceph.User = "poor" },
+			[]string{"ceph auth caps client.poor", "profile rbd pool=rbd"},
+		},
+		"key": {
+			func(cfg *Config) { cfg.Ceph.Keyring = foreign },
+			[]string{"refuses", foreign},
+		},
+		"block size": {func(cfg *Config) { cfg.BlockSize = 100 }, []string{"power of two"}},
+	} {
+		cfg := good
+		tc.change(&cfg)
+		_, err := Open(cfg)
+		report := Probe(cfg)
+		for _, want := range tc.want {
+			testutil.Fails(t, err, want, "%s", name)
+			testutil.Fails(t, report.Err(), want, "%s, Probe", name)
+		}
+	}
+	report := Probe(good)
+	testutil.Check(t, report.Err())
+}
+
+// resize: hosts get another size when the image gets one.
+func resize(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	notified := make(chan int64, 10)
+	dev.(backend.Changer).Notify(func() { notified <- dev.Info().Size })
+	c.RBD(t, "resize", "--size", "16M", cfg.Image)
+	testutil.Equal(t, testutil.Receive(t, "the larger size", notified), 16<<20, "size")
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	testutil.Check(t, write(client, 16<<20-block, client.Memory(0, block)))
+	c.RBD(t, "resize", "--size", "8M", "--allow-shrink", cfg.Image)
+	testutil.Equal(t, testutil.Receive(t, "the smaller size", notified), 8<<20, "size")
+	testutil.Is(t, write(client, 8<<20, client.Memory(0, block)), backend.ErrOutOfRange, "")
+}
+
+// fence: no write lands after the cluster has fenced the connection. The image is offline, and
+// comes back on another connection with its content.
+func fence(t *testing.T, c *cephtest.Cluster) {
+	for name, features := range map[string]string{
+		"shared": "layering", "exclusive": "layering,exclusive-lock",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log testutil.Log
+			cfg := admin(c, c.Image(t, "8M", features))
+			cfg.Log = log.Logger()
+			dev := mustOpen(t, cfg)
+			defer mustClose(t, dev)
+			states := make(chan bool, 10)
+			dev.(backend.Changer).Notify(func() { states <- dev.Info().Offline })
+			client := backendtest.NewClient(t, dev, 1<<20)
+			defer client.Close()
+			data := client.Memory(0, 4096)
+			c.Ceph(t, "osd", "blocklist", "add", watcher(t, c, cfg.Image))
+			// The OSD notices the fence a little later.
+			var err error
+			last := 0
+			testutil.Until(t, "a write fails", func() bool {
+				data[0]++
+				if err = write(client, 0, data); err == nil {
+					last = int(data[0])
+				}
+				return err != nil
+			})
+			testutil.Is(t, err, backend.ErrOffline, "write after the fence")
+			testutil.MustTrue(t, testutil.Receive(t, "offline", states), "online")
+			testutil.MustTrue(t, !testutil.Receive(t, "online again", states), "offline")
+			got := client.Memory(4096, 4096)
+			testutil.Must(t, one(client, client.Read(0, got)))
+			testutil.MustEqual(t, int(got[0]), last, "the last write that succeeded")
+			testutil.Check(t, write(client, 0, data))
+			testutil.True(t, strings.Contains(log.String(), "fenced"), "%s", log.String())
+		})
+	}
+}
+
+// watcher returns the address of the only connection that has an image open.
+func watcher(t *testing.T, c *cephtest.Cluster, image string) string {
+	t.Helper()
+	var status struct {
+		Watchers []struct{ Address string }
+	}
+	testutil.Must(t, json.Unmarshal([]byte(c.RBD(t, "status", "--format", "json", image)), &status))
+	testutil.MustEqual(t, len(status.Watchers), 1, "watchers")
+	return status.Watchers[0].Address
+}
+
+// full: writes that need space fail while the cluster is full, and succeed again afterwards.
+func full(t *testing.T, c *cephtest.Cluster) {
+	dev := mustOpen(t, admin(c, c.Image(t, "64M", "layering")))
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	c.FullAt(t, "0.0001")
+	var err error
+	off := int64(0)
+	testutil.Until(t, "a write fails", func() bool {
+		err = write(client, off%(64<<20), client.Memory(0, 4096))
+		off += 4096
+		return err != nil
+	})
+	testutil.Is(t, err, backend.ErrNoSpace, "")
+	c.FullAt(t, "0.95")
+	testutil.Until(t, "a write succeeds", func() bool {
+		return write(client, off%(64<<20), client.Memory(0, 4096)) == nil
+	})
+}
+
+// snapshot: a snapshot is served, and does not change.
+func snapshot(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	c.RBD(t, "snap", "create", cfg.Image+"@then")
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	data := bytes.Repeat([]byte{1}, block)
+	copy(client.Memory(0, block), data)
+	testutil.Must(t, write(client, 0, client.Memory(0, block)))
+
+	cfg.Image += "@then"
+	cfg.ReadOnly = true
+	then := mustOpen(t, cfg)
+	defer mustClose(t, then)
+	testutil.True(t, then.Info().ReadOnly && then.Info().Identity != dev.Info().Identity,
+		"%+v", then.Info())
+	reader := backendtest.NewClient(t, then, 1<<20)
+	defer reader.Close()
+	got := reader.Memory(0, block)
+	testutil.Must(t, one(reader, reader.Read(0, got)))
+	testutil.True(t, bytes.Equal(got, make([]byte, block)), "the snapshot has changed")
+	testutil.Is(t, write(reader, 0, got), backend.ErrReadOnly, "")
+}
+
+// longRanges: discards and zeroes longer than one operation of librbd.
+func longRanges(t *testing.T, c *cephtest.Cluster) {
+	const size = discardPiece + 2*zeroPiece
+	dev := mustOpen(t, admin(c, c.Image(t, "288M", "layering")))
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	places := []int64{0, zeroPiece - block, zeroPiece, size - block}
+	for _, op := range []backend.IO{
+		{Op: backend.OpDiscard, Len: size},
+		{Op: backend.OpWriteZeroes, Flags: backend.Unmap, Len: size},
+		{Op: backend.OpWriteZeroes, Off: zeroPiece - block, Len: zeroPiece + 2*block},
+	} {
+		for _, off := range places {
+			b := client.Memory(0, block)
+			copy(b, bytes.Repeat([]byte{1}, block))
+			testutil.Must(t, write(client, off, b))
+		}
+		testutil.Must(t, one(client, &op))
+		for _, off := range places {
+			b := client.Memory(0, block)
+			testutil.Must(t, one(client, client.Read(off, b)))
+			in := off >= op.Off && off < op.Off+op.Len
+			testutil.True(t, (b[0] == 0) == in || op.Op == backend.OpDiscard && off != 0,
+				"%v of %d at %d: %d at %d", op.Op, op.Len, op.Off, b[0], off)
+		}
+	}
+}
+
+func TestParseName(t *testing.T) {
+	for text, want := range map[string]Name{
+		"p/i": {Pool: "p", Image: "i"}, "p/n/i": {Pool: "p", Namespace: "n", Image: "i"},
+		"p/i@s":   {Pool: "p", Image: "i", Snapshot: "s"},
+		"p/n/i@s": {Pool: "p", Namespace: "n", Image: "i", Snapshot: "s"},
+	} {
+		testutil.Equal(t, testutil.Value(ParseName(text))(t), want, "%s", text)
+	}
+	for _, text := range []string{
+		"", "i", "/i", "p/", "p//i", "p/n/", "a/b/c/d", "p/i@", "p/\x00",
+	} {
+		testutil.Fails(t, testutil.Err(ParseName(text)), "is not the name of an image", "%q", text)
+	}
+}

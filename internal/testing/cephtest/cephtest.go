@@ -1,0 +1,204 @@
+// Package cephtest runs a small Ceph cluster on the loopback interface: one monitor and one OSD
+// that stores objects in memory, with cephx. Tests that need it are skipped on machines without the
+// daemons.
+package cephtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// Cluster is a running cluster.
+type Cluster struct {
+	dir      string
+	port     int
+	daemons  map[string]*exec.Cmd
+	commands map[string][]string
+	images   atomic.Int32
+}
+
+// Pool is the pool of images.
+const Pool = "rbd"
+
+// New boots a cluster and stops it at the end of the test.
+func New(tb testing.TB) *Cluster {
+	tb.Helper()
+	for _, name := range []string{"ceph-mon", "ceph-osd", "ceph", "rbd"} {
+		testutil.Program(tb, "apt-get install ceph-mon ceph-osd ceph-common", name)
+	}
+	dir, err := os.MkdirTemp("", "ceph-")
+	testutil.Must(tb, err)
+	c := &Cluster{
+		dir: dir, port: freePort(tb), daemons: map[string]*exec.Cmd{},
+		commands: map[string][]string{
+			"mon": {"ceph-mon", "-f", "-i", "a"}, "osd": {"ceph-osd", "-f", "-i", "0"},
+		},
+	}
+	tb.Cleanup(func() {
+		for name := range c.daemons {
+			c.Stop(tb, name)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	c.boot(tb)
+	return c
+}
+
+// freePort returns a port that nothing listens on, and the next one as well.
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	for {
+		a := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(tb)
+		port := a.Addr().(*net.TCPAddr).Port
+		b, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+1))
+		testutil.Must(tb, a.Close())
+		if err == nil {
+			testutil.Must(tb, b.Close())
+			return port
+		}
+	}
+}
+
+// Conf returns the path of ceph.conf.
+func (c *Cluster) Conf() string { return filepath.Join(c.dir, "ceph.conf") }
+
+// Path returns the path of a file of the cluster.
+func (c *Cluster) Path(name string) string { return filepath.Join(c.dir, name) }
+
+const conf = `[global]
+fsid = %[2]s
+mon_host = [v2:127.0.0.1:%[3]d,v1:127.0.0.1:%[4]d]
+mon_initial_members = a
+public_addr = 127.0.0.1
+cluster_addr = 127.0.0.1
+auth_cluster_required = cephx
+auth_service_required = cephx
+auth_client_required = cephx
+auth_allow_insecure_global_id_reclaim = false
+osd_pool_default_size = 1
+osd_pool_default_min_size = 1
+osd_pool_default_pg_num = 8
+osd_pool_default_pg_autoscale_mode = off
+osd_crush_chooseleaf_type = 0
+mon_allow_pool_size_one = true
+mon_allow_pool_delete = true
+mon_data_avail_warn = 2
+mon_data_avail_crit = 1
+run_dir = %[1]s
+keyring = %[1]s/$name.keyring
+admin_socket =
+pid_file =
+log_file = %[1]s/$name.log
+ms_bind_ipv6 = false
+[client]
+log_file =
+[mon.a]
+mon_data = %[1]s/mon
+keyring = %[1]s/mon.keyring
+[osd.0]
+osd_data = %[1]s/osd
+osd_objectstore = memstore
+memstore_device_bytes = 1073741824
+osd_op_num_shards = 2
+osd_heartbeat_grace = 5
+osd_heartbeat_interval = 1
+`
+
+func (c *Cluster) boot(tb testing.TB) {
+	tb.Helper()
+	id := strings.TrimSpace(string(testutil.Value(os.ReadFile("/proc/sys/kernel/random/uuid"))(tb)))
+	testutil.Must(tb, os.WriteFile(c.Conf(), fmt.Appendf(nil, conf, c.dir, id, c.port, c.port+1),
+		0o600))
+	mons, admin, monmap := c.Path("mon.keyring"), c.Path("client.admin.keyring"), c.Path("monmap")
+	c.run(tb, "ceph-authtool", "-C", mons, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
+	c.run(tb, "ceph-authtool", "-C", admin, "--gen-key", "-n", "client.admin", "--cap", "mon",
+		"allow *", "--cap", "osd", "allow *", "--cap", "mgr", "allow *")
+	c.run(tb, "ceph-authtool", mons, "--import-keyring", admin)
+	c.run(tb, "monmaptool", "--create", "--addv", "a", fmt.Sprintf(
+		"[v2:127.0.0.1:%d,v1:127.0.0.1:%d]", c.port, c.port+1), "--fsid", id, monmap)
+	c.run(tb, "ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", mons)
+	c.Start(tb, "mon")
+	c.Ceph(tb, "osd", "new", id)
+	key := c.Ceph(tb, "auth", "get-or-create", "osd.0", "mon", "allow profile osd", "osd",
+		"allow *")
+	testutil.Must(tb, os.WriteFile(c.Path("osd.0.keyring"), []byte(key), 0o600))
+	testutil.Must(tb, os.Mkdir(c.Path("osd"), 0o700))
+	c.run(tb, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", id)
+	c.Start(tb, "osd")
+	c.Ceph(tb, "osd", "pool", "create", Pool, "8")
+	c.Ceph(tb, "osd", "pool", "application", "enable", Pool, "rbd")
+}
+
+// Start starts a daemon, "mon" or "osd".
+func (c *Cluster) Start(tb testing.TB, name string) {
+	tb.Helper()
+	args := append(c.commands[name], "-c", c.Conf())
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	testutil.Must(tb, cmd.Start())
+	c.daemons[name] = cmd
+}
+
+// Stop kills a daemon.
+func (c *Cluster) Stop(tb testing.TB, name string) {
+	tb.Helper()
+	_ = c.daemons[name].Process.Kill()
+	_ = c.daemons[name].Wait()
+	delete(c.daemons, name)
+}
+
+// Ceph runs the program ceph and returns its output.
+func (c *Cluster) Ceph(tb testing.TB, args ...string) string {
+	tb.Helper()
+	return c.run(tb, "ceph", args...)
+}
+
+// RBD runs the program rbd and returns its output.
+func (c *Cluster) RBD(tb testing.TB, args ...string) string {
+	tb.Helper()
+	return c.run(tb, "rbd", args...)
+}
+
+// Image makes an image and returns its name, pool/image. features are those of rbd create.
+func (c *Cluster) Image(tb testing.TB, size, features string) string {
+	tb.Helper()
+	name := fmt.Sprintf("%s/image%d", Pool, c.images.Add(1))
+	c.RBD(tb, "create", "--size", size, "--image-feature", features, name)
+	return name
+}
+
+// FullAt sets the used share of the OSD's memory above which the cluster is full.
+func (c *Cluster) FullAt(tb testing.TB, ratio string) {
+	tb.Helper()
+	for _, level := range []string{"full", "backfillfull", "nearfull"} {
+		c.Ceph(tb, "osd", "set-"+level+"-ratio", ratio)
+	}
+}
+
+// run runs a program of Ceph. The programs themselves wait for 300 s.
+func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, append(args, "-c", c.Conf())...)
+	cmd.WaitDelay = time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		tb.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out.String(),
+			errs.String())
+	}
+	return out.String()
+}
