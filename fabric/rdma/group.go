@@ -72,7 +72,7 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
 		t: t, cfg: cfg, steps: list.StepsOf(cfg.Loop), pools: []*mem.Pool{cfg.Memory},
 		byDevice: make(map[*device]*poller),
-		wcs:      make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
+		wcs:      make([]verbs.WC, 2*pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
 		exec:  make([]*fabric.Request, 0, 4*pollBatch),
 		ready: make([]*fabric.Request, 0, 4*pollBatch), wrs: make([]verbs.SendWR, 0, batchWRs),
 		sges: make([]verbs.SGE, 0, batchWRs*maxSendSGE), recvs: make([]verbs.RecvWR, 0, batchWRs),

@@ -51,7 +51,7 @@ type rdmaLink struct {
 	wrs   []verbs.SendWR
 	sges  []verbs.SGE
 	recvs []verbs.RecvWR
-	wcs   [32]verbs.WC
+	wcs   [128]verbs.WC
 	state []rdmaSlot
 	fds   [3]unix.PollFd // of wait
 

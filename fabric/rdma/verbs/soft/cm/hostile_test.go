@@ -173,6 +173,33 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	p.empty("after the flood")
 }
 
+// TestManyDeadlines: when the deadlines of all half-open connections pass at once, a step of the
+// manager handles a few of them, and the other calls get their turn in between.
+func TestManyDeadlines(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	p, x := w.host(2, Options{}), w.attacker()
+	l := p.listen(port, 0)
+	p.serve()
+	for i := range maxHalfStrangers {
+		from := netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
+		x.send(from, p.addr, x.request(from, p.addr, i))
+	}
+	before := len(w.sent)
+	w.mem.Advance(10 * time.Second)
+	steps := 0
+	for last, more := before, true; more; last = len(w.sent) {
+		more = p.m.step()
+		testutil.MustTrue(t, len(w.sent)-last <= maxExpired, "a step with %d messages",
+			len(w.sent)-last)
+		steps++
+	}
+	testutil.Equal(t, len(w.sent)-before, maxHalfStrangers, "messages")
+	testutil.True(t, steps >= maxHalfStrangers/maxExpired, "%d steps", steps)
+	w.run(ever)
+	testutil.Must(t, l.Destroy())
+	p.empty("after the deadlines")
+}
+
 // TestRepeatedRequest: the same REQ again and again causes no further REP, and no further event.
 func TestRepeatedRequest(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})

@@ -242,9 +242,9 @@ func (m *Manager) step() (more bool) {
 	for _, c := range noted {
 		c.takeNotes()
 	}
-	m.expire()
+	more = m.expire()
 	m.flush()
-	return len(packets) > 0
+	return more || len(packets) > 0
 }
 
 // flush sends the messages of a step and sets the timer. Every method that may have sent something
@@ -357,13 +357,21 @@ func (m *Manager) stray() { m.stats.Strays.Add(1) }
 // plain makes addresses comparable: IPv4 is not mapped, and messages have no zones.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// expire handles the deadlines that have passed.
-func (m *Manager) expire() {
-	for now := m.conn.Now(); len(m.timers) > 0 && m.timers[0].deadline <= now; {
+// maxExpired is the largest number of deadlines that a step handles.
+const maxExpired = 64
+
+// expire handles deadlines that have passed, and reports whether there may be more.
+func (m *Manager) expire() (more bool) {
+	now := m.conn.Now()
+	for range maxExpired {
+		if len(m.timers) == 0 || m.timers[0].deadline > now {
+			return false
+		}
 		c := m.timers[0]
 		m.stop(c)
 		c.expired()
 	}
+	return true
 }
 
 // timers is a heap of connections by deadline.

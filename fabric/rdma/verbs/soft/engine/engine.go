@@ -18,6 +18,8 @@ const (
 	// maxRuns is the largest number of endpoints that run: as many as a receive batch, a batch that
 	// other engines handed over, and the deadlines schedule.
 	maxRuns = 2*wire.MaxBatch + maxExpired
+	// maxSent is the number of packets after which no other endpoint runs.
+	maxSent = 512
 	// maxCalls is the largest number of closures of Do that run.
 	maxCalls = 16
 	// maxTurns is the largest number of turns that a goroutine makes at once. All but the first are
@@ -73,15 +75,16 @@ type Stats struct {
 	HandedOver, HandOverLost atomic.Uint64
 }
 
-// conn is a socket that remembers that a batch was full.
+// conn is a socket that remembers, for a turn, that a batch was full, and the packets sent.
 type conn struct {
 	wire.Conn
 	blocked bool
+	sent    int
 }
 
 func (c *conn) Alloc(p *wire.Path, n int) []byte {
 	b := c.Conn.Alloc(p, n)
-	if b == nil {
+	if c.sent++; b == nil {
 		c.blocked = true
 	}
 	return b
@@ -181,7 +184,7 @@ func (e *Engine) help() {
 func (e *Engine) turn() (worked bool) {
 	defer e.held.Store(false) // also after a panic, for those who clean up
 	e.count.Begin()
-	e.conn.blocked = false
+	e.conn.blocked, e.conn.sent = false, 0
 	more := false
 	if e.step.Swap(false) {
 		worked = true

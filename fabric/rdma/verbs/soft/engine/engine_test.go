@@ -262,6 +262,41 @@ func TestFlood(t *testing.T) {
 	testutil.True(t, e.stats.Unknown.Load() > 0, "no packet to a queue pair that does not exist")
 }
 
+// TestManyPackets has many endpoints that send as much as they can in each turn.
+func TestManyPackets(t *testing.T) {
+	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	a, _ := pair(t, mem, Options{})
+	e := a.Engine(0)
+	const n, share = 100, 128
+	ran := 0
+	var eps [n]*endpoint
+	for i := range eps {
+		eps[i] = attach(t, e, &endpoint{onRun: func(ep *endpoint) bool {
+			ran++
+			for range share {
+				ep.packet()
+			}
+			return ep.send > 0
+		}}).connect(addrA, addrB, 5)
+		eps[i].send = 2 * share
+	}
+	e.Do(func() {
+		for _, ep := range eps {
+			e.Schedule(&ep.Handle)
+		}
+	})
+	sent := func() int { return int(e.conn.Stats().Sent.Load()) }
+	last := sent()
+	testutil.True(t, last < maxSent+share, "%d packets in the first turn", last)
+	for sent() < n*2*share {
+		e.Step()
+		testutil.MustTrue(t, sent() > last && sent()-last < maxSent+share, "%d packets in a turn",
+			sent()-last)
+		last = sent()
+	}
+	testutil.Equal(t, ran, 2*n, "runs of endpoints")
+}
+
 // TestQPN: queue pair numbers lead to their engine, for any number of engines.
 func TestQPN(t *testing.T) {
 	for _, n := range []int{0, 3, 40, wire.MaxEngines + 1} {

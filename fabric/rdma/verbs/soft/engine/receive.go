@@ -47,7 +47,8 @@ func (e *Engine) deliver(p *wire.Packet) {
 	e.Schedule(h)
 }
 
-// run runs endpoints in turn, each at most once, and reports whether others wait that could send.
+// run runs endpoints in turn, each at most once, until they have sent enough. It reports whether
+// others wait that could send.
 func (e *Engine) run() (more bool) {
 	last := e.queue.Last()
 	for range maxRuns {
@@ -62,7 +63,7 @@ func (e *Engine) run() (more bool) {
 		if e.conn.blocked {
 			return false // the socket wakes us
 		}
-		if h == last {
+		if h == last || e.conn.sent >= maxSent {
 			break
 		}
 	}

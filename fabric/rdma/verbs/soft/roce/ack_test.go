@@ -52,3 +52,43 @@ func TestAckWithResponse(t *testing.T) {
 	expect("in a poll that finds nothing", packet.KindAck)
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 }
+
+// TestFewAcks: the data and the responses of many small requests leave in one turn. The ACK of the
+// requests is behind them, and only the last of them asks for one.
+func TestFewAcks(t *testing.T) {
+	const n = 32
+	p := newPair(t, options{send: 2 * n, recv: 2 * n})
+	p.a.qp.requester.window, p.b.qp.requester.window = maxWindow, maxWindow
+	var kinds []packet.Kind
+	asked := 0
+	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		var h packet.Header
+		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
+			kinds = append(kinds, h.Kind)
+			if h.AckReq {
+				asked++
+			}
+		}
+		return true
+	}})
+	for i := range n {
+		p.b.recv(uint64(i), 0, 64)
+		p.a.recv(uint64(i), 0, 64)
+		p.a.send(uint64(i), 128, 16)
+	}
+	var wcs [2 * n]verbs.WC
+	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), n, "requests")
+	var wrs [2 * n]verbs.SendWR
+	for i := range n {
+		wrs[i] = verbs.SendWR{
+			Opcode: verbs.WRRDMAWrite, NumSGE: 1, RemoteAddr: p.a.at(0), RKey: p.a.mr.RKey(),
+		}
+		wrs[n+i] = verbs.SendWR{Opcode: verbs.WRSend, NumSGE: 1}
+	}
+	testutil.Value(p.b.qp.PostSend(wrs[:], []verbs.SGE{p.b.sge(0, 64)}))(t)
+	testutil.Equal(t, len(kinds), 2*n+1, "packets")
+	testutil.Equal(t, kinds[2*n], packet.KindAck, "last packet")
+	testutil.Equal(t, asked, 1, "packets that ask for an ACK")
+	p.settle()
+	testutil.Equal(t, len(p.a.take()), 2*n, "completions")
+}

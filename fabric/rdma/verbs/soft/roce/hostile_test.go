@@ -465,7 +465,7 @@ func TestReadMemoryGone(t *testing.T) {
 	p.a.send(2, 0, 64)
 	// The first half of the packets fills the batch, which the socket does not take.
 	p.mem.SetFaults(wire.MemoryOptions{Refuse: 1})
-	p.b.poll()
+	p.b.dev.Engine(0).Step()
 	testutil.Must(t, m.Dereg())
 	p.mem.SetFaults(wire.MemoryOptions{})
 	p.settle()

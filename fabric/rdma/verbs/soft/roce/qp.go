@@ -23,8 +23,11 @@ const (
 	MaxMessage = 1 << 30
 	// maxReads is the largest number of READs that a queue pair issues or answers at once.
 	maxReads = 128
-	// burst is the number of packets that a queue pair sends before others get their turn.
-	burst = 32
+	// burst is the number of packets that a queue pair sends before others get their turn: the data
+	// and the responses of many small commands.
+	burst = 128
+	// maxWaits is the number of turns that an ACK waits for requests that it can leave with.
+	maxWaits = 3
 )
 
 type state int32
@@ -385,8 +388,9 @@ func (q *QP) Run() (again bool) {
 	return q.transmitAndAck(left)
 }
 
-// transmitAndAck sends requests and then the ACK, which is short and can end a send of theirs. An
-// ACK alone waits for one turn, if that comes soon: responses to the requests may go with it.
+// transmitAndAck sends requests and then the ACK, which is short and can end a send of theirs. So
+// it waits a few turns for the end of the requests, and for responses to the peer's, if another
+// turn comes soon.
 func (q *QP) transmitAndAck(left int) (again bool) {
 	r := &q.responder
 	if !r.ack {
@@ -400,7 +404,9 @@ func (q *QP) transmitAndAck(left int) (again bool) {
 	if q.load() != stateReady {
 		return again
 	}
-	if r.waited = !r.waited && q.eng.Polled() && q.requester.next == next; r.waited {
+	alone := q.requester.next == next
+	if r.waited < maxWaits && (again || alone && q.eng.Polled()) {
+		r.waited++
 		return true
 	}
 	return !q.acknowledge(packet.AckNoCredits, r.expected-1) || again

@@ -39,8 +39,6 @@ const (
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
 	packetRoom = 1024
-	// ackEvery is the largest number of packets without a request for an acknowledgment.
-	ackEvery = 16
 	// Packets no longer share sends after so many losses (suspicions) with at most maxSingles
 	// packets acknowledged between two of them: the first of a send, and the one sent alone after
 	// a timeout.
@@ -374,11 +372,11 @@ func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	return true
 }
 
-// wantAck reports whether the next packet asks for an acknowledgment. The last packet before a
-// pause does in any case: at the end of the queue, of the window, and before a READ, which may wait
-// for the window.
+// wantAck reports whether the next packet asks for an acknowledgment: two in a window do, since
+// each wakes both ends. The last packet before a pause does in any case: at the end of the queue,
+// of the window, and before a READ, which may wait for the window.
 func (r *requester) wantAck(e *sendWR, last bool) bool {
-	if r.probe || r.sinceAck+1 >= ackEvery || int(r.next-r.una)+1 >= r.window {
+	if r.probe || r.sinceAck+1 >= r.window/2 || int(r.next-r.una)+1 >= r.window {
 		return true
 	}
 	if !last {

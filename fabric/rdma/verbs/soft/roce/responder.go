@@ -34,7 +34,7 @@ type responder struct {
 	pending int    // reads with something to send
 
 	ack    bool // an acknowledgment is due
-	waited bool // and has waited for a turn
+	waited int  // and has waited for so many turns
 	// nak is the NAK that is due, 0 if none. It has the expected PSN.
 	nak packet.Syndrome
 	// silent: a NAK was sent for the expected PSN. Later packets get no other (section 9.7.5.2.8).
@@ -298,7 +298,7 @@ func (q *QP) acknowledge(syndrome packet.Syndrome, s seq) bool {
 		return false
 	}
 	packet.AETH{Syndrome: syndrome, MSN: r.msn}.Put(b[packet.BTHSize:])
-	r.ack, r.nak = false, 0
+	r.ack, r.nak, r.waited = false, 0, 0
 	return true
 }
 

@@ -14,9 +14,12 @@ import (
 const (
 	// frame is the room for a packet with its ICRC.
 	frame = packet.MaxSize + icrcSize
+	// maxQueued is the number of packets in a batch.
+	maxQueued = 2 * MaxBatch
+	// maxShared is the number of packets that share a send (UDP_MAX_SEGMENTS before Linux 6.10).
+	maxShared = 64
 	// maxSegmented is the largest number of bytes of packets that share a send: they pass the
-	// system as one IP packet, and the length in its header has 16 bits. At most 64 packets share a
-	// send (UDP_MAX_SEGMENTS), and the batch has no more.
+	// system as one IP packet, and the length in its header has 16 bits.
 	maxSegmented = 1<<16 - 1 - ip6Size - udpSize
 )
 
@@ -24,16 +27,16 @@ const (
 // one packet, or several with UDP_SEGMENT.
 type batch struct {
 	packets  ring
-	paths    [MaxBatch]*Path
-	lengths  [MaxBatch]int // without ICRC
+	paths    [maxQueued]*Path
+	lengths  [maxQueued]int // without ICRC
 	data     []byte
-	iov      [MaxBatch]sys.Iovec
+	iov      [maxQueued]sys.Iovec
 	unsealed bool // the last packet has no ICRC yet and belongs to no send
 
 	sends    ring
-	runs     [MaxBatch]run
+	runs     [maxQueued]run
 	messages *sys.Datagrams
-	controls [MaxBatch][controlSize]byte // of sends with UDP_SEGMENT
+	controls [maxQueued][controlSize]byte // of sends with UDP_SEGMENT
 
 	blocked [2]bool // by address family: FD waits until the sender takes packets
 	segment bool    // the system has UDP_SEGMENT
@@ -45,10 +48,10 @@ type run struct {
 	full                bool // a short packet has ended it
 }
 
-// A ring is count places from head on, modulo MaxBatch.
+// A ring is count places from head on, modulo maxQueued.
 type ring struct{ head, count int }
 
-func (r *ring) at(i int) int { return (r.head + i) % MaxBatch }
+func (r *ring) at(i int) int { return (r.head + i) % maxQueued }
 
 func (r *ring) add() int { r.count++; return r.at(r.count - 1) }
 
@@ -61,8 +64,8 @@ func (r *ring) drop(n int) {
 }
 
 func (b *batch) init() {
-	b.messages = sys.NewDatagrams(MaxBatch)
-	b.data = make([]byte, MaxBatch*frame)
+	b.messages = sys.NewDatagrams(maxQueued)
+	b.data = make([]byte, maxQueued*frame)
 }
 
 // A route is the part of a Path that a udpConn caches.
@@ -120,9 +123,9 @@ func (c *udpConn) resolve(p *Path) error {
 // Alloc is Conn.Alloc.
 func (c *udpConn) Alloc(p *Path, n int) []byte {
 	b := &c.out
-	b.seal()
-	if b.packets.count == MaxBatch {
-		if c.Flush(); b.packets.count == MaxBatch {
+	b.seal(p, n)
+	if b.packets.count == maxQueued {
+		if c.Flush(); b.packets.count == maxQueued {
 			return nil
 		}
 	}
@@ -139,8 +142,10 @@ func (c *udpConn) Alloc(p *Path, n int) []byte {
 }
 
 // seal completes the last packet: it joins the last send or begins another one, which decides its
-// identification, and gets its ICRC.
-func (b *batch) seal() {
+// identification, and gets its ICRC. next and length are of the packet that follows, if there is
+// one. A short packet ends a send of longer ones, unless the one that follows has its length: the
+// two go together.
+func (b *batch) seal(next *Path, length int) {
 	if !b.unsealed {
 		return
 	}
@@ -153,7 +158,8 @@ func (b *batch) seal() {
 	at := b.sends.at(max(b.sends.count, 1) - 1)
 	r := &b.runs[at]
 	control := route.control[:route.controls]
-	if b.sends.count > 0 && b.joins(r, i, n) {
+	splits := next == b.paths[i] && length == b.lengths[i] && length < b.lengths[r.first]
+	if b.sends.count > 0 && !splits && b.joins(r, i, n) {
 		if r.count == 1 { // the length of the packets joins the control messages of the path
 			data, _ := putControl(b.controls[at][copy(b.controls[at][:], control):],
 				unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2)
@@ -178,13 +184,14 @@ func (b *batch) seal() {
 func (b *batch) joins(r *run, i, n int) bool {
 	p := b.paths[i]
 	return b.segment && p.Segment && p == b.paths[r.first] && i == r.first+r.count && !r.full &&
+		r.count < maxShared &&
 		n <= b.lengths[r.first]+icrcSize && r.bytes+n <= maxSegmented
 }
 
 // Flush is Conn.Flush.
 func (c *udpConn) Flush() {
 	b := &c.out
-	b.seal()
+	b.seal(nil, 0)
 	for b.sends.count > 0 {
 		// One call makes the sends of one family, up to the end of the ring.
 		first := b.sends.head
@@ -193,7 +200,7 @@ func (c *udpConn) Flush() {
 			return
 		}
 		end := first + 1
-		for end < min(first+b.sends.count, MaxBatch) && b.family(end) == f {
+		for end < min(first+b.sends.count, maxQueued) && b.family(end) == f {
 			end++
 		}
 		n, e := b.messages.Send(c.sender[f], first, end)
