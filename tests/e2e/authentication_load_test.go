@@ -182,6 +182,7 @@ func percentile99(took []time.Duration) time.Duration {
 // another target on the same processors. Hosts and targets are processes, so the scheduling of one
 // runtime does not delay another.
 func TestManyAuthenticate(t *testing.T) {
+	t.Parallel()
 	if text := os.Getenv(targetKey); text != "" {
 		runTarget(t, text)
 		return

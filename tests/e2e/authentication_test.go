@@ -24,6 +24,7 @@ func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 // TestAuthentication: a host with a key connects with all of its queues, and reads and writes, with
 // every hash, in one direction and in both. The groups are tested in nvme/auth.
 func TestAuthentication(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			for i, tc := range []struct {

@@ -52,6 +52,7 @@ func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *gate) {
 // TestEndedQueueWithBusyDevice ends connections while the device has their I/Os. Their memory must
 // not be reused until the device has completed them, and then all of it must be freed.
 func TestEndedQueueWithBusyDevice(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, h *env, c *host.Controller,
 		q *host.Queue){
 		"connection": func(_ *testing.T, _ *env, _ *host.Controller, q *host.Queue) {

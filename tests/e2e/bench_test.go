@@ -51,6 +51,7 @@ func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) 
 // TestBench: each pattern and each profile does its I/O and disconnects. A run that was too short
 // for this machine is repeated.
 func TestBench(t *testing.T) {
+	t.Parallel()
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		measure := func(s bench.Settings, missing func(*bench.Report) string) {
 			t.Helper()
@@ -150,6 +151,7 @@ func (c *redirectedChannel) Submit(ios []*backend.IO) int {
 // TestBenchVerify: lost, old or misplaced data is found. Good data is accepted, by the run that has
 // written it and by a later one.
 func TestBenchVerify(t *testing.T) {
+	t.Parallel()
 	const block, elsewhere = 100, 8000
 	for want, d := range map[string]*redirected{
 		"": {from: -1, skip: new(int)},
@@ -232,6 +234,7 @@ func TestBenchHungTarget(t *testing.T) {
 
 // TestBenchKeys: keys come from files, and no output contains them.
 func TestBenchKeys(t *testing.T) {
+	t.Parallel()
 	needTLS(t)
 	h := newEnv(t, options{tcp: requireTLS})
 	key := newKey(t, 32, auth.SHA256)
@@ -273,6 +276,7 @@ func TestBenchKeys(t *testing.T) {
 // TestBenchIdentities: over TLS, bench measures a target that supports only one version of PSK
 // identities.
 func TestBenchIdentities(t *testing.T) {
+	t.Parallel()
 	needTLS(t)
 	for version := range 2 {
 		h := newEnv(t, options{tcp: func(c *tcp.Config) {

@@ -99,9 +99,10 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 	unreadTCP(h)
 	swapped := make(chan error, 1)
 	go func() { swapped <- h.swap() }()
-	for len(swapped) == 0 {
+	h.Until("the device is exchanged", func() bool {
 		h.Must(hosttest.Flush(testutil.Context(t), q, 1))
-	}
+		return len(swapped) > 0
+	})
 	h.Must(<-swapped)
 }
 

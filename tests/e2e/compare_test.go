@@ -74,6 +74,7 @@ func testCompare(t *testing.T, h *env, v variant) {
 
 // TestCopy copies within a namespace and between two, over every variant of the transports.
 func TestCopy(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.Must(h.Target.AddNamespace(subNQN,
 			namespaces.Config{NSID: 3, Device: h.RAM(4<<20, 512)}))

@@ -178,6 +178,7 @@ func ended(q *host.Queue) error {
 }
 
 func TestNamespaceEvents(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		dev := h.RAM(1<<20, 512)
 		c, ctx := h.connect(v), testutil.Context(t)

@@ -55,6 +55,7 @@ func TestReadWrite(t *testing.T) {
 }
 
 func TestOtherCommands(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)

@@ -156,6 +156,7 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 }
 
 func TestResetUnderLoad(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			for range 5 {

@@ -194,6 +194,7 @@ func TestDataAtLimit(t *testing.T) {
 // TestAbortAndDisconnectAtLimit: commands that wait at a limit are aborted, and end with their
 // queue. The harness checks for leaked memory.
 func TestAbortAndDisconnectAtLimit(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.setLimits(limitsOf{namespace: qos.Limits{IOPS: 1}})
 		c := h.connect(v)

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -18,6 +21,9 @@ func TestMain(m *testing.M) {
 	if arg := os.Getenv(floodKey); arg != "" {
 		os.Exit(floodHellos(arg))
 	}
+	flag.Parse()
+	// Most tests wait for reactors and hosts more than they compute.
+	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {
 			return fmt.Errorf("off-heap memory is left: %+v", u)

@@ -30,6 +30,7 @@ const (
 // eight hosts over both transports, on each backend. Every command completes, and each block has
 // the content of a single write.
 func TestMixOnFewBlocks(t *testing.T) {
+	t.Parallel()
 	const hosts, queues = 8, 16
 	each := rounds(1600, 100000) / hosts
 	open := func(cfg file.Config) func(t *testing.T) backend.Device {

@@ -55,6 +55,7 @@ const (
 // NVMF_MODEL_COMMANDS is the number of commands, and NVMF_MODEL_SEED the seed, which is logged. The
 // state of the target and a file are in TMPDIR; for a million commands it should be in memory.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	commands := 8000
 	if s := os.Getenv("NVMF_MODEL_COMMANDS"); s != "" {
 		commands = int(modelNumber(t, s))

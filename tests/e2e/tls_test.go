@@ -98,6 +98,7 @@ func TestTLSKeyRemoved(t *testing.T) {
 
 // TestTLSPolicies: the hosts that may connect, and the log lines about others.
 func TestTLSPolicies(t *testing.T) {
+	t.Parallel()
 	needTLS(t)
 	type psk = func(host, sub string) (*auth.TLSPSK, error)
 	all := func(change func(psks []auth.TLSPSK) *auth.TLSPSK) psk {

@@ -109,6 +109,7 @@ func TestConnectCutShort(t *testing.T) {
 
 // TestPortScanner: a peer that does not speak NVMe/TCP leaves no connection behind (P03).
 func TestPortScanner(t *testing.T) {
+	t.Parallel()
 	h := newEnv(t, options{
 		tcp: func(c *tcp.Config) { c.LingerTimeout = 200 * time.Millisecond },
 	})
@@ -147,6 +148,7 @@ func TestConnectDataByR2T(t *testing.T) {
 
 // TestConnectWithoutData: a host that does not send the data of Connect is disconnected (F20).
 func TestConnectWithoutData(t *testing.T) {
+	t.Parallel()
 	h := newEnv(t, options{tcp: func(c *tcp.Config) { c.ConnectTimeout = 200 * time.Millisecond }})
 	capsule, _ := connectCapsule(false)
 	w := h.wire()
