@@ -76,23 +76,6 @@ func TestConnectDeadline(t *testing.T) {
 	}
 }
 
-// TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
-// old one (Q03).
-func TestReconnectWhileOldLingers(t *testing.T) {
-	r, old, dev := onFaulty(t, 2, 1)
-	dev.Hold(nil)
-	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	old.hangUp()
-	h := r.connectHost(1)
-	testutil.True(t, h.cntlid != old.cntlid, "the CNTLID is used twice")
-	testutil.Equal(t, len(r.target.Controllers()), 2, "controllers")
-	dev.Release()
-	r.until("the old controller is removed",
-		func() bool { return len(r.target.Controllers()) == 1 })
-	testutil.True(t, !c.Done, "a command of an ended queue completed")
-}
-
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
 func TestSQHD(t *testing.T) {
 	r, h := joined(t, 2, 0, ramSubsystem(t, 1))

@@ -84,22 +84,3 @@ func TestConnectionsTimeout(t *testing.T) {
 	cancel(why)
 	testutil.Is(t, testutil.Err(r.target.Connections(ctx)), why, "")
 }
-
-// TestDisconnectHost: one host, from one subsystem or from all; it may return.
-func TestDisconnectHost(t *testing.T) {
-	other := ramSubsystem(t, 1)
-	other.NQN = testSub + "2"
-	r := newHarness(t, 1, ramSubsystem(t, 1), other)
-	a, b := r.connectHost(1), r.connectHost(1, func(c *connectArgs) { c.sub = other.NQN })
-	stays := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
-	testutil.Equal(t, r.target.DisconnectHost(testHost, testSub), 1, "associations")
-	r.w.Settle()
-	testutil.True(t, a.admin.Closed() && a.io[0].Closed() && !b.admin.Closed(),
-		"not those of the subsystem alone were ended")
-	testutil.Equal(t, r.target.DisconnectHost(testHost, testSub), 0, "associations are left")
-	testutil.Equal(t, r.target.DisconnectHost(testHost, ""), 1, "associations")
-	r.w.Settle()
-	testutil.True(t, b.admin.Closed() && !stays.admin.Closed(),
-		"not those of the host alone were ended")
-	r.connectHost(1)
-}

@@ -96,28 +96,6 @@ func TestFlushPreempted(t *testing.T) {
 	}
 }
 
-// TestFlushRefused: the ANA state of any namespace comes before a reservation of any, as for
-// commands that are for one alone.
-func TestFlushRefused(t *testing.T) {
-	sub := ramSubsystem(t, 2)
-	sub.Namespaces[1].ANAGroup = 2
-	r := newHarness(t, 1, sub)
-	a, b := r.numbered(0, 1), r.numbered(1, 1)
-	r.ok(a.io[0], register(1))
-	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
-	want := func(st nvme.Status) {
-		t.Helper()
-		for _, nsid := range []uint32{1, nvme.NSIDAll} {
-			r.status(b.io[0], command(nvme.NVMFlush, nsid, nil), st)
-		}
-	}
-	want(reservationConflict)
-	r.must(r.target.SetANAStates(1, states{2: nvme.ANAStateInaccessible}))
-	r.status(b.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil), nvme.ANAInaccessible)
-	r.must(r.target.SetANAStates(1, states{1: nvme.ANAStateInaccessible}))
-	want(nvme.ANAInaccessible)
-}
-
 // TestPreemptSparesAdmin: Preempt and Abort leaves the IOs of admin queues alone. They are the
 // target's own.
 func TestPreemptSparesAdmin(t *testing.T) {

@@ -90,22 +90,6 @@ func (d *recorder) take() []backend.IO {
 	return l
 }
 
-// TestDuplicateCID: commands with the same identifier are served like others, each with one CQE
-// (S16).
-func TestDuplicateCID(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	dev.Hold(nil)
-	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
-		rw(nvme.NVMRead, 1, 1, 1, make([]byte, 512))
-	b.SQE.SetCID(a.SQE.CID())
-	r.must(q.Send(a, b))
-	r.until("the device has both", func() bool { return dev.Held() == 2 })
-	dev.Release()
-	r.until("both complete", func() bool { return a.Done && b.Done })
-}
-
 // TestBackends writes and verifies at random on every backend.
 func TestBackends(t *testing.T) {
 	const size, most = 1 << 20, 128 << 10

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -10,58 +9,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
-
-// TestPairAtLimit: a fused pair waits at a limit as one command, for longer than its halves wait
-// for each other, with its data in the capsule or not.
-func TestPairAtLimit(t *testing.T) {
-	for _, inCapsule := range []bool{false, true} {
-		t.Run(fmt.Sprint(inCapsule), func(t *testing.T) {
-			r := newHarness(t, 2, limitedSubsystem(t))
-			h, before := waiting(r, 30) // one of them per second
-			pair := pairOf(0, fill(0, 512), fill(1, 512))
-			for _, c := range pair {
-				c.InCapsule = inCapsule
-				r.send(h.io[0], c)
-			}
-			r.w.Advance(28 * time.Second)
-			if pair[0].Done || pair[1].Done {
-				t.Fatalf("%v, %v before their turn", pair[0].CQE.Status(), pair[1].CQE.Status())
-			}
-			r.w.Advance(4 * time.Second)
-			r.allDone(append(before, pair...), nvme.Success)
-		})
-	}
-}
-
-// TestPairEndsAtLimit: both halves end when one is aborted, or when their queue ends.
-func TestPairEndsAtLimit(t *testing.T) {
-	for _, inCapsule := range []bool{false, true} {
-		t.Run(fmt.Sprint(inCapsule), func(t *testing.T) {
-			r := newHarness(t, 2, limitedSubsystem(t))
-			h, before := waiting(r, 2)
-			pair := pairOf(0, fill(0, 512), fill(1, 512))
-			for _, c := range pair {
-				c.InCapsule = inCapsule
-				r.send(h.io[0], c)
-			}
-			r.w.Settle()
-			r.ok(h.admin, abortCommand(1, pair[0].SQE.CID()))
-			r.allDone(pair[:1], nvme.AbortRequested)
-			r.allDone(pair[1:], nvme.AbortedFailedFused)
-			r.w.Advance(3 * time.Second)
-			r.allDone(before, nvme.Success)
-			r.ok(h.io[0], readBlocks(8)())
-			for _, c := range pairOf(0, fill(0, 512), fill(1, 512)) {
-				c.InCapsule = inCapsule
-				r.send(h.io[0], c)
-			}
-			r.w.Settle()
-			h.hangUp()
-			r.until("the queue ends", h.io[0].Closed)
-			testutil.True(t, h.io[0].Outstanding() <= 0, "commands are left")
-		})
-	}
-}
 
 // TestCopyAtLimit: limits count the bytes that Compare, Verify and Copy read and write.
 func TestCopyAtLimit(t *testing.T) {
@@ -92,23 +39,6 @@ func TestCopyAtLimit(t *testing.T) {
 			l.depth = 0
 		})
 	}
-}
-
-// TestCopyFromLimited: a namespace with limits of its own is no source for another namespace,
-// because commands for the latter do not wait at these limits. A namespace without limits is.
-func TestCopyFromLimited(t *testing.T) {
-	sub := copySubsystem(t)
-	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
-	r, h := joined(t, 1, 1, sub)
-	r.enableCopy(h)
-	to := func(nsid, from uint32) *fabrictest.Command {
-		c := copyTo(2048, nvme.CopyNamespaces, source{from, 0, 8})
-		c.SQE.SetNSID(nsid)
-		return c
-	}
-	r.status(h.io[0], to(2, 1), copyIncompatible)
-	r.ok(h.io[0], to(1, 1))
-	r.ok(h.io[0], to(1, 2))
 }
 
 // TestLargeAtLimit: hosts that share a limit with one that verifies or copies much wait for a piece

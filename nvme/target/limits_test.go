@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 		{"777 IOPS", qos.Limits{IOPS: 777}, 1, 777, 2 * time.Second},
 		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 100 * time.Millisecond},
 		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 5 * time.Second},
-		{"both", qos.Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10 * time.Second},
+		{"both", qos.Limits{IOPS: 500, Bandwidth: 1 << 20}, 8, 256, 2 * time.Second},
 	} {
 		for _, object := range []string{"host", "subsystem", "namespace"} {
 			for _, reactors := range []int{1, 4} {
@@ -201,50 +201,6 @@ func (r *harness) allDone(all []*fabrictest.Command, want nvme.Status) {
 	}
 }
 
-// TestAbortAtLimit: commands that wait at a limit are aborted at once.
-func TestAbortAtLimit(t *testing.T) {
-	r := newHarness(t, 2, limitedSubsystem(t))
-	h, all := waiting(r, 4)
-	for _, c := range all {
-		testutil.True(t, r.ok(h.admin, abortCommand(1, c.SQE.CID())).CQE.DW0() == 0, "not aborted")
-	}
-	r.allDone(all, nvme.AbortRequested)
-	testutil.True(t, r.raw[1].gate.Idle(), "a timer is left")
-	r.w.Advance(time.Second)
-	r.ok(h.io[0], readBlocks(8)())
-}
-
-// TestEndAtLimit: a queue ends while commands wait. newHarness checks that nothing is left.
-func TestEndAtLimit(t *testing.T) {
-	for name, end := range map[string]func(*harness, *host){
-		"hang up":    func(_ *harness, h *host) { h.hangUp() },
-		"disconnect": func(r *harness, _ *host) { r.target.DisconnectHost(testHost, "") },
-		"disable": func(r *harness, h *host) {
-			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newHarness(t, 2, limitedSubsystem(t))
-			h, _ := waiting(r, 4)
-			end(r, h)
-			r.until("the queue ends", h.io[0].Closed)
-			testutil.True(t, r.raw[1].gate.Idle(), "commands wait, or a timer is left")
-			testutil.Equal(t, h.io[0].Outstanding(), 0, "commands are left")
-		})
-	}
-}
-
-// TestRemoveAtLimit: commands for a removed namespace no longer wait. Commands received with their
-// data still complete.
-func TestRemoveAtLimit(t *testing.T) {
-	r := newHarness(t, 2, limitedSubsystem(t))
-	_, all := waiting(r, 4)
-	r.removeNamespace(1)
-	for i, want := range []nvme.Status{invalidField, nvme.Success} {
-		r.allDone([]*fabrictest.Command{all[i], all[i+2]}, want)
-	}
-}
-
 // TestExchangeAtLimit: commands that wait at a limit find the namespace as it is when their turn
 // comes, and do not hold up its change.
 func TestExchangeAtLimit(t *testing.T) {
@@ -287,7 +243,7 @@ func TestChangeLimits(t *testing.T) {
 			for _, q := range h.io {
 				l.start(r, q, 16, readBlocks(1))
 			}
-			for _, rate := range []int64{100, 2000, 10, 500} {
+			for _, rate := range []int64{100, 1000, 10, 300} {
 				set(object, qos.Limits{IOPS: rate})
 				r.w.Advance(2 * time.Second)
 				before, over := l.done, max(1, min(5, 1000/rate)) // seconds
@@ -334,10 +290,18 @@ func TestSeveralLimits(t *testing.T) {
 		want      [2]float64 // commands per second
 	}{
 		{qos.Limits{IOPS: 200}, qos.Limits{IOPS: 4}, 10, [2]float64{4, 196}},
-		{qos.Limits{IOPS: 1000, Burst: qos.MinBurst}, qos.Limits{IOPS: 300}, 2,
-			[2]float64{300, 700}},
-		{qos.Limits{Bandwidth: 1 << 20}, qos.Limits{Bandwidth: 32 << 10}, 5,
-			[2]float64{8, 248}},
+		{
+			qos.Limits{IOPS: 1000, Burst: qos.MinBurst},
+			qos.Limits{IOPS: 300},
+			2,
+			[2]float64{300, 700},
+		},
+		{
+			qos.Limits{Bandwidth: 1 << 20},
+			qos.Limits{Bandwidth: 32 << 10},
+			5,
+			[2]float64{8, 248},
+		},
 	} {
 		sub := ramSubsystem(t, 2)
 		sub.Limits, sub.Namespaces[0].Limits = tc.all, tc.slow

@@ -35,7 +35,8 @@ var hostCommands = map[string]hostCommand{
 	}},
 	"keep-alive":    {make: plain(nvme.AdminKeepAlive)},
 	"async-event":   {make: plain(nvme.AdminAsyncEventReq)},
-	"admin-command": {make: makeOther}, "io-command": {io: true, nsid: 1, make: makeOther},
+	"admin-command": {make: makeOther, show: showValue},
+	"io-command":    {io: true, nsid: 1, make: makeOther},
 	"get-property": {make: func(a *arguments) *fabrictest.Command {
 		return propertyGetCommand(nvme.PropertyOffset(a.named(1, propertyNames)))
 	}, show: func(_ *sequence, _ *arguments, c *fabrictest.Command) string {
@@ -45,6 +46,7 @@ var hostCommands = map[string]hostCommand{
 		return propertySetCommand(nvme.PropertyOffset(a.named(1, propertyNames)),
 			a.number("value", 0))
 	}},
+	"mark": {io: true, nsid: 1, make: makeRW(nvme.NVMWriteUncorrectable, false)},
 	"fabrics-command": {make: func(a *arguments) *fabrictest.Command {
 		return &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsType(a.number("type", 0)))}
 	}},
@@ -60,12 +62,13 @@ var hostCommands = map[string]hostCommand{
 	}},
 	"copy": {io: true, nsid: 1, make: func(a *arguments) *fabrictest.Command {
 		var list []source
-		for _, r := range a.ranges("lba", "blocks") {
-			list = append(list, source{uint32(a.number("from", 0)), r[0], uint32(r[1])})
-		}
-		format := nvme.CopyRanges
-		if a.text("from", "") != "" {
-			format = nvme.CopyNamespaces
+		from, format := a.list("from"), nvme.CopyRanges
+		for i, r := range a.ranges("lba", "blocks") {
+			nsid := uint64(0)
+			if from != nil { // one for each range, or the same for all
+				nsid, format = a.value(from[i%len(from)]), nvme.CopyNamespaces
+			}
+			list = append(list, source{uint32(nsid), r[0], uint32(r[1])})
 		}
 		format = nvme.CopyFormat(a.number("format", uint64(format)))
 		return copyTo(a.number("to", 8), format, list...)
@@ -74,6 +77,11 @@ var hostCommands = map[string]hostCommand{
 	"acquire":  {io: true, nsid: 1, make: makeReservation(nvme.IOReservationAcquire)},
 	"release":  {io: true, nsid: 1, make: makeReservation(nvme.IOReservationRelease)},
 	"report":   {io: true, nsid: 1, make: makeReport, show: showReport},
+}
+
+// showValue shows DW0 if it is not 0.
+func showValue(_ *sequence, _ *arguments, c *fabrictest.Command) string {
+	return strings.TrimPrefix(fmt.Sprintf(" value=%#x", c.CQE.DW0()), " value=0x0")
 }
 
 func plain(op nvme.Opcode) func(*arguments) *fabrictest.Command {
@@ -222,7 +230,9 @@ func (s *sequence) disconnect(a *arguments) string {
 		h.hangUp()
 		delete(s.hosts, a.word(0))
 	}
-	s.r.w.Settle()
+	if !a.flag("at-once") { // before other reactors know
+		s.r.w.Settle()
+	}
 	return "ok"
 }
 
@@ -387,19 +397,6 @@ func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {
 	return "ok"
 }
 
-// begin sends a command and does not wait for it. Its first argument is a name for await.
-func (s *sequence) begin(a *arguments) string {
-	name := a.word(0)
-	a.Cmd, a.CmdArgs = a.word(1), a.CmdArgs[2:]
-	if hostCommands[a.Cmd].make == nil {
-		a.Fatalf(a.t, "%s is no command of a host", a.Cmd)
-	}
-	c, q := s.newCommand(a)
-	s.sent[name] = s.r.send(q, c)
-	s.r.w.Settle()
-	return map[bool]string{true: "done", false: "waits"}[c.Done]
-}
-
 // batch sends the commands below it at once. Commands behind "then" come afterwards, one by one.
 func (s *sequence) batch(a *arguments) string {
 	var out strings.Builder
@@ -430,23 +427,6 @@ func (s *sequence) batch(a *arguments) string {
 		fmt.Fprintf(&out, "%s: %s\n", line, s.one(a.below(line, a.CmdArgs, nil)))
 	}
 	return out.String()
-}
-
-// await shows how a command that begin has sent completes.
-func (s *sequence) await(a *arguments) string {
-	c := s.sent[a.word(0)]
-	if a.flag("now") {
-		return map[bool]string{true: "done", false: "waits"}[c.Done]
-	} else if a.flag("returned") { // without completing, as its queue has ended
-		for _, q := range s.r.queues {
-			if q.Closed() && q.Outstanding() > 0 {
-				return "the queue still has it"
-			}
-		}
-		return map[bool]string{true: "done", false: "returned"}[c.Done]
-	}
-	s.r.until("the command completes", func() bool { return c.Done })
-	return (c.CQE.Status() &^ nvme.More).String()
 }
 
 // access shows which I/O commands hosts may send, as a table.

@@ -46,6 +46,10 @@ func init() {
 		"access":        (*sequence).access,
 		"host-behavior": (*sequence).hostBehavior, "self-test-ends": (*sequence).selfTestEnds,
 		"log-lines": (*sequence).logLines, "same": (*sequence).same,
+		"abort": (*sequence).abort, "arrive": (*sequence).arrive, "held": (*sequence).held,
+		"left": (*sequence).left, "conditions": (*sequence).conditions,
+		"pause": (*sequence).pause, "resume": (*sequence).pause, "end": (*sequence).end,
+		"marked-blocks": (*sequence).markedBlocks,
 	}
 	for name := range hostCommands {
 		steps[name] = (*sequence).command
@@ -62,6 +66,7 @@ type sequenceDevice struct {
 	notify func()
 	got    []string // the IOs since the last time that the sequence has looked
 	fail   map[backend.Op]error
+	failAt int64 // negative: anywhere
 }
 
 func (d *sequenceDevice) Info() backend.Info {
@@ -85,6 +90,9 @@ func (d *sequenceDevice) fault(io *backend.IO) error {
 		text += " FUA"
 	}
 	d.got = append(d.got, text)
+	if d.failAt >= 0 && d.failAt != io.Off {
+		return nil
+	}
 	return d.fail[io.Op]
 }
 
@@ -96,6 +104,9 @@ func (s *sequence) setUp(a *arguments) string {
 	}
 	if a.flag("protection-store") {
 		s.protection = newProtectionStore()
+	}
+	if a.flag("mark-store") {
+		s.marks = newMarkStore()
 	}
 	return "ok"
 }
@@ -209,7 +220,13 @@ func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) namespace
 	d.Fail(d.fault)
 	d.describe(a)
 	s.devices[fmt.Sprint(nqn, nsid)] = d
-	cfg := namespaces.Config{NSID: nsid, Device: d}
+	cfg := namespaces.Config{
+		NSID: nsid, Device: d, Timeout: time.Duration(a.number("timeout", 0)) * time.Second,
+		Limits: qos.Limits{IOPS: int64(a.number("iops", 0))},
+	}
+	if a.flag("cancels") {
+		d.HonorCancel()
+	}
 	if a.flag("drive") {
 		d.drive = &testDrive{id: "a"}
 		d.drive.log.AvailableSpare = 100
@@ -232,10 +249,11 @@ func (d *sequenceDevice) describe(a *arguments) {
 	i.Size = int64(a.number("size", uint64(i.Size)))
 	i.BlockSize = int(a.number("block", uint64(i.BlockSize)))
 	i.PhysicalBlockSize = int(a.number("physical-block", uint64(i.PhysicalBlockSize)))
+	i.Identity = a.text("identity", i.Identity)
 	i.OptimalIO = int(a.number("optimal-io", uint64(i.OptimalIO)))
 	for name, field := range map[string]*bool{
 		"offline": &i.Offline, "degraded": &i.Degraded, "rotational": &i.Rotational,
-		"discard": &i.Discard, "volatile-cache": &i.VolatileCache,
+		"discard": &i.Discard, "volatile-cache": &i.VolatileCache, "volatile": &i.Volatile,
 	} {
 		*field = a.text(name, strconv.FormatBool(*field)) == "true"
 	}
@@ -310,16 +328,7 @@ func (s *sequence) deviceOf(a *arguments) *sequenceDevice {
 // device changes the device of a namespace, and prints whether it is watched.
 func (s *sequence) device(a *arguments) string {
 	d := s.deviceOf(a)
-	op := map[string]backend.Op{
-		"reads": backend.OpRead, "writes": backend.OpWrite, "flushes": backend.OpFlush,
-		"zeroes": backend.OpWriteZeroes, "discards": backend.OpDiscard,
-	}
-	if w := a.text("hold", ""); w != "" {
-		d.Hold(func(io *backend.IO) bool { return io.Op == op[w] })
-	}
-	if a.flag("release") {
-		d.Release()
-	}
+	d.delay(a)
 	if w := a.text("fail", ""); w != "" {
 		d.mu.Lock()
 		name := a.text("with", "io")
@@ -327,6 +336,7 @@ func (s *sequence) device(a *arguments) string {
 			"io": backend.ErrIO, "degraded": backend.ErrDegraded, "no-space": backend.ErrNoSpace,
 			"read-only": backend.ErrReadOnly, "out-of-range": backend.ErrOutOfRange,
 			"unsupported": backend.ErrUnsupported, "aborted": backend.ErrAborted,
+			"offline": backend.ErrOffline,
 		}[name]
 		if !known {
 			err = errors.New(name)
@@ -335,8 +345,11 @@ func (s *sequence) device(a *arguments) string {
 		if place := a.number("at", 0); place != 0 {
 			err = fmt.Errorf("wrapped: %w", &backend.Fault{Off: int64(place), Err: err})
 		}
-		d.fail = map[backend.Op]error{}
-		for name, op := range op {
+		d.fail, d.failAt = map[backend.Op]error{}, -1
+		if a.text("offset", "") != "" {
+			d.failAt = int64(a.number("offset", 0))
+		}
+		for name, op := range deviceOps {
 			if name == w || w == "everything" {
 				d.fail[op] = err
 			}

@@ -25,10 +25,11 @@ type sequence struct {
 	devices    map[string]*sequenceDevice // by subsystem and NSID
 	store      *memoryStore
 	protection *protectionStore
+	marks      *markStore
 
 	hosts   map[string]*host
 	events  map[string]*fabrictest.Command // that wait
-	sent    map[string]*fabrictest.Command // by the name that start gave them
+	sent    map[string][]sentCommand       // by the name that start gave them
 	kept    map[string][]byte              // returned data of commands, by name
 	changed func()                         // ends a change of the configuration
 	failed  uint16                         // the CID of the last command that has failed
@@ -41,7 +42,7 @@ func TestSequences(t *testing.T) {
 		s := &sequence{
 			t: t, reactors: 1, subs: map[string]*SubsystemConfig{},
 			devices: map[string]*sequenceDevice{}, hosts: map[string]*host{},
-			events: map[string]*fabrictest.Command{}, sent: map[string]*fabrictest.Command{},
+			events: map[string]*fabrictest.Command{}, sent: map[string][]sentCommand{},
 			kept: map[string][]byte{},
 		}
 		t.Cleanup(s.closeDevices) // after the target
@@ -174,6 +175,10 @@ func (s *sequence) start() {
 	}
 	if s.protection != nil {
 		s.r.target.options.Protection = s.protection
+	}
+	if s.marks != nil {
+		s.marks.wake = s.r.w.Reactors[0].Wake
+		s.r.target.options.Uncorrectable = s.marks
 	}
 }
 

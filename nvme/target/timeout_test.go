@@ -2,7 +2,6 @@ package target
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -201,53 +200,6 @@ func (r *harness) conditions() (list []condition) {
 	return list
 }
 
-// TestCanceledCommands: a device that can cancel gives back the IOs of commands that are given up,
-// and is ready again at once.
-func TestCanceledCommands(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	dev.HonorCancel()
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	free := r.w.Reactors[0].Memory().Available()
-	dev.Hold(nil)
-	all := everyCommand()
-	for _, c := range all {
-		r.send(q, c)
-	}
-	r.w.Advance(2*time.Second*ranges + time.Second)
-	for _, c := range all {
-		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
-			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
-		}
-	}
-	if l := r.target.Stats(); !l[0].Ready || l[0].Orphans != 0 ||
-		l[0].Timeouts != uint64(len(all)) || dev.Held() != 0 {
-		t.Errorf("%+v, the device has %d", l[0], dev.Held())
-	}
-	n := r.w.Reactors[0].Memory().Available()
-	testutil.True(t, n == free, "%d bytes have not come back", free-n)
-	dev.Release()
-	for _, c := range everyCommand() {
-		r.ok(q, c)
-	}
-}
-
-// TestHangErrorLog: log 01h names the commands that were given up.
-func TestHangErrorLog(t *testing.T) {
-	r, h, dev := onHanging(t, 2, 1)
-	dev.Hold(nil)
-	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
-	r.until("the device has it", func() bool { return dev.Held() == 1 })
-	r.w.Advance(3 * time.Second)
-	e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
-		logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
-	testutil.Must(t, err)
-	testutil.True(t, e.SQID == 1 && e.CID == c.SQE.CID() && e.NSID == 1 && e.LBA == 77 &&
-		e.Opcode == nvme.NVMWrite && nvme.Status(e.Status>>1)&^nvme.More == notReady, "%+v", e)
-	dev.Release()
-}
-
 // slowToOpen is a device with channels that do not open until ready is closed.
 type slowToOpen struct {
 	backend.Device
@@ -285,57 +237,4 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	close(dev.ready)
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	testutil.True(t, dev.seen == 1, "the device saw %d commands that were given up", dev.seen-1)
-}
-
-// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for some time, then the
-// queues end although the device has not answered, with and without a timeout.
-func TestResetWhileDeviceHangs(t *testing.T) {
-	for _, timeout := range []time.Duration{0, time.Hour} {
-		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
-			sub, dev := hangingSubsystem(t)
-			sub.Namespaces[0].Timeout = timeout
-			r, h := joined(t, 3, 2, sub)
-			dev.Hold(nil)
-			for _, c := range everyCommand() {
-				r.send(h.io[0], c)
-			}
-			r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
-			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
-			r.w.Settle()
-			testutil.True(t, h.csts().RDY(), "RDY is 0 at once")
-			r.w.Advance(time.Duration(closeGrace + timeoutInterval))
-			testutil.True(t, !h.csts().RDY(), "RDY stays 1 because of the device")
-			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-			h.io = nil
-			q := h.connectIO(1)
-			r.notReady(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-			r.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
-			h.hangUp()
-			r.w.Settle()
-			testutil.Equal(t, r.target.Sessions(), 0, "queues are left")
-			dev.Release()
-			r.w.Settle()
-			r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		})
-	}
-}
-
-// TestCloseEndsDelays: delayed refusals do not delay the end of a queue, and Abort ends the delay.
-func TestCloseEndsDelays(t *testing.T) {
-	r, h, dev := onHanging(t, 2, 1)
-	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
-	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	waiting := func() bool { return !r.raw[1].delayed.list.Empty() }
-	c := r.send(h.io[0], read())
-	r.until("it waits", waiting)
-	abort := command(nvme.AdminAbort, 0, nil)
-	abort.SQE.Abort().Set(1, c.SQE.CID())
-	testutil.True(t, r.ok(h.admin, abort).CQE.DW0() == 0, "not aborted")
-	r.until("it is aborted", func() bool { return c.Done })
-	testutil.Equal(t, c.CQE.Status(), nvme.AbortRequested, "")
-	r.send(h.io[0], read())
-	r.until("it waits", waiting)
-	h.hangUp()
-	r.w.Settle()
-	testutil.Equal(t, r.target.Sessions(), 0, "queues are left")
 }

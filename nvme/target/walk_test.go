@@ -70,26 +70,6 @@ func TestPreemptSteps(t *testing.T) {
 	}
 }
 
-// TestPreemptManyWhilePaused: commands that wait for a pause to end are refused at once, in any
-// number.
-func TestPreemptManyWhilePaused(t *testing.T) {
-	for _, preemption := range preemptions {
-		r := newHarness(t, 2, ramSubsystem(t, 1))
-		a, b := preemption.hosts(r)
-		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
-		var all []*fabrictest.Command
-		for range 2 * stepMost * 3 / 4 {
-			all = append(all, r.send(b.io[0], write(8, 'b')))
-		}
-		r.w.Settle()
-		c := preemption.start(r, a)
-		r.allDone(all, nvme.AbortedPreempt)
-		r.allDone([]*fabrictest.Command{c}, nvme.Success)
-		r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
-	}
-}
-
 // waitingIOs is how many IOs of channel 0 the device does not have.
 func waitingIOs(h *Handler) int {
 	left := h.channels[0].State().Busy
