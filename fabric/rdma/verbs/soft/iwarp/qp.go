@@ -283,7 +283,7 @@ func (q *QP) Run() (again bool) {
 
 // Receive and Expire implement engine.Endpoint and are never called.
 func (q *QP) Receive(*wire.Packet, *packet.Header) {}
-func (q *QP) Expire()                            {}
+func (q *QP) Expire()                              {}
 
 // locate finds the bytes [off, off+n) of the elements and keeps them in pieces. It reports false if
 // a key does not allow it, or the elements are shorter. The rights are checked for each segment,
