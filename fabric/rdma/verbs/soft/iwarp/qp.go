@@ -148,7 +148,7 @@ func (q *QP) Connect(p mpa.Peer) (err error) {
 		if err = q.lane.Add(p.FD, q); err != nil {
 			return
 		}
-		q.fd, q.peer = p.FD, p
+		q.fd, q.peer, q.writable = p.FD, p, true
 		q.transmitter.connect(q.fd, &p)
 		q.receiver.connect(&p)
 		q.state.Store(int32(stateReady))

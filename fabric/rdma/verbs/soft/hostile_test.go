@@ -1,0 +1,151 @@
+package soft
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// setup is the time for a request or an RTR: short, but enough for one that comes.
+const setup = 500 * time.Millisecond
+
+// An iwarpHost is a provider for iWARP with a listener and a program that answers requests.
+type iwarpHost struct {
+	t  *testing.T
+	p  *Provider
+	cm verbs.CM
+	l  verbs.ID
+	pd verbs.PD
+	cq verbs.CQ
+}
+
+func newIWARPHost(t *testing.T, o mpa.Options) *iwarpHost {
+	h := &iwarpHost{t: t, p: New(Options{IWARP: true, Background: true, MPA: o})}
+	h.cm = testutil.Value(h.p.NewCM())(t)
+	h.l = testutil.Value(h.cm.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 16, 0))(t)
+	h.pd = testutil.Value(h.l.Device().AllocPD())(t)
+	h.cq = testutil.Value(h.l.Device().CreateCQ(64, nil, 0))(t)
+	t.Cleanup(func() {
+		for _, end := range []func() error{
+			h.l.Destroy, h.cq.Destroy, h.pd.Dealloc, h.cm.Close, h.p.Close,
+		} {
+			testutil.Check(t, end())
+		}
+	})
+	return h
+}
+
+func (h *iwarpHost) event(want verbs.EventType) verbs.Event {
+	h.t.Helper()
+	ev := testutil.Value(h.cm.Next())(h.t)
+	testutil.MustEqual(h.t, ev.Type, want, "event")
+	return ev
+}
+
+func (h *iwarpHost) qp(id verbs.ID) verbs.QP {
+	return testutil.Value(id.CreateQP(h.pd, verbs.QPInit{
+		SendCQ: h.cq, RecvCQ: h.cq, MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1,
+	}))(h.t)
+}
+
+// neighbour makes a connection and ends it.
+func (h *iwarpHost) neighbour() {
+	h.t.Helper()
+	a := testutil.Value(h.cm.NewID())(h.t)
+	testutil.Must(h.t, a.ResolveAddr(netip.AddrPort{}, h.l.Local(), 0))
+	h.event(verbs.EventAddrResolved)
+	testutil.Must(h.t, a.ResolveRoute(0))
+	h.event(verbs.EventRouteResolved)
+	qa := h.qp(a)
+	testutil.Must(h.t, a.Connect(verbs.ConnParam{}))
+	p := h.event(verbs.EventConnectRequest).ID
+	qp := h.qp(p)
+	testutil.Must(h.t, p.Accept(verbs.ConnParam{}))
+	h.event(verbs.EventEstablished)
+	h.event(verbs.EventEstablished)
+	testutil.Must(h.t, a.Disconnect())
+	h.event(verbs.EventDisconnected)
+	h.event(verbs.EventDisconnected)
+	for _, end := range []func() error{qa.Destroy, qp.Destroy, a.Destroy, p.Destroy} {
+		testutil.Must(h.t, end())
+	}
+}
+
+func (h *iwarpHost) dial() net.Conn {
+	c := testutil.Value(net.Dial("tcp", h.l.Local().String()))(h.t)
+	h.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// answer reads until the host closes the connection.
+func answer(c net.Conn) string {
+	b, _ := io.ReadAll(c) // it may be reset
+	return string(b)
+}
+
+// TestHostileSetup begins connections badly. They end by themselves, no program hears of them, and
+// others connect.
+func TestHostileSetup(t *testing.T) {
+	const request = "MPA ID Req Frame"
+	cases := []struct{ name, bytes, want string }{
+		{"nothing", "", ""},
+		{"a part", request[:7], ""},
+		{"a part of the private data", request + "\x00\x01\x00\x20abc", ""},
+		{"private length of 65,535", request + "\x00\x01\xff\xff", ""},
+		{"another protocol", strings.Repeat("GET / HTTP/1.1\r\n", 9), ""},
+		{"a reply", "MPA ID Rep Frame\x00\x01\x00\x00", ""},
+		{"markers", request + "\x80\x01\x00\x00", "MPA ID Rep Frame\x20\x01\x00\x00"},
+		{"no depths", request + "\x10\x02\x00\x00", ""},
+	}
+	h := newIWARPHost(t, mpa.Options{SetupTime: setup})
+	peers := make([]net.Conn, len(cases))
+	for i, c := range cases {
+		peers[i] = h.dial()
+		_, err := io.WriteString(peers[i], c.bytes)
+		testutil.Must(t, err)
+	}
+	for i, c := range cases {
+		testutil.Equal(t, answer(peers[i]), c.want, "answer to %s", c.name)
+	}
+	h.neighbour()
+}
+
+// TestSlowSetup has as many connections without a request as a host may have: the next is closed.
+// Other hosts are not concerned.
+func TestSlowSetup(t *testing.T) {
+	h := newIWARPHost(t, mpa.Options{SetupTime: time.Hour})
+	const most = 128
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+	for range most {
+		c := testutil.Value(d.Dial("tcp", h.l.Local().String()))(t)
+		defer c.Close()
+	}
+	c := testutil.Value(d.Dial("tcp", h.l.Local().String()))(t)
+	defer c.Close()
+	testutil.Equal(t, answer(c), "", "answer to one more")
+	h.neighbour()
+}
+
+// TestStalledPeer accepts a peer that sends its RTR never, and one that does not receive.
+func TestStalledPeer(t *testing.T) {
+	h := newIWARPHost(t, mpa.Options{SetupTime: setup})
+	peer := h.dial()
+	_, err := io.WriteString(peer, "MPA ID Req Frame\x10\x02\x00\x04\x80\x04\xc0\x04")
+	testutil.Must(t, err)
+	id := h.event(verbs.EventConnectRequest).ID
+	qp := h.qp(id)
+	testutil.Must(t, id.Accept(verbs.ConnParam{ResponderResources: 4, InitiatorDepth: 4}))
+	testutil.Equal(t, answer(peer), "MPA ID Rep Frame\x10\x02\x00\x04\x80\x04\x80\x04",
+		"reply, and the end without an RTR")
+	h.event(verbs.EventConnectError)
+	testutil.Must(t, qp.Destroy())
+	testutil.Must(t, id.Destroy())
+	h.neighbour()
+}

@@ -1,0 +1,52 @@
+package mpa
+
+import (
+	"net"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// fakeConn is a connection from an address.
+type fakeConn struct {
+	net.Conn
+	from   net.TCPAddr
+	closed bool
+}
+
+func (c *fakeConn) RemoteAddr() net.Addr { return &c.from }
+
+func (c *fakeConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+// TestAdmit has many hosts with connections that send no request: each has its share, and a new
+// connection takes the place of the oldest of all.
+func TestAdmit(t *testing.T) {
+	m := New(nil, nil, Options{})
+	defer m.Close()
+	var conns []*fakeConn
+	admit := func(host byte) bool {
+		c := &fakeConn{from: net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: len(conns)}}
+		conns = append(conns, c)
+		return m.admit(c)
+	}
+	for i := range maxHalfHost {
+		testutil.MustTrue(t, admit(1), "connection %d of a host", i)
+	}
+	testutil.True(t, !admit(1), "one more")
+	conns = conns[:maxHalfHost]
+	for i := maxHalfHost; i < maxHalf; i++ {
+		testutil.MustTrue(t, admit(byte(2+i/maxHalfHost)), "connection %d", i)
+	}
+	testutil.True(t, !conns[0].closed, "the oldest was closed too early")
+	testutil.True(t, admit(200), "a connection of another host")
+	testutil.True(t, conns[0].closed && !conns[1].closed, "the oldest has to give way")
+	testutil.Equal(t, len(m.half), maxHalf, "connections")
+	for _, c := range conns {
+		m.arrived(c)
+		m.leave(remoteAddr(c))
+	}
+	testutil.True(t, len(m.half) == 0 && len(m.hosts) == 0, "left: %d, %v", len(m.half), m.hosts)
+}
