@@ -2,13 +2,11 @@ package app
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -170,13 +168,4 @@ func TestFileKeys(t *testing.T) {
 			testutil.True(t, setter != nil || k.Restart, "%s cannot be changed", name)
 		}
 	}
-}
-
-// TestStartWithMetricsInUse: a start that fails at its last step has nothing to go back to.
-func TestStartWithMetricsInUse(t *testing.T) {
-	taken := listen(t, "127.0.0.1:0")
-	c := parse(t, listenAny, "log: {level: debug}",
-		fmt.Sprintf("metrics: {listen: %q}", taken.AddrPort()))
-	err := newServer(t, Options{Config: c, Level: new(slog.LevelVar)}).Start()
-	testutil.Fails(t, err, syscall.EADDRINUSE.Error(), "")
 }

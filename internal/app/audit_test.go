@@ -119,17 +119,3 @@ func TestAudit(t *testing.T) {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
 }
-
-// TestAuditPath: a path that the target cannot write as a file is an error with its place.
-func TestAuditPath(t *testing.T) {
-	dir := t.TempDir()
-	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	testutil.Must(t, errors.Join(os.Symlink("/tmp/x", link), unix.Mkfifo(fifo, 0o600)))
-	for _, path := range []string{
-		dir, link, fifo, filepath.Join(dir, "absent", "audit"), "/dev/full",
-	} {
-		s := newServer(t, Options{Config: parse(t, anyPort, "audit: {path: "+path+"}")})
-		err := s.Start()
-		testutil.Fails(t, err, "test.yaml:8:15: audit.path: ", "%s", path)
-	}
-}

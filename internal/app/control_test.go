@@ -127,23 +127,6 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	}
 }
 
-// TestControlCertificates: unusable files stop the start, with their place.
-func TestControlCertificates(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "garbage")
-	testutil.Must(t, os.WriteFile(file, []byte("garbage"), 0o600))
-	for certificate, text := range map[string]string{
-		dir + "/absent": "no such file", dir: "not a regular file", file: "no PEM certificate",
-	} {
-		s := newServer(t, Options{Config: parse(t, anyPort, "control: {socket: '', listen: "+
-			"'127.0.0.1:0', certificate: "+certificate+", key: "+file+", client_ca: /ca}")})
-		err := s.Start()
-		testutil.True(t, err != nil && strings.Contains(err.Error(),
-			"test.yaml:8:59: control.certificate: "+certificate+": ") &&
-			strings.Contains(err.Error(), text), "%s: %v", certificate, err)
-	}
-}
-
 // issue writes a certificate that is its own CA, and its key.
 func issue(t *testing.T, dir string, left time.Duration) httpd.Certificates {
 	t.Helper()
@@ -196,23 +179,6 @@ func TestControlRenewal(t *testing.T) {
 	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), ": control.key: ") {
 		t.Errorf("a key file that is empty: %v", err)
 	}
-}
-
-// TestControlPending: a namespace with missing storage.
-func TestControlPending(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "absent")
-	more := "- {nsid: 1, backend: file, path: " + path + "}"
-	file := strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}",
-		strings.TrimPrefix(more, "- "), 1)
-	socket := filepath.Join(t.TempDir(), "control.sock")
-	started(t, Options{Config: parsed(t, file+"control: {socket: "+socket+"}\n")})
-	c := control.NewClient(socket)
-	defer c.Close()
-	list, err := control.GetNamespaces.From(t.Context(), c)
-	testutil.True(t, err == nil && len(list) == 1 && list[0].State == "pending" &&
-		list[0].Path == path, "%+v, %v", list, err)
-	st, err := control.GetStatus.From(t.Context(), c)
-	testutil.True(t, err == nil && st.PendingNamespaces == 1, "%+v, %v", st, err)
 }
 
 // TestControlReload: changes, and problems of the configuration with their places, reach clients.

@@ -3,18 +3,15 @@ package app
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -48,114 +45,6 @@ func wantPorts(t *testing.T, s *Server, want ...string) {
 
 func at(address string, port uint16) string {
 	return fmt.Sprintf("{transport: tcp, address: %s, port: %d}", address, port)
-}
-
-// discovered returns the addresses in the discovery log that a host reads at one of them.
-func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation uint64) {
-	t.Helper()
-	ctx := testutil.Context(t)
-	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN)))(t)
-	defer c.Close()
-	header, list, err := hosttest.Discover(ctx, c)
-	testutil.Must(t, err)
-	for _, d := range list {
-		if d.SUBTYPE == nvme.SubsystemNVM {
-			addrs = append(addrs, strings.TrimRight(string(d.TRADDR[:]), " \x00"))
-		}
-	}
-	return addrs, header.GENCTR
-}
-
-// TestNetworkHeals: an address that goes and returns takes its port along, with its ID. Other ports
-// are unaffected.
-func TestNetworkHeals(t *testing.T) {
-	port := testutil.FreePort(t)
-	l, n := healing(t, at("127.0.9.0/24", port), "eth0 127.0.9.1", "eth1 127.0.9.2",
-		"eth1 127.0.8.1")
-	name := fmt.Sprintf("tcp 127.0.9.0/24:%d", port)
-	first := fmt.Sprintf("1 %s: 127.0.9.1:%d up", name, port)
-	second := fmt.Sprintf("2 %s: 127.0.9.2:%d up", name, port)
-	wantPorts(t, l.s, first, second)
-	one := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-	two := testutil.Value(l.connect(testNQN, hostA, 1))(t)
-	n.Set("eth1 127.0.9.2")
-	l.wantEnded("lost address", one)
-	wantPorts(t, l.s, second)
-	there := l.s.Addrs()[0].AddrPort
-	list, generation := discovered(t, there)
-	testutil.EqualSlices(t, list, []string{"127.0.9.2"}, "discovery log")
-	n.Set("eth0 127.0.9.1", "eth1 127.0.9.2", "eth1 127.0.9.3")
-	wantPorts(t, l.s, first, second, fmt.Sprintf("3 %s: 127.0.9.3:%d up", name, port))
-	list, again := discovered(t, there)
-	testutil.True(t, slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) &&
-		again > generation, "discovery log: %v, generation %d, %d before", list, again, generation)
-	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
-	testutil.True(t, two.Err() == nil, "the other host: %v", two.Err())
-	n.Set()
-	wantPorts(t, l.s, fmt.Sprintf("0 %s: 127.0.9.0/24:%d waiting", name, port))
-}
-
-// TestAddressHeals: an address that an interface had and lost, or that is switched off, is waited
-// for. An address that no interface ever had is tried.
-func TestAddressHeals(t *testing.T) {
-	port := testutil.FreePort(t)
-	l, n := healing(t, at("127.0.9.1", port))
-	up := fmt.Sprintf("1 tcp 127.0.9.1:%d: 127.0.9.1:%[1]d up", port)
-	waits := strings.Replace(strings.Replace(up, "up", "waiting", 1), "1", "0", 1)
-	wantPorts(t, l.s, up)
-	n.Set("eth0 127.0.9.1 down")
-	wantPorts(t, l.s, waits)
-	n.Set("eth0 127.0.9.1")
-	wantPorts(t, l.s, up)
-	n.Set("eth1 127.0.9.2")
-	wantPorts(t, l.s, waits)
-	r := l.s.listeners.States()[0].Reason
-	testutil.True(t, strings.Contains(r, "no network interface has such"), "reason %q", r)
-	n.Set("eth1 127.0.9.1")
-	wantPorts(t, l.s, up)
-}
-
-// TestListenersShareAddresses: the more specific listener has an address, and another one takes it
-// over without an end of connections.
-func TestListenersShareAddresses(t *testing.T) {
-	port := testutil.FreePort(t)
-	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
-	l, _ := healing(t, network, "eth0 127.0.9.1", "eth0 127.0.9.2")
-	c := testutil.Value(l.connect(testNQN, hostA, 1))(t)
-	row := func(id int, name, address string) string {
-		return fmt.Sprintf("%d tcp %s:%d: %s:%[3]d up", id, name, port, address)
-	}
-	subsystems := sub(anyHosts, inRAM)
-	l.apply(network+", "+one, subsystems)
-	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.2", "127.0.9.2"))
-	l.apply(network, subsystems)
-	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.0/24", "127.0.9.2"))
-	l.apply(network+", "+eth0, subsystems)
-	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.0/24", "127.0.9.2"),
-		fmt.Sprintf("0 tcp eth0:%d: eth0:%[1]d waiting", port))
-	testutil.Check(t, c.Err())
-}
-
-// TestRequiredNetwork: with on_unavailable: fail there must be an address at the start, but not
-// later.
-func TestRequiredNetwork(t *testing.T) {
-	port := testutil.FreePort(t)
-	required := fmt.Sprintf("{transport: tcp, address: eth0, port: %d, on_unavailable: fail}", port)
-	l, n := healing(t, listenAny, "eth1 127.0.9.1")
-	err := l.refuse(listenAny+", "+required, sub(anyHosts, inRAM))
-	testutil.True(t, strings.Contains(err.Error(), "no network interface called eth0") &&
-		strings.Contains(err.Error(), "listeners[1]"), "%v", err)
-	taken := listen(t, fmt.Sprintf("127.0.9.1:%d", port))
-	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2")
-	l.apply(listenAny+", "+required, sub(anyHosts, inRAM))
-	if got := ports(l.s); !strings.Contains(got, fmt.Sprintf("127.0.9.1:%d waiting", port)) {
-		t.Errorf("ports %s", got)
-	}
-	_ = taken.Close()
-	n.Set() // the target goes on without it
-	n.Set("eth0 127.0.9.1")
-	wantPorts(t, l.s, fmt.Sprintf("1 tcp 127.0.0.1:0: %v up", l.s.Addrs()[0].AddrPort),
-		fmt.Sprintf("2 tcp eth0:%d: 127.0.9.1:%[1]d up", port))
 }
 
 // TestTooManyAddresses: more addresses than there may be ports are not served, and the others stay.

@@ -72,9 +72,9 @@ func parsed(t *testing.T, text string) *config.Config {
 }
 
 // loader loads a file, as Serve does.
-func loader(file string) func(...config.Option) (*config.Config, error) {
+func loader(file string, environ ...string) func(...config.Option) (*config.Config, error) {
 	return func(options ...config.Option) (*config.Config, error) {
-		return config.Load(file, nil, volumes.Backends, options...)
+		return config.Load(file, environ, volumes.Backends, options...)
 	}
 }
 

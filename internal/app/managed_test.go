@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -27,8 +29,10 @@ type orchestrated struct {
 	file, managed, volumes string
 	server                 *Server
 	client                 *control.Client
-	log                    *testutil.Log   // nil: none
-	said                   strings.Builder // answers to request
+	environ                []string
+	network                *netiftest.Network // nil: that of the machine
+	log                    *testutil.Log      // nil: none
+	said                   strings.Builder    // answers to request
 }
 
 func newOrchestrated(t *testing.T) *orchestrated {
@@ -58,16 +62,30 @@ managed_paths: [`+o.volumes+`]
 
 func (o *orchestrated) start() {
 	o.t.Helper()
-	load := loader(o.file)
+	o.must(o.tryStart())
+}
+
+// tryStart returns the error of a start that fails.
+func (o *orchestrated) tryStart() error {
+	o.t.Helper()
+	load := loader(o.file, o.environ...)
 	c := testutil.Value(load())(o.t)
-	options := Options{Config: c, Load: load, StateDir: filepath.Dir(o.file)}
+	options := Options{
+		Config: c, Load: load, StateDir: filepath.Dir(o.file), Retry: time.Millisecond,
+	}
 	if o.log != nil {
 		options.Log = o.log.Logger()
 	}
+	if o.network != nil {
+		options.Network, options.Retry, options.Settle = o.network, time.Hour, time.Millisecond
+	}
 	o.server = newServer(o.t, options)
-	o.must(o.server.Start())
+	if err := o.server.Start(); err != nil {
+		return err
+	}
 	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
 	o.t.Cleanup(o.client.Close)
+	return nil
 }
 
 func (o *orchestrated) stop() {
@@ -111,7 +129,7 @@ func (o *orchestrated) volume(name string) string {
 // same checks that the running target and a target started now have the same settings.
 func (o *orchestrated) same() {
 	o.t.Helper()
-	c := testutil.Value(loader(o.file)())(o.t)
+	c := testutil.Value(loader(o.file, o.environ...)())(o.t)
 	d, _ := o.server.Plan(c)
 	testutil.True(o.t, len(d) == 0, "a restart would change %v", d)
 }
@@ -123,38 +141,6 @@ func (o *orchestrated) connect(nqn string) error {
 		c.Close()
 	}
 	return err
-}
-
-// TestManagedResize: a resized namespace has the new size in its file. A restart changes nothing,
-// and a volume that is created again has the new size.
-func TestManagedResize(t *testing.T) {
-	o := newOrchestrated(t)
-	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
-	o.put(control.Object{Subsystem: volumeNQN}, "")
-	for _, body := range []string{
-		`{"backend":"file","path":%q,"size":"1MiB"}`,
-		`{"backend":"delay","latency":"1us","of":{"backend":"file","path":%q,"size":1048576}}`,
-		`{"backend":"file","path":%q}`,
-	} {
-		path := o.volume("a")
-		o.put(ns, fmt.Sprintf(body, path))
-		for _, r := range []control.Resize{
-			{Subsystem: volumeNQN, NSID: 7, Size: "3MiB"},
-			{Subsystem: volumeNQN, NSID: 7, Size: "512KiB", Shrink: true},
-		} {
-			n := testutil.Value(control.PostResize.To(t.Context(), o.client, r))(o.t)
-			info := testutil.Value(os.Stat(path))(o.t)
-			size := map[bool]int64{false: 3 << 20, true: 512 << 10}[r.Shrink]
-			if n.SizeBytes != size || info.Size() != size ||
-				n.ConfiguredBytes != 0 && n.ConfiguredBytes != size {
-				t.Errorf("%s: %+v, %d bytes, want %d", body, n, info.Size(), size)
-			}
-			testutil.True(t, strings.Contains(body, "size") == (n.ConfiguredBytes != 0),
-				"%s: the configuration has %d bytes", body, n.ConfiguredBytes)
-			o.same()
-		}
-		o.delete(ns, false)
-	}
 }
 
 // files returns the files in the managed directory, with their content.

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -67,96 +66,6 @@ func ofNS(name, nsid string, more ...string) string {
 	labels := append([]string{`nsid="` + nsid + `"`, `subsystem="` + testNQN + `"`}, more...)
 	slices.Sort(labels)
 	return "nvmf_target_" + name + "{" + strings.Join(labels, ",") + "}"
-}
-
-// TestMetrics: a scrape has the recent activity of a host, and a degraded namespace.
-func TestMetrics(t *testing.T) {
-	c := parsed(t, `
-listeners: [`+anyPort+`]
-subsystems:
-  - nqn: `+testNQN+`
-    allow_any_host: true
-    namespaces:
-      - {nsid: 1, backend: ram, size: 16MiB}
-      - {nsid: 2, backend: error, error: degraded, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}
-      - {nsid: 3, backend: ram, size: 16MiB, read_only: true}
-reactors: {count: 2, memory: 16MiB}
-metrics: {listen: "127.0.0.1:0"}
-`)
-	s := started(t, Options{Config: c})
-	ctx := testutil.Context(t)
-	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	data := testutil.Value(h.Map(4096))(t)
-	for i := range uint64(3) {
-		testutil.Must(t, errors.Join(hosttest.Write(ctx, q, 1, 8*i, 8, data, 0),
-			hosttest.Read(ctx, q, 1, 8*i, 8, data)))
-	}
-	var got map[string]float64
-	reads := ofNS("namespace_commands_total", "1", `op="read"`)
-	testutil.Until(t, "the reads are counted", func() bool { // after the answers
-		got = scrape(t, s)
-		return got[reads] >= 3
-	})
-	expect(t, got, map[string]float64{
-		ofNS("namespace_commands_total", "1", `op="write"`): 3,
-		ofNS("namespace_bytes_total", "1", `op="write"`):    12288,
-		reads: 3,
-		ofNS("namespace_bytes_total", "1", `op="read"`):                              12288,
-		ofNS("namespace_commands_total", "3", `op="read"`):                           0,
-		ofNS("namespace_size_bytes", "1"):                                            16 << 20,
-		ofNS("namespace_block_size_bytes", "2"):                                      4096,
-		ofNS("namespace_ready", "1"):                                                 1,
-		ofNS("namespace_degraded", "2"):                                              0,
-		ofNS("namespace_write_protected", "1"):                                       0,
-		ofNS("namespace_write_protected", "3"):                                       1,
-		ofNS("health_critical_warning", "2", `warning="reliability_degraded"`):       0,
-		`nvmf_target_connections{transport="tcp"}`:                                   2,
-		`nvmf_target_connections_by_security{security="none",transport="tcp"}`:       2,
-		`nvmf_target_connections_by_security{security="auth",transport="tcp"}`:       0,
-		`nvmf_target_authentications_total{outcome="succeeded"}`:                     0,
-		`nvmf_target_tls_handshakes_total{outcome="failed"}`:                         0,
-		`nvmf_target_queue_memory_limit_bytes{transport="tcp"}`:                      1 << 30,
-		`nvmf_target_controllers{subsystem="` + testNQN + `",transport="tcp"}`:       1,
-		`nvmf_target_controller_queues{subsystem="` + testNQN + `",transport="tcp"}`: 2,
-		`nvmf_target_reactor_memory_bytes{reactor="1"}`:                              16 << 20,
-	})
-	up := fmt.Sprintf(`nvmf_target_listener_up{address="%s",transport="tcp"}`, s.Addrs()[0].AddrPort)
-	expect(t, got, map[string]float64{
-		ofNS("namespace_info", "2", `backend="error"`, `path=""`): 1,
-		"nvmf_target_connects_refused_total":                      0,
-		up:                                                        1,
-	})
-	m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]
-	testutil.True(t, m >= 32<<10 && m <= 1<<20, "two queues have %v bytes", m)
-	testutil.MustTrue(t, hosttest.Flush(ctx, q, 2) != nil, "a flush succeeded that was to fail")
-	expect(t, scrape(t, s), map[string]float64{
-		ofNS("namespace_degraded", "1"):                                        0,
-		ofNS("namespace_degraded", "2"):                                        1,
-		ofNS("namespace_write_protected", "2"):                                 1,
-		ofNS("health_critical_warning", "2", `warning="reliability_degraded"`): 1,
-		ofNS("health_critical_warning", "1", `warning="reliability_degraded"`): 0,
-	})
-}
-
-// TestNoMetricsByDefault: without the key nothing listens.
-func TestNoMetricsByDefault(t *testing.T) {
-	s := started(t, Options{Config: parse(t, anyPort)})
-	if s.metrics.server != nil {
-		t.Errorf("metrics are served at %v", s.metrics.server.Addr())
-	}
-}
-
-// TestMetricsPortIsTaken: the message names the key, and hosts were not let in before.
-func TestMetricsPortIsTaken(t *testing.T) {
-	taken := listen(t, "127.0.0.1:0")
-	s := newServer(t,
-		Options{Config: parse(t, anyPort, "metrics: {listen: '"+taken.Addr().String()+"'}")})
-	err := s.Start()
-	testutil.True(t, err != nil && strings.Contains(err.Error(),
-		"test.yaml:8:19: metrics.listen: cannot listen") && strings.Contains(err.Error(),
-		"another process listens there"), "got %v", err)
-	a := s.Addrs()
-	testutil.True(t, len(a) == 0, "listens at %v", a)
 }
 
 // TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not

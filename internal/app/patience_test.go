@@ -53,16 +53,8 @@ func TestPredecessor(t *testing.T) {
 	socket := filepath.Join(dir, "control.sock")
 	testutil.Must(t, os.WriteFile(disk, make([]byte, 1<<20), 0o600))
 	files := issue(t, dir, time.Hour)
-	var ports [4]uint16
-	var taken [len(ports)]net.Listener // no two of them the same
-	for i := range ports {
-		ports[i] = testutil.FreePort(t)
-		taken[i] = listen(t, fmt.Sprintf("127.0.0.1:%d", ports[i]))
-	}
-	for _, l := range taken {
-		_ = l.Close()
-	}
-	port, metricsPort, pagePort, controlPort := ports[0], ports[1], ports[2], ports[3]
+	port, metricsPort := testutil.FreePort(t), testutil.FreePort(t)
+	pagePort, controlPort := testutil.FreePort(t), testutil.FreePort(t)
 	c := parsed(t, fmt.Sprintf(`
 listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
 subsystems:

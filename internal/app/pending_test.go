@@ -17,18 +17,6 @@ const (
 	anyHosts = "allow_any_host: true"
 )
 
-// pendingLive is a server with a namespace on storage in a directory that does not exist.
-func pendingLive(t *testing.T) (l *live, up <-chan uint32) {
-	t.Helper()
-	l = &live{t: t, dir: t.TempDir()}
-	served := make(chan uint32, 1)
-	l.s = started(t, Options{
-		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
-		NamespaceUp: func(_ string, nsid uint32) { served <- nsid },
-	})
-	return l, served
-}
-
 func (l *live) mkdir(name string) {
 	l.t.Helper()
 	testutil.Must(l.t, os.Mkdir(filepath.Join(l.dir, name), 0o700))
@@ -37,15 +25,6 @@ func (l *live) mkdir(name string) {
 func (l *live) wantUp(up <-chan uint32) {
 	l.t.Helper()
 	testutil.Receive(l.t, "the namespace is served", up)
-}
-
-// TestPendingMoves: a pending namespace that has moved in the file is served when its storage
-// appears.
-func TestPendingMoves(t *testing.T) {
-	l, up := pendingLive(t)
-	l.apply(listenAny, sub(anyHosts, inMount, inRAM))
-	l.mkdir("mount")
-	l.wantUp(up)
 }
 
 // TestAppearsAtStart: storage may appear before everything else has been started.

@@ -43,28 +43,6 @@ func onlyFile(t *testing.T, dir, kind string) string {
 	return list[0]
 }
 
-// TestStateMissing: a target that cannot know its promises to hosts does not start.
-func TestStateMissing(t *testing.T) {
-	dir := t.TempDir()
-	used := started(t, Options{Config: parse(t, anyPort), StateDir: filepath.Join(dir, "used")})
-	damaged := filepath.Join(dir, "damaged")
-	promised(t, damaged)
-	for name, text := range map[string]string{
-		"file": "", "damaged/state": `{"version": 2}`,
-	} {
-		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	for in, want := range map[string]string{
-		used.opts.StateDir: "another target uses it", filepath.Join(dir, "file"): "not a directory",
-		damaged: "state cannot be used",
-	} {
-		s := newServer(t, Options{Config: parse(t, anyPort), StateDir: in})
-		err := s.Start()
-		testutil.True(t, err != nil && strings.Contains(err.Error(), in) &&
-			strings.Contains(err.Error(), want) && len(s.Addrs()) == 0, "%s: %v", in, err)
-	}
-}
-
 // TestStateOfOthers: a program that may not read the promises of its predecessor ends with an error
 // and a hint. A program without a predecessor starts.
 func TestStateOfOthers(t *testing.T) {
@@ -272,16 +250,4 @@ func TestPortWaitsForID(t *testing.T) {
 	testutil.True(t, len(l.s.Addrs()) == 1, "%v", l.s.Addrs())
 	testutil.Must(t, os.Rename(dir+".moved", dir))
 	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
-}
-
-// TestKeptForOthers: the log names namespaces with kept reservations that are not configured.
-func TestKeptForOthers(t *testing.T) {
-	dir := t.TempDir()
-	promised(t, dir, 1, 9)
-	log := new(testutil.Log)
-	started(t, Options{Config: parse(t, anyPort), StateDir: dir, Log: log.Logger()})
-	if text := log.String(); strings.Count(text, "reservations are kept for a namespace that is "+
-		"not configured") != 1 || !strings.Contains(text, "nsid=9") {
-		t.Errorf("the log:\n%s", text)
-	}
 }

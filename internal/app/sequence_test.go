@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,9 +14,11 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -26,24 +30,40 @@ import (
 type sequence struct {
 	*orchestrated
 	d     *datadriven.TestData
-	hosts map[string]*host.Controller
-	free  uint16 // a port
-	taken uint16 // a port at which another program listens
+	hosts map[string]*connected
+	free  uint16                  // a port
+	taken uint16                  // a port at which another program listens
+	held  map[string]net.Listener // addresses of other programs
+}
+
+// connected is a host, with its address of the target and the events that it gets.
+type connected struct {
+	*host.Controller
+	at     netip.AddrPort
+	events <-chan nvme.AsyncEvent
 }
 
 // sequenceSteps are the commands of sequences.
 var sequenceSteps = map[string]func(*sequence) string{
 	"config": func(s *sequence) string { s.configure(s.d.Input + "\n"); return "ok" },
 	"edit":   func(s *sequence) string { s.configure(s.edited()); return "ok" },
-	"start":  func(s *sequence) string { s.start(); return "ok" },
+	"start":  (*sequence).begin,
+	"stop":   func(s *sequence) string { s.stop(); return "ok" },
 	"restart": func(s *sequence) string {
 		s.stop()
-		s.start()
+		return s.begin()
+	},
+	"environment": func(s *sequence) string {
+		s.environ = strings.Split(s.expand(s.d.Input), "\n")
 		return "ok"
 	},
 	"check": func(s *sequence) string {
-		if _, err := loader(s.file)(); err != nil {
+		c, err := loader(s.file)()
+		if err != nil {
 			return err.Error()
+		}
+		if s.d.HasArg("warnings") {
+			return c.Warnings().Error()
 		}
 		return "valid"
 	},
@@ -61,6 +81,18 @@ var sequenceSteps = map[string]func(*sequence) string{
 	"ana":      (*sequence).ana,
 	"read":     (*sequence).read,
 	"affected": (*sequence).affected,
+	"network":  (*sequence).setNetwork,
+	"ports":    func(s *sequence) string { return ports(s.server) },
+	"discover": (*sequence).discover,
+	"event":    (*sequence).event,
+	"io":       (*sequence).io,
+	"log":      func(s *sequence) string { return s.counted(s.log.String()) },
+	"served":   func(s *sequence) string { return s.counted(readServed(s.t, s.server)) },
+	"answers": func(s *sequence) string {
+		return s.counted(readControl(s.t, filepath.Join(filepath.Dir(s.file), "control.sock")))
+	},
+	"metrics":  (*sequence).scraped,
+	"promises": (*sequence).promises,
 }
 
 // TestSequences carries out testdata/sequences, described in its README.
@@ -74,17 +106,48 @@ func TestSequences(t *testing.T) {
 			orchestrated: &orchestrated{
 				t: t, file: filepath.Join(dir, "nvmf.yaml"),
 				managed: filepath.Join(dir, "managed"), volumes: filepath.Join(dir, "volumes"),
+				log: new(testutil.Log),
 			},
-			hosts: map[string]*host.Controller{},
+			hosts: map[string]*connected{}, held: map[string]net.Listener{},
 		}
 		s.must(os.Mkdir(s.volumes, 0o700))
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.d = d
 			step := sequenceSteps[d.Cmd]
 			testutil.MustTrue(t, step != nil, "%s: unknown command %s", d.Pos, d.Cmd)
-			return s.mask(step(s))
+			out := s.mask(step(s))
+			if d.HasArg("until") {
+				out = s.until(out, func() string { return s.mask(step(s)) })
+			}
+			return out
 		})
+		for _, text := range testSecrets {
+			k := testutil.Value(auth.ParseKey(text))(t)
+			testutil.True(t, !shows(t, s.log.String()+s.said.String(), k), "a key is shown")
+		}
 	})
+}
+
+// until repeats a command until it prints the text below it, or often the same text if that is to
+// be written.
+func (s *sequence) until(out string, again func() string) string {
+	s.t.Helper()
+	same := 0
+	testutil.Until(s.t, s.d.Pos+": "+s.d.Expected, func() bool {
+		if !s.d.Rewrite && out == strings.TrimSuffix(s.d.Expected, "\n") {
+			return true
+		}
+		last := out
+		out = again()
+		if same++; out != last {
+			same = 0
+			if !s.d.Rewrite {
+				s.t.Logf("%s: %s", s.d.Pos, out)
+			}
+		}
+		return s.d.Rewrite && same == 200
+	})
+	return out
 }
 
 // words are the arguments of the command that have no value.
@@ -116,15 +179,23 @@ func (s *sequence) expand(text string) string {
 	if strings.Contains(text, "TAKEN") && s.taken == 0 {
 		s.taken = listen(s.t, "127.0.0.1:0").AddrPort().Port()
 	}
-	return strings.NewReplacer("$dir", filepath.Dir(s.file), "$key", testSecret, "FREE",
-		fmt.Sprint(s.free), "TAKEN", fmt.Sprint(s.taken)).Replace(text)
+	return strings.NewReplacer("$dir", filepath.Dir(s.file), "$key2", testSecrets[1], "$key3",
+		testSecrets[2], "$key", testSecret, "FREE", fmt.Sprint(s.free), "TAKEN",
+		fmt.Sprint(s.taken)).Replace(text)
 }
 
-var anyTCPPort = regexp.MustCompile(`127\.0\.0\.1:[1-9]\d*`)
+var (
+	anyTCPPort = regexp.MustCompile(`127\.0\.0\.1:[1-9]\d*`)
+	anyDigest  = regexp.MustCompile(`hidden-[0-9a-f]+`)
+)
 
 // mask replaces what differs from run to run.
 func (s *sequence) mask(text string) string {
 	text = strings.ReplaceAll(text, filepath.Dir(s.file), "$dir")
+	if s.free != 0 {
+		text = strings.ReplaceAll(text, fmt.Sprint(":", s.free), ":PORT")
+	}
+	text = anyDigest.ReplaceAllString(text, "hidden-DIGEST")
 	return anyTCPPort.ReplaceAllString(strings.TrimSuffix(text, "\n"), "127.0.0.1:PORT")
 }
 
@@ -184,7 +255,11 @@ func answered(text string, keys []string) string {
 	case strings.HasPrefix(text, `{"changes":`) && json.Unmarshal([]byte(text), &plan) == nil:
 		return planned(plan)
 	case strings.HasPrefix(text, `{"title":`) && json.Unmarshal([]byte(text), &p) == nil:
-		return strings.TrimSpace(p.Place + " " + p.Detail + " " + p.Hint)
+		lines := []string{strings.TrimSpace(p.Place + " " + p.Detail + " " + p.Hint)}
+		for _, more := range p.More {
+			lines = append(lines, strings.TrimSpace(more.Place+" "+more.Detail+" "+more.Hint))
+		}
+		return strings.Join(lines, "\n    ")
 	case len(keys) > 0 && strings.HasPrefix(text, "["):
 		var list []json.RawMessage
 		if json.Unmarshal([]byte(text), &list) != nil {
@@ -228,10 +303,11 @@ func (s *sequence) managedFiles() string {
 }
 
 // do changes files: "file NAME TEXT" (of 1 MiB), "mkdir NAME", "remove NAME", "rename NAME NEW",
-// "link NAME TARGET", "mode NAME OCTAL" and "write NAME TEXT", all below $dir.
+// "link NAME TARGET", "mode NAME OCTAL" and "write NAME TEXT", all below $dir. "hold ADDRESS" and
+// "free ADDRESS" are another program that listens there.
 func (s *sequence) do() string {
 	at := func(name string) string { return filepath.Join(filepath.Dir(s.file), name) }
-	for line := range strings.SplitSeq(s.d.Input, "\n") {
+	for line := range strings.SplitSeq(s.expand(s.d.Input), "\n") {
 		words := append(strings.SplitN(line, " ", 3), "", "")
 		name, arg := at(words[1]), words[2]
 		var mode os.FileMode
@@ -247,28 +323,162 @@ func (s *sequence) do() string {
 			"link":   func() error { return os.Symlink(at(arg), name) },
 			"mode":   func() error { return os.Chmod(name, mode) },
 			"write":  func() error { return os.WriteFile(name, []byte(arg+"\n"), 0o600) },
+			"fifo":   func() error { return unix.Mkfifo(name, 0o600) },
+			"hold": func() error {
+				s.held[words[1]] = listen(s.t, words[1])
+				return nil
+			},
+			"free": func() error { return s.held[words[1]].Close() },
 		}[words[0]]())
 	}
 	return "ok"
 }
 
-// connectHost connects a host, which stays connected: to listener 1 unless there is another one.
-func (s *sequence) connectHost() string {
+// listener returns the address of a listener, by default of the first one.
+func (s *sequence) listener() netip.AddrPort {
 	var at int
 	_, _ = fmt.Sscan(s.value("listener", "1"), &at)
+	return s.server.Addrs()[at-1].AddrPort
+}
+
+// connectHost connects a host, which stays connected: to listener 1 unless there is another one, or
+// the address that another host has used.
+func (s *sequence) connectHost() string {
+	at := s.listener()
+	if like := s.hosts[s.value("like", "")]; like != nil {
+		at = like.at
+	}
 	o := hostOptions(s.value("subsystem", testNQN))
 	name := s.words()[0]
 	o.HostNQN = s.value("nqn", "nqn.2026-11.io.nvmf-target:"+name)
 	if s.d.HasArg("key") {
-		o.Key = testutil.Value(auth.ParseKey(testSecret))(s.t)
+		which := 1
+		_, _ = fmt.Sscan(s.value("key", "1"), &which)
+		o.Key = testutil.Value(auth.ParseKey(testSecrets[which-1]))(s.t)
 	}
-	c, err := host.Connect(s.t.Context(), host.TCP{Addr: s.server.Addrs()[at-1].AddrPort}, o)
+	c, err := host.Connect(s.t.Context(), host.TCP{Addr: at}, o)
 	if err != nil {
 		return err.Error()
 	}
 	s.t.Cleanup(c.Close)
-	s.hosts[name] = c
+	s.hosts[name] = &connected{Controller: c, at: at}
+	if s.d.HasArg("events") {
+		s.hosts[name].events = testutil.Value(hosttest.Events(s.t.Context(), c,
+			nvme.EventNamespaceChanged))(s.t)
+	}
 	return "connected"
+}
+
+// event waits for the next event of a host, and reads the log that it names.
+func (s *sequence) event() string {
+	h := s.hosts[s.words()[0]]
+	e := testutil.Receive(s.t, s.d.Pos+": an event", h.events)
+	_, err := hosttest.GetLog(s.t.Context(), h.Controller, nvme.LogChangedNamespaces, nvme.NSIDAll,
+		0, 4096, 0, false)
+	s.must(err)
+	return fmt.Sprintf("%#x", uint32(e))
+}
+
+// begin starts the target, and returns the error if that fails.
+func (s *sequence) begin() string {
+	if err := s.tryStart(); err != nil {
+		text := err.Error()
+		s.must(s.server.Stop(s.t.Context()))
+		return text
+	}
+	return "ok"
+}
+
+// setNetwork gives the machine addresses. Listeners follow them at once, and not by trying.
+func (s *sequence) setNetwork() string {
+	if s.network == nil {
+		s.network = &netiftest.Network{}
+	}
+	s.network.Set(strings.FieldsFunc(s.d.Input, func(r rune) bool { return r == '\n' })...)
+	return "ok"
+}
+
+// discover shows the ports and addresses that hosts find at a listener, by default the first one.
+func (s *sequence) discover() string {
+	o := hostOptions(nvme.DiscoveryNQN)
+	c, err := host.Connect(s.t.Context(), host.TCP{Addr: s.listener()}, o)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_, entries, err := hosttest.Discover(s.t.Context(), c)
+	s.must(err)
+	var out []string
+	for _, e := range entries {
+		if e.SUBTYPE == nvme.SubsystemNVM {
+			out = append(out, fmt.Sprint(e.PORTID, " ", strings.TrimRight(string(e.TRADDR[:]),
+				" \x00")))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// io carries out commands of a host: "read NSID LBA" and "write NSID LBA", of a block of 512 bytes,
+// and "flush NSID".
+func (s *sequence) io() string {
+	c := s.hosts[s.words()[0]].Controller
+	q := testutil.Value(c.OpenQueue(s.t.Context(), 1, 16))(s.t)
+	defer q.Close()
+	data := testutil.Value(c.Map(512))(s.t)
+	var out []string
+	for line := range strings.SplitSeq(s.d.Input, "\n") {
+		var what string
+		var nsid uint32
+		var lba uint64
+		_, _ = fmt.Sscan(line, &what, &nsid, &lba)
+		var err error
+		switch what {
+		case "read":
+			err = hosttest.Read(s.t.Context(), q, nsid, lba, 1, data)
+		case "write":
+			err = hosttest.Write(s.t.Context(), q, nsid, lba, 1, data, 0)
+		case "flush":
+			err = hosttest.Flush(s.t.Context(), q, nsid)
+		}
+		out = append(out, fmt.Sprint(err))
+	}
+	return strings.Join(out, "\n")
+}
+
+// counted counts the texts below the command, one in a line.
+func (s *sequence) counted(in string) string {
+	var out []string
+	for line := range strings.SplitSeq(s.expand(s.d.Input), "\n") {
+		out = append(out, fmt.Sprint(strings.Count(in, line)))
+	}
+	return strings.Join(out, "\n")
+}
+
+// scraped shows the metrics with these beginnings.
+func (s *sequence) scraped() string {
+	if s.server.metrics.server == nil {
+		return "none"
+	}
+	var out []string
+	text := scrapeText(s.t, s.server)
+	for line := range strings.SplitSeq(s.d.Input, "\n") {
+		for found := range strings.Lines(text) {
+			if strings.HasPrefix(found, "nvmf_target_"+line) {
+				out = append(out, strings.TrimPrefix(strings.TrimSpace(found), "nvmf_target_"))
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// promises stores reservations of namespaces of testNQN in the state of a target that is stopped.
+func (s *sequence) promises() string {
+	for _, text := range s.words() {
+		var nsid uint32
+		_, _ = fmt.Sscan(text, &nsid)
+		promised(s.t, filepath.Dir(s.file), nsid)
+	}
+	return "ok"
 }
 
 // stays checks that hosts are connected.
@@ -284,8 +494,8 @@ func (s *sequence) stays() string {
 func (s *sequence) ana() string {
 	var out []string
 	for _, name := range s.words() {
-		b := testutil.Value(hosttest.GetLog(s.t.Context(), s.hosts[name], nvme.LogANA, nvme.NSIDAll,
-			0, 1024, 0, false))(s.t)
+		b := testutil.Value(hosttest.GetLog(s.t.Context(), s.hosts[name].Controller, nvme.LogANA,
+			nvme.NSIDAll, 0, 1024, 0, false))(s.t)
 		_, groups, err := targettest.ParseANALog(b)
 		s.must(err)
 		for _, g := range groups {
@@ -295,14 +505,18 @@ func (s *sequence) ana() string {
 	return strings.Join(out, "\n")
 }
 
-// read shows the text at the beginning of each namespace of a host.
+// read shows the text at the beginning of each namespace of a host, and its size if it may change.
 func (s *sequence) read() string {
-	c := s.hosts[s.words()[0]]
+	c := s.hosts[s.words()[0]].Controller
 	nsids := testutil.Value(hosttest.ActiveNamespaces(s.t.Context(), c))(s.t)
 	l := &live{t: s.t}
 	var out []string
 	for _, nsid := range nsids {
 		out = append(out, fmt.Sprintf("%d: %s", nsid, cmp.Or(l.first(c, nsid), "zeroes")))
+		if s.d.HasArg("sizes") {
+			id := testutil.Value(c.IdentifyNamespace(s.t.Context(), nsid))(s.t)
+			out[len(out)-1] += fmt.Sprintf(", %d blocks", id.NSZE)
+		}
 	}
 	return strings.Join(out, "\n")
 }
@@ -316,7 +530,7 @@ func (s *sequence) affected() string {
 	if s.server != nil {
 		s.stop()
 	}
-	s.start()
+	testutil.MustEqual(s.t, s.begin(), "ok", "%s", s.d.Pos)
 	names := []string{"a", "b"}[:len(s.server.Addrs())]
 	for i, name := range names {
 		s.d.CmdArgs = append(s.d.CmdArgs[:0:0], datadriven.CmdArg{Key: name},

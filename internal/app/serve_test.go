@@ -64,6 +64,8 @@ func TestAnnouncement(t *testing.T) {
 		},
 		encrypted: map[fabric.Addr]bool{addr(nvme.TransportTCP, "192.0.2.1:4422"): true},
 		waiting:   []string{"rdma 10.0.0.1:4420"},
+		pending: volumes.All(parsed(t, strings.Replace(validFile, "backend: ram",
+			"backend: file, path: /mnt/disk", 1))),
 	}
 	got := a.text(func(fabric.Addr) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}

@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,7 +20,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -60,24 +58,6 @@ func TestServeTCP(t *testing.T) {
 	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 }
 
-func TestDiscoveryNamesTheSubsystem(t *testing.T) {
-	s := started(t,
-		Options{Config: parse(t,
-			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	ctx := testutil.Context(t)
-	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
-		hostOptions(nvme.DiscoveryNQN)))(t)
-	defer c.Close()
-	_, entries, err := hosttest.Discover(ctx, c)
-	testutil.Must(t, err)
-	for _, e := range entries {
-		if name, err := nvme.ParseNQN(&e.SUBNQN); err == nil && name == testNQN {
-			return
-		}
-	}
-	t.Errorf("%s is not among the %d entries", testNQN, len(entries))
-}
-
 // TestStopDisconnectsHosts: a host that stays connected does not keep the target from stopping.
 func TestStopDisconnectsHosts(t *testing.T) {
 	s := started(t,
@@ -89,15 +69,6 @@ func TestStopDisconnectsHosts(t *testing.T) {
 	defer c.Close()
 	testutil.Must(t, s.Stop(ctx))
 	testutil.Receive(t, "the host is disconnected", c.Done())
-}
-
-func TestUnavailableFail(t *testing.T) {
-	taken := listen(t, "127.0.0.1:0")
-	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")
-	c.Listeners[0].Port = taken.AddrPort().Port()
-	err := newServer(t, Options{Config: c}).Start()
-	testutil.True(t, errors.Is(err, syscall.EADDRINUSE) && strings.Contains(err.Error(),
-		"another process listens there"), "got %v", err)
 }
 
 // takenPort holds a port until Close.

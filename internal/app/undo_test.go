@@ -3,8 +3,6 @@ package app
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,33 +31,6 @@ func (l *live) refuse(listeners, subsystems string) error {
 	changes, err := l.s.Apply(l.parse(listeners, subsystems))
 	testutil.MustTrue(l.t, err != nil, "applied: %v", changes)
 	return err
-}
-
-// TestUndonePending: a pending namespace is pending again after a change that gave it storage is
-// undone.
-func TestUndonePending(t *testing.T) {
-	l, up := pendingLive(t)
-	l.file("x")
-	err := l.refuse(failing(t), sub(anyHosts, inRAM, onFile(2, "x")))
-	testutil.True(t, !strings.Contains(err.Error(), "undone"), "%v", err)
-	testutil.Equal(t, len(l.s.engine.Volumes.Pending()), 1, "namespaces are pending")
-	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
-	l.mkdir("mount")
-	l.wantUp(up)
-}
-
-// TestRefusedPending: a namespace that waits because something else is at its path goes on waiting
-// after a change of it that fails for the same reason.
-func TestRefusedPending(t *testing.T) {
-	l, up := pendingLive(t)
-	made := filepath.Join(l.dir, "made")
-	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
-		os.Rename(made, filepath.Join(l.dir, "mount"))))
-	slower := strings.Replace(inMount, "size:", "io_timeout: 5s, size:", 1)
-	err := l.refuse(listenAny, sub(anyHosts, inRAM, slower))
-	testutil.True(t, !strings.Contains(err.Error(), "undone"), "%v", err)
-	testutil.Must(t, os.Remove(filepath.Join(l.dir, "mount", "disk")))
-	l.wantUp(up)
 }
 
 // TestLostStorage: if neither the new nor the old storage can be opened, the namespace becomes
@@ -250,22 +221,6 @@ func TestProblemsOfChanges(t *testing.T) {
 		testutil.True(t, slices.Equal(places, test.places) && !strings.Contains(p.Detail,
 			"test.yaml"), "%q, want %q: %v", places, test.places, err)
 	}
-}
-
-// TestRefusedMetrics: metrics are served at their former address if they cannot be served at a new
-// one.
-func TestRefusedMetrics(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	free := fmt.Sprintf("127.0.0.1:%d", testutil.FreePort(t))
-	at := func(addr string) string { return listenAny + "]\nmetrics: {listen: '" + addr + "'}\n#" }
-	l.apply(at(free), sub(anyHosts, inRAM))
-	taken := listen(t, "127.0.0.1:0").AddrPort()
-	_ = l.refuse(at(taken.String()), sub(anyHosts, inRAM))
-	scrape(t, l.s)
-	is := l.s.metrics.server.Addr()
-	testutil.True(t, is.String() == free, "metrics at %v", is)
-	l.apply(listenAny, sub(anyHosts, inRAM))
-	testutil.True(t, l.s.metrics.server == nil, "metrics are still served")
 }
 
 // TestWriteProtection: storage is not reopened to refuse writes, because knowledge of lost writes

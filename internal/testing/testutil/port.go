@@ -4,16 +4,20 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 )
 
-// FreePort returns a TCP port on which nothing listens at any address. It is below the ephemeral
-// ports, so that no connection of another process gets it by chance.
+// tried counts the ports that this process has tried.
+var tried atomic.Int64
+
+// FreePort returns a TCP port on which nothing listens at any address, another one each time. It is
+// below the ephemeral ports, so that no connection of another process gets it by chance.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, last = 20000, 32000
-	for i := range last - first {
-		port := first + (os.Getpid()+i)%(last-first)
+	for range last - first {
+		port := first + (os.Getpid()+int(tried.Add(1)))%(last-first)
 		if l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
 			_ = l.Close()
 			return uint16(port)
