@@ -53,17 +53,3 @@ func TestHostileLog(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 }
-
-// Every unknown or wrong type on a live connection.
-func TestHostileTypes(t *testing.T) {
-	tg := serve(t, options{})
-	for ty := range 256 {
-		switch pdu.Type(ty) {
-		case pdu.TypeICReq, pdu.TypeH2CTermReq, pdu.TypeCapsuleCmd, pdu.TypeH2CData:
-			continue
-		}
-		c := tg.connect(t, pdu.Params{}, 4, 0)
-		c.send([]byte{byte(ty), 0, 24, 0, 24, 0, 0, 0})
-		c.term(invalid(pdu.OffType))
-	}
-}

@@ -5,6 +5,9 @@
 // so while a victim, another host, reads, writes and sends keep-alives. TestAllCulprits runs them
 // together. bound_test.go has the promise and its measurement.
 //
+// refused_rows_test.go has the commands that must be refused, sent to each kind of listener, and
+// random_rows_test.go random ones.
+//
 // Floods of connections are made of a list of kinds, from half a TLS handshake to a discovery
 // controller, and a list of places where strangers come from. Each pair is a row. Beside a flood, a
 // known host connects with eight queues and uses them when more strangers have come, and a host

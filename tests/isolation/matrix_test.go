@@ -50,7 +50,8 @@ var (
 
 // rows is the matrix.
 func rows() []row {
-	return slices.Concat(deviceRows, hostRows, workRows, limitRows, strangerRows, floodRows)
+	return slices.Concat(deviceRows, hostRows, refusedRows, workRows, limitRows, strangerRows,
+		floodRows)
 }
 
 // attack is the work of a culprit during one window.
