@@ -159,6 +159,18 @@ func (c *Cluster) Stop(tb testing.TB, name string) {
 	delete(c.daemons, name)
 }
 
+// Pause stops a daemon, which then answers nothing, until Continue.
+func (c *Cluster) Pause(tb testing.TB, name string) {
+	tb.Helper()
+	testutil.Must(tb, c.daemons[name].Process.Signal(syscall.SIGSTOP))
+}
+
+// Continue ends Pause.
+func (c *Cluster) Continue(tb testing.TB, name string) {
+	tb.Helper()
+	testutil.Must(tb, c.daemons[name].Process.Signal(syscall.SIGCONT))
+}
+
 // Ceph runs the program ceph and returns its output.
 func (c *Cluster) Ceph(tb testing.TB, args ...string) string {
 	tb.Helper()
