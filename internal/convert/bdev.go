@@ -30,6 +30,8 @@ var bdevMethods = map[string]method{
 	"bdev_null_create":            (*spdk).bdevNull,
 	"bdev_nvme_attach_controller": (*spdk).bdevNVMe,
 	"bdev_passthru_create":        (*spdk).bdevPassthru,
+	"bdev_rbd_create":             (*spdk).bdevRBD,
+	"bdev_rbd_register_cluster":   (*spdk).rbdCluster,
 	"bdev_set_qos_limit":          (*spdk).bdevLimits,
 }
 
@@ -101,6 +103,47 @@ func (s *spdk) bdevPassthru(p *value, path string) {
 	s.add(p, path, b)
 }
 
+// rbdCluster is a Ceph cluster that bdevs name (module/bdev/rbd).
+func (s *spdk) rbdCluster(p *value, path string) {
+	c := ceph{
+		conf: s.str(p, "config_file", path), user: s.str(p, "user_id", path),
+		keyring: s.str(p, "key_file", path),
+	}
+	s.clusters[s.required(p, "name", path)] = c
+	s.noteSettings(p, "config_param")
+	p.ignore() // processors
+}
+
+// bdevRBD is an image of Ceph (module/bdev/rbd).
+func (s *spdk) bdevRBD(p *value, path string) {
+	st := storage{
+		backend: "rbd", blockSize: s.number(p, "block_size", path, 512),
+		readOnly: s.flag(p, "read_only", path, false),
+		uuid:     identifier(s.str(p, "uuid", path)),
+		image:    s.required(p, "pool_name", path),
+		ceph:     ceph{user: s.str(p, "user_id", path)},
+	}
+	if space := s.str(p, "namespace_name", path); space != "" {
+		st.image += "/" + space
+	}
+	st.image += "/" + s.required(p, "rbd_name", path)
+	if name := s.str(p, "cluster_name", path); name != "" {
+		st.ceph = s.clusters[name]
+	}
+	s.noteSettings(p, "config")
+	if s.str(p, "encryption_format", path) == "" {
+		s.add(p, path, &bdev{storage: st})
+	} // otherwise hosts would read encrypted data
+	p.ignore() // the passphrase
+}
+
+// noteSettings notes that settings of Ceph are not in a file.
+func (s *spdk) noteSettings(p *value, name string) {
+	if m := p.member(name); m != nil {
+		s.note(m, "settings of Ceph, which belong to ceph.conf here (key ceph.conf)")
+	}
+}
+
 // bdevLimits sets limits; bandwidth is in units of 1 MiB (spdk_bdev_set_qos_rate_limits).
 func (s *spdk) bdevLimits(p *value, path string) {
 	name := s.required(p, "name", path)
@@ -155,8 +198,8 @@ func (s *spdk) storage(v *value, name string) (st storage, why string) {
 func (s *spdk) drive(name string) (st storage, why string) {
 	m := ofDrive.FindStringSubmatch(name)
 	if m == nil || s.bdevs[m[1]] == nil {
-		return st, "make it a block device of Linux (LVM, mdadm, cryptsetup, rbd map, nvme " +
-			"connect) and export that with backend: block"
+		return st, "make it a block device of Linux (LVM, mdadm, cryptsetup, nvme connect) " +
+			"and export that with backend: block"
 	}
 	pci := s.bdevs[m[1]].pci
 	if pci == "" {

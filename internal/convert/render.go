@@ -136,6 +136,13 @@ func (n *namespace) render(b *strings.Builder) {
 	}
 	key(b, indent, "backend", backend)
 	key(b, indent, "path", quote(n.path))
+	key(b, indent, "image", quote(n.image))
+	if n.ceph != (ceph{}) {
+		fmt.Fprintf(b, "%sceph:\n", indent)
+		key(b, indent+"  ", "conf", quote(n.ceph.conf))
+		key(b, indent+"  ", "user", quote(n.ceph.user))
+		key(b, indent+"  ", "keyring", quote(n.ceph.keyring))
+	}
 	if n.size > 0 {
 		key(b, indent, "size", lang.Size(n.size).String())
 	}

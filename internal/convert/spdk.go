@@ -18,8 +18,9 @@ func (r *reader) spdk(root *value) {
 		return
 	}
 	s := spdk{
-		reader: r, bdevs: map[string]*bdev{}, keys: map[string]string{},
-		states: map[*subsystem]map[*listener]anaStates{}, memory: map[string]bool{},
+		reader: r, bdevs: map[string]*bdev{}, clusters: map[string]ceph{},
+		keys: map[string]string{}, memory: map[string]bool{},
+		states: map[*subsystem]map[*listener]anaStates{},
 	}
 	var rpcs []*value
 	for _, p := range parts {
@@ -52,7 +53,9 @@ const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 type spdk struct {
 	*reader
 	bdevs map[string]*bdev
-	keys  map[string]string // files by the name of the key
+	// clusters has the clusters of Ceph by the names that bdevs give them.
+	clusters map[string]ceph
+	keys     map[string]string // files by the name of the key
 	// memory has the memory bdevs of namespaces.
 	memory map[string]bool
 	// states are the ANA states other than optimized, by subsystem and listener.

@@ -79,6 +79,8 @@ type namespace struct {
 // storage has the keys of the storage, as far as the backend has them.
 type storage struct {
 	backend, path   string
+	image           string // of Ceph
+	ceph            ceph
 	uuid            string // of a bdev, different from the UUID of the namespace
 	size, blockSize uint64 // bytes; 0: none
 	readOnly        bool
@@ -86,6 +88,9 @@ type storage struct {
 	// comment is for the line of backend, blockComment for the line of block_size.
 	comment, blockComment string
 }
+
+// ceph is the access to a cluster of Ceph; "" is the default.
+type ceph struct{ conf, user, keyring string }
 
 func (r *reader) subsystem(nqn string) *subsystem {
 	i := slices.IndexFunc(r.out.subsystems, func(s *subsystem) bool { return s.nqn == nqn })

@@ -40,8 +40,8 @@ func TestHostile(t *testing.T) {
 			return frame(h, "x", false)
 		}, badSTag, 0},
 		{"beyond the region", func(x *attacker, key uint32) []byte {
-			return frame(header{op: opWrite, last: true, stag: key, to: x.at(open + size - 1)}, "xx",
-				false)
+			h := header{op: opWrite, last: true, stag: key, to: x.at(open + size - 1)}
+			return frame(h, "xx", false)
 		}, badSTag, 0},
 		{"end of the address space", func(_ *attacker, key uint32) []byte {
 			return frame(header{op: opWrite, last: true, stag: key, to: 1<<64 - 1}, "xx", false)
