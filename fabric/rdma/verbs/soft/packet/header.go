@@ -52,15 +52,20 @@ func (h *BTH) Put(b []byte) {
 // ParseBTH reads the header. It reports false if b is too short or the transport version is not 0
 // (section 9.6: the packet is silently dropped).
 func ParseBTH(b []byte) (h BTH, ok bool) {
+	ok = h.parse(b)
+	return h, ok
+}
+
+func (h *BTH) parse(b []byte) bool {
 	if len(b) < BTHSize || b[1]&0xf != 0 {
-		return h, false
+		return false
 	}
-	return BTH{
-		Opcode: Opcode(b[0]), Solicited: b[1]&0x80 != 0, MigReq: b[1]&0x40 != 0, Pad: b[1] >> 4 & 3,
-		PKey: binary.BigEndian.Uint16(b[2:]),
-		FECN: b[4]&0x80 != 0, BECN: b[4]&0x40 != 0, QPN: binary.BigEndian.Uint32(b[4:]) & PSNMask,
-		AckReq: b[8]&0x80 != 0, PSN: binary.BigEndian.Uint32(b[8:]) & PSNMask,
-	}, true
+	h.Opcode, h.PKey = Opcode(b[0]), binary.BigEndian.Uint16(b[2:])
+	h.Solicited, h.MigReq, h.Pad = b[1]&0x80 != 0, b[1]&0x40 != 0, b[1]>>4&3
+	q, p := binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:])
+	h.FECN, h.BECN, h.QPN = q>>31 != 0, q>>30&1 != 0, q&PSNMask
+	h.AckReq, h.PSN = p>>31 != 0, p&PSNMask
+	return true
 }
 
 func flag(on bool, bit byte) byte {
@@ -188,8 +193,7 @@ type Header struct {
 // Parse does not know the queue pair. The caller checks P_Key, transport, path MTU and everything
 // that depends on earlier packets.
 func (h *Header) Parse(b []byte) bool {
-	var ok bool
-	if h.BTH, ok = ParseBTH(b); !ok || len(b)%4 != 0 || len(b) > MaxSize {
+	if !h.BTH.parse(b) || len(b)%4 != 0 || len(b) > MaxSize {
 		return false
 	}
 	s := &shapes[h.Opcode]

@@ -42,16 +42,22 @@ const (
 	polyOne  = 1 << 31    // the polynomial 1
 )
 
-// invariant builds the masked headers in front of a packet. The headers lie in memory that lives
+// invariant sums the masked headers in front of a packet. The headers lie in memory that lives
 // long, since crc32.Update makes its argument escape.
 type invariant struct {
-	header [ip6Size + udpSize + packet.BTHSize]byte
-	ip     int // bytes of the IP header
+	header [ip6Size + udpSize]byte
+	ip     int    // bytes of the IP header
+	id     uint32 // the difference that the identification makes to crc
+	// crc is the CRC of the headers with the identification 0, for packets of this length. It is
+	// not known if that is 0.
+	length int
+	crc    uint32
 }
 
 // set fills in addresses and source port. Both addresses are of one family; an IPv4 address is not
 // mapped to IPv6.
 func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
+	v.id, v.length = 0, 0
 	h := v.header[:]
 	if src.Is4() {
 		v.ip = ip4Size
@@ -78,26 +84,47 @@ func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
 
 // identify sets the identification, which is 0 after set.
 func (v *invariant) identify(id uint16) {
-	if v.ip == ip4Size {
-		binary.BigEndian.PutUint16(v.header[4:], id)
+	v.id = 0
+	for ; id != 0 && v.ip == ip4Size; id &= id - 1 {
+		v.id ^= idBits[bits.TrailingZeros16(id)]
 	}
 }
 
-// sum computes the ICRC of packet b, from BTH to the padding.
+// idBits is the difference that each bit of the identification makes to the CRC of the headers.
+var idBits = func() (t [16]uint32) {
+	var b [idToUDP + udpSize]byte
+	zero := crc32.ChecksumIEEE(b[:])
+	for i := range t {
+		binary.BigEndian.PutUint16(b[:], 1<<i)
+		t[i] = crc32.ChecksumIEEE(b[:]) ^ zero
+	}
+	return t
+}()
+
+// sum computes the ICRC of packet b, from BTH to the padding. It changes b[4] for the time of the
+// call.
 func (v *invariant) sum(b []byte) uint32 {
-	h := v.header[:]
-	udp := udpSize + len(b) + icrcSize
+	if len(b) != v.length {
+		v.measure(len(b))
+	}
+	masked := b[4]
+	b[4] = 0xff
+	crc := crc32.Update(v.crc^v.id, crc32.IEEETable, b)
+	b[4] = masked
+	return crc
+}
+
+// measure sums the headers in front of packets of a length.
+func (v *invariant) measure(length int) {
+	h := v.header[:v.ip+udpSize]
+	udp := udpSize + length + icrcSize
 	if v.ip == ip4Size {
 		binary.BigEndian.PutUint16(h[2:], uint16(ip4Size+udp))
 	} else {
 		binary.BigEndian.PutUint16(h[4:], uint16(udp))
 	}
 	binary.BigEndian.PutUint16(h[v.ip+4:], uint16(udp))
-	bth := h[v.ip+udpSize : v.ip+udpSize+packet.BTHSize]
-	copy(bth, b)
-	bth[4] = 0xff
-	crc := crc32.Update(afterLRH, crc32.IEEETable, h[:v.ip+udpSize+packet.BTHSize])
-	return crc32.Update(crc, crc32.IEEETable, b[packet.BTHSize:])
+	v.length, v.crc = length, crc32.Update(afterLRH, crc32.IEEETable, h)
 }
 
 // put writes the ICRC behind the packet: b is the packet with four bytes more.

@@ -40,9 +40,11 @@ type inbox struct {
 	meta      metadata
 	from      netip.AddrPort
 
-	packets []Packet
-	icrc    invariant
-	zones   map[uint32]string // names of interfaces with link-local senders, by index
+	packets  []Packet
+	icrc     invariant
+	sender   netip.AddrPort // of icrc, as well as receiver
+	receiver netip.Addr
+	zones    map[uint32]string // names of interfaces with link-local senders, by index
 }
 
 // maxZones is the largest number of names that an inbox remembers. Interfaces come and go.
@@ -174,7 +176,8 @@ func (c *udpConn) begin(i int) {
 	if b.meta.local.IsLinkLocalUnicast() { // on the same link
 		b.meta.local = b.meta.local.WithZone(b.from.Addr().Zone())
 	}
-	if b.meta.local.IsValid() {
+	if b.meta.local.IsValid() && (b.from != b.sender || b.meta.local != b.receiver) {
+		b.sender, b.receiver = b.from, b.meta.local
 		b.icrc.set(b.from.Addr(), b.meta.local, b.from.Port(), c.net.port)
 	}
 }

@@ -24,17 +24,19 @@ const (
 )
 
 // A batch is the packets to send: two rings, of packets and of the sends that they form. A send is
-// one packet, or several with UDP_SEGMENT.
+// one packet, or several with UDP_SEGMENT. Packets lie side by side with their ICRCs, so that a
+// send is one piece of memory. The next packet goes to the beginning when the batch is empty.
 type batch struct {
 	packets  ring
 	paths    [maxQueued]*Path
 	lengths  [maxQueued]int // without ICRC
 	data     []byte
-	iov      [maxQueued]sys.Iovec
+	end      int  // of the last packet in data
 	unsealed bool // the last packet has no ICRC yet and belongs to no send
 
 	sends    ring
 	runs     [maxQueued]run
+	iov      [maxQueued]sys.Iovec
 	messages *sys.Datagrams
 	controls [maxQueued][controlSize]byte // of sends with UDP_SEGMENT
 
@@ -44,8 +46,9 @@ type batch struct {
 
 // A run is the packets of a send.
 type run struct {
-	first, count, bytes int
-	full                bool // a short packet has ended it
+	first, count int
+	start, bytes int  // in data
+	full         bool // a short packet has ended it
 }
 
 // A ring is count places from head on, modulo maxQueued.
@@ -124,8 +127,8 @@ func (c *udpConn) resolve(p *Path) error {
 func (c *udpConn) Alloc(p *Path, n int) []byte {
 	b := &c.out
 	b.seal(p, n)
-	if b.packets.count == maxQueued {
-		if c.Flush(); b.packets.count == maxQueued {
+	if b.isFull(n) {
+		if c.Flush(); b.isFull(n) {
 			return nil
 		}
 	}
@@ -138,7 +141,13 @@ func (c *udpConn) Alloc(p *Path, n int) []byte {
 	i := b.packets.add()
 	b.paths[i], b.lengths[i] = p, n
 	b.unsealed = true
-	return b.data[i*frame:][:n:n]
+	b.end += n + icrcSize
+	return b.data[b.end-n-icrcSize:][:n:n]
+}
+
+// isFull reports whether there is no room for a packet of n bytes.
+func (b *batch) isFull(n int) bool {
+	return b.packets.count == maxQueued || b.end+n+icrcSize > len(b.data)
 }
 
 // seal completes the last packet: it joins the last send or begins another one, which decides its
@@ -152,9 +161,6 @@ func (b *batch) seal(next *Path, length int) {
 	b.unsealed = false
 	i := b.packets.at(b.packets.count - 1)
 	route, n := &b.paths[i].route, b.lengths[i]+icrcSize
-	sealed := b.data[i*frame:][:n]
-	sys.SetIovec(&b.iov[i], sealed)
-
 	at := b.sends.at(max(b.sends.count, 1) - 1)
 	r := &b.runs[at]
 	control := route.control[:route.controls]
@@ -170,21 +176,20 @@ func (b *batch) seal(next *Path, length int) {
 	} else {
 		at = b.sends.add()
 		r = &b.runs[at]
-		*r = run{first: i}
+		*r = run{first: i, start: b.end - n}
 	}
 	route.icrc.identify(uint16(r.count))
-	route.icrc.put(sealed)
+	route.icrc.put(b.data[b.end-n : b.end])
 	r.count++
 	r.bytes += n
-	b.messages.Set(at, route.name[:route.nameLen], control, b.iov[r.first:r.first+r.count])
+	sys.SetIovec(&b.iov[at], b.data[r.start:b.end])
+	b.messages.Set(at, route.name[:route.nameLen], control, b.iov[at:at+1])
 }
 
-// joins reports whether packet i of n bytes can be sent with a run. The vectors of a send lie side
-// by side.
+// joins reports whether packet i of n bytes can be sent with a run.
 func (b *batch) joins(r *run, i, n int) bool {
 	p := b.paths[i]
-	return b.segment && p.Segment && p == b.paths[r.first] && i == r.first+r.count && !r.full &&
-		r.count < maxShared &&
+	return b.segment && p.Segment && p == b.paths[r.first] && !r.full && r.count < maxShared &&
 		n <= b.lengths[r.first]+icrcSize && r.bytes+n <= maxSegmented
 }
 
@@ -253,4 +258,7 @@ func (b *batch) remove(sends, packets int) {
 	}
 	b.packets.drop(packets)
 	b.sends.drop(sends)
+	if b.packets.count == 0 {
+		b.end = 0
+	}
 }
