@@ -199,7 +199,8 @@ func (l *Log) content() uint64 {
 				id     uint16
 				listen fabric.Addr
 				addr   netip.Addr
-			}{p.ID, p.Addr, p.addr}
+				tls    fabric.TLSPolicy
+			}{p.ID, p.Addr, p.addr, p.TLS}
 			ports[i] = maphash.Comparable(seed, at)
 		}
 	}
