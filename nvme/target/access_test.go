@@ -1,7 +1,6 @@
 package target
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -46,28 +45,4 @@ func TestLostAccess(t *testing.T) {
 		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
 	}
 	testutil.True(t, !strings.Contains(r.log.String(), "self-test"), "the self-test has a result")
-}
-
-// TestDuplicateHostsWithKey: a peer that cannot authenticate does not lock a host out. The second
-// of two hosts that can authenticate is refused, even if both had connected before.
-func TestDuplicateHostsWithKey(t *testing.T) {
-	r, _ := authHarness(t, 1)
-	r.update(func(c *SubsystemConfig) { c.RefuseDuplicateHosts = true })
-	other := adminArgs(testSub)
-	other.hostID[0]++
-	stranger, _ := r.connectUnproven(0, other)
-	q, _ := r.connectUnproven(0, adminArgs(testSub))
-	r.must(r.authenticate(q, testHostSide(t)))
-	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
-	r.must(r.authenticate(stranger, testHostSide(t)))
-	r.until("the second host is refused", stranger.Closed)
-	testutil.True(t, strings.Contains(fmt.Sprint(stranger.Reason), "the host is connected as"),
-		"%v", stranger.Reason)
-	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
-	r.must(r.authenticate(q, testHostSide(t))) // again
-	q.HangUp()
-	r.w.Settle()
-	q, _ = r.connectUnproven(0, other)
-	r.must(r.authenticate(q, testHostSide(t)))
-	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
 }

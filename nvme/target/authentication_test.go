@@ -1,7 +1,6 @@
 package target
 
 import (
-	"bytes"
 	"net/netip"
 	"strings"
 	"testing"
@@ -89,94 +88,6 @@ func (r *harness) connectUnproven(reactor int, a connectArgs) (*fabrictest.Queue
 	return q, res.CNTLID()
 }
 
-// TestAuthentication: nothing is served before the host has authenticated, on admin and on I/O
-// queues, and everything afterwards; it may authenticate again.
-func TestAuthentication(t *testing.T) {
-	r, _ := authHarness(t, 2)
-	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
-	for _, c := range []*fabrictest.Command{
-		identifyCommand(nvme.CNSController, 0), propertyGetCommand(nvme.PropertyCAP),
-		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), logCommand(2, 512, 0),
-		command(nvme.AdminAsyncEventReq, 0, nil), command(nvme.AdminKeepAlive, 0, nil),
-		command(0xFF, 0, nil), adminArgs(testSub).command(),
-	} {
-		want := authenticationRequired
-		r.status(admin, c, want)
-	}
-	testutil.True(t, admin.Peer == fabric.Unproven,
-		"the queue of a host that has not authenticated is an allowed host's")
-	c := r.connections()[0]
-	testutil.True(t, !c.Authenticated, "before authentication: %+v", c)
-	testutil.True(t, !strings.Contains(r.log.String(), "controller created"),
-		"a host that has not authenticated appears in the log as connected")
-	r.must(r.authenticate(admin, testHostSide(t)))
-	testutil.True(t, admin.Peer == fabric.Allowed && admin.Claim.Proven,
-		"the queue stays in the budget of strangers")
-	testutil.True(t, admin.Holds.Load() != 0 && !admin.Held.Load(),
-		"the queue could be evicted while a message was processed, or never can be")
-	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	r.ok(admin, identifyCommand(nvme.CNSController, 0))
-
-	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1)
-	io, _ := r.connectUnproven(1, a)
-	data := bytes.Repeat([]byte{7}, 512)
-	r.status(io, rw(nvme.NVMWrite, 1, 0, 1, data), authenticationRequired)
-	r.status(io, rw(nvme.NVMRead, 1, 0, 1, data), authenticationRequired)
-	r.must(r.authenticate(io, testHostSide(t)))
-	r.ok(io, rw(nvme.NVMWrite, 1, 0, 1, data))
-
-	for _, q := range []*fabrictest.Queue{admin, io} { // and again
-		r.must(r.authenticate(q, testHostSide(t)))
-	}
-	for _, c := range r.connections() {
-		testutil.Equal(t, SecurityOf(&c), SecurityAuth, "queue %d", c.QID)
-	}
-	n, failed := r.target.Authentications()
-	testutil.True(t, n == 4 && failed == 0, "%d authentications, %d failed", n, failed)
-	r.ok(admin, identifyCommand(nvme.CNSController, 0))
-	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	if c := r.status(admin, authCommand(nvme.FabricsAuthReceive, make([]byte, 4)),
-		invalidField); c.Returned > 0 {
-		t.Error("data in a refusal")
-	}
-}
-
-// TestAuthenticationKeys: hosts without a key, other hosts, discovery, and keys that change while a
-// host is connected.
-func TestAuthenticationKeys(t *testing.T) {
-	r, p := authHarness(t, 1)
-	other := func(a *connectArgs) { a.host += "x" }
-	r.connectHost(1, other).hangUp()
-	q := r.connectHost(0, other)
-	r.status(q.admin, authCommand(nvme.FabricsAuthSend, make([]byte, 72)), invalidOpcode)
-	d := r.dial(0)
-	testutil.True(t, r.ok(d, adminArgs(nvme.DiscoveryNQN).command()).CQE.DW0()>>16 == 0,
-		"discovery requires authentication")
-
-	changed := *p
-	changed.Keys = append([]*auth.Key{authKey(t, controllerSecret)}, p.Keys...)
-	r.target.SetHostPolicy(testHost, &changed)
-	admin, _ := r.connectUnproven(0, adminArgs(testSub))
-	r.must(r.authenticate(admin, testHostSide(t)))
-	changed.Keys = changed.Keys[:1]
-	r.target.SetHostPolicy(testHost, &changed)
-	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
-	testutil.True(t, r.authenticate(admin, testHostSide(t)) != nil,
-		"the host authenticates with a key that was removed")
-	r.until("the controller ends", func() bool { return admin.Reason != nil })
-
-	r.target.SetHostPolicy(testHost, p)
-	admin, _ = r.connectUnproven(0, adminArgs(testSub))
-	r.must(r.authenticate(admin, testHostSide(t)))
-	r.target.SetHostPolicy(testHost, nil)
-	r.status(admin, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)), invalidOpcode)
-	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
-	h := r.connectHost(1)                             // without authentication
-	r.target.SetHostPolicy(testHost, p)
-	h.connectIO(0) // and it stays so
-	r.must(r.authenticate(h.admin, testHostSide(t)))
-}
-
 // TestAuthenticationFails: the host reads why, then its queue ends; after ten times it has to wait.
 func TestAuthenticationFails(t *testing.T) {
 	const mostFailures = 10
@@ -256,80 +167,6 @@ func TestAuthenticationMemory(t *testing.T) {
 	r.must(r.authenticate(admin, testHostSide(t)))
 }
 
-// TestAuthenticationUnfinished: a host that stops at any step is disconnected, also with a message
-// that it has not received, and also after an earlier authentication.
-func TestAuthenticationUnfinished(t *testing.T) {
-	r, _ := authHarness(t, 1)
-	for step := range 5 {
-		admin, _ := r.connectUnproven(0, adminArgs(testSub))
-		h := testHostSide(t)
-		if step == 4 {
-			r.must(r.authenticate(admin, h))
-		}
-		if step >= 1 {
-			r.authSend(admin, h.Negotiate(1))
-		}
-		if step == 2 || step == 3 {
-			m, err := h.Challenged(r.authReceive(admin))
-			r.must(err)
-			if step == 3 {
-				r.authSend(admin, m)
-			}
-		}
-		r.w.Advance(time.Duration(connectDeadline) - time.Second)
-		testutil.True(t, admin.Reason == nil, "step %d: disconnected early: %v", step, admin.Reason)
-		r.w.Advance(2 * time.Second)
-		r.until("the queue ends", func() bool { return admin.Reason != nil })
-	}
-	testutil.Equal(t, strings.Count(r.log.String(), "authentication not finished"), 5,
-		"of 5 exchanges that were not finished have a line")
-	q, _ := r.connectUnproven(0, adminArgs(testSub))
-	r.send(q, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
-	q.HangUp() // while the message is processed, maybe
-}
-
-// TestAuthenticationRecords: the log has a line for each exchange of an admin queue, with any
-// outcome, and for each exchange of an I/O queue that does not succeed.
-func TestAuthenticationRecords(t *testing.T) {
-	r, _ := authHarness(t, 1)
-	lines := func(what, message string, want int) {
-		t.Helper()
-		if n := strings.Count(r.log.String(), `msg="`+message+`"`); n != want {
-			t.Errorf("%s: %d lines %q, not %d\n%s", what, n, message, want, r.log)
-		}
-	}
-	gone, _ := r.connectUnproven(0, adminArgs(testSub))
-	gone.HangUp()
-	lines("a host that does not begin", "authentication not finished", 1)
-	gone, _ = r.connectUnproven(0, adminArgs(testSub))
-	r.authSend(gone, testHostSide(t).Negotiate(1))
-	gone.HangUp()
-	lines("a host that hangs up", "authentication not finished", 2)
-
-	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
-	r.must(r.authenticate(admin, testHostSide(t)))
-	r.must(r.authenticate(admin, testHostSide(t)))
-	lines("twice", "host has authenticated", 2)
-	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1)
-	io, _ := r.connectUnproven(0, a)
-	r.must(r.authenticate(io, testHostSide(t)))
-	same, _ := r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(2))
-	late, _ := r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(2))
-	r.must(r.authenticate(same, testHostSide(t)))
-	lines("I/O queues", "host has authenticated", 2)
-	r.must(r.authenticate(late, testHostSide(t)))
-	r.until("the second queue 2 ends", func() bool { return late.Reason != nil })
-	lines("an I/O queue that there is", "connect refused", 1)
-	r.authSend(io, testHostSide(t).Negotiate(1))
-	r.w.Advance(time.Duration(connectDeadline) + time.Second)
-	r.until("the I/O queue ends", func() bool { return io.Reason != nil })
-	lines("an I/O queue that stops", "authentication not finished", 3)
-	admin.HangUp()
-	same.HangUp()
-	lines("the end of hosts that have authenticated", "authentication not finished", 3)
-}
-
 // TestAuthenticationKept: on a queue that serves nothing but concatenation an exchange has its
 // record, and while a message is being processed its deadline does not look at the exchange.
 func TestAuthenticationKept(t *testing.T) {
@@ -384,28 +221,4 @@ func (r *harness) sessionOf(q *fabrictest.Queue) *session {
 	}
 	r.t.Fatal("the queue has ended")
 	return nil
-}
-
-// TestAuthenticationCommands: errors in the fields and the order of the commands themselves.
-func TestAuthenticationCommands(t *testing.T) {
-	r, _ := authHarness(t, 1)
-	admin, _ := r.connectUnproven(0, adminArgs(testSub))
-	for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
-		for _, i := range []int{41, 42, 43} {
-			c := authCommand(typ, make([]byte, 72))
-			c.SQE[i]++
-			r.status(admin, c, invalidField)
-		}
-		r.status(admin, authCommand(typ, nil), invalidField)
-		r.status(admin, authCommand(typ, make([]byte, maxAuthReceive+1)), invalidField)
-		c := authCommand(typ, make([]byte, 72))
-		c.Data = c.Data[:71]
-		r.status(admin, c, invalidLength)
-		r.status(r.dial(0), authCommand(typ, make([]byte, 72)), sequenceError)
-	}
-	if m := r.authReceive(admin); m[1] != 0xF1 || m[7] != byte(auth.IncorrectMessage) ||
-		!bytes.Equal(m[8:], make([]byte, len(m)-8)) {
-		t.Errorf("nothing was to be read: % x", m[:16])
-	}
-	r.until("the queue ends", func() bool { return admin.Reason != nil })
 }

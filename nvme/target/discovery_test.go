@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -82,20 +81,6 @@ func TestRemovePort(t *testing.T) {
 	r.dialInfo(0, second)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	r.connectHost(1)
-}
-
-// names are the subsystems and port IDs of the discovery log, as "a1 a2 b2".
-func (h *host) names() string {
-	_, list := h.discoveryLog()
-	var words []string
-	for _, e := range list {
-		nqn, err := nvme.ParseNQN(&e.SUBNQN)
-		h.r.must(err)
-		if nqn != nvme.DiscoveryNQN {
-			words = append(words, strings.TrimPrefix(nqn, testSub)+string(rune('0'+e.PORTID)))
-		}
-	}
-	return strings.Join(words, " ")
 }
 
 // TestDiscoveryLogsAreKept: logs that a host requests by turns are not made anew each time. No

@@ -84,29 +84,6 @@ func (x *reauthHarness) none(what string) {
 
 func (x *reauthHarness) ended() bool { return x.admin.Reason != nil }
 
-// TestReauthenticate: one command of a controller is refused when its host is due, all others are
-// served, and so again after the next interval.
-func TestReauthenticate(t *testing.T) {
-	x := newReauthHarness(t)
-	for range 3 {
-		x.w.Advance(everyHour - 3*time.Minute)
-		x.none("before it is due")
-		x.w.Advance(4 * time.Minute)
-		x.ok(x.admin, propertyGetCommand(nvme.PropertyCSTS))
-		x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
-		x.ok(x.io[0], command(nvme.NVMFlush, 1, nil))
-		testutil.MustTrue(t, x.refuses(1, nvme.NVMWrite, 0), "the host is not asked")
-		x.none("asked")
-		testutil.True(t, !x.sessionOf(x.io[0]).asking,
-			"commands are looked at although nothing is to be refused")
-		x.must(x.authenticate(x.admin, testHostSide(t)))
-		x.w.Advance(2 * time.Duration(authn.Limit))
-		x.none("authenticated again")
-	}
-	testutil.True(t, !x.ended() && !strings.Contains(x.log.String(), "authentication failed"),
-		"the host has authenticated: %v", x.admin.Reason)
-}
-
 // TestReauthenticateNot: a host that does not do so is asked a few times and disconnected after a
 // minute; one that is idle is not.
 func TestReauthenticateNot(t *testing.T) {
@@ -114,6 +91,9 @@ func TestReauthenticateNot(t *testing.T) {
 	x.w.Advance(100 * everyHour)
 	testutil.MustTrue(t, !x.ended(), "an idle host is disconnected")
 	testutil.MustTrue(t, x.refuses(0, nvme.NVMRead, 0), "the host is not asked")
+	x.none("asked")
+	testutil.True(t, !x.sessionOf(x.io[0]).asking,
+		"commands are looked at although nothing is to be refused")
 	refused := 0
 	for range 59 {
 		x.w.Advance(time.Second)
@@ -140,77 +120,6 @@ func TestReauthenticateNot(t *testing.T) {
 	}
 	testutil.True(t, !x.target.auth.Paused(testHost, from),
 		"a failure delays the next Connect: the host has shown no wrong key")
-}
-
-// TestReauthenticateChoice: commands that hosts do not repeat are refused only if no others come,
-// and then the one after them.
-func TestReauthenticateChoice(t *testing.T) {
-	x := newReauthHarness(t)
-	const ahead = nvme.RWLimitedRetry
-	x.w.Advance(everyHour + time.Second)
-	testutil.True(t, !x.refuses(0, nvme.NVMRead, ahead), "what reads ahead is refused at once")
-	x.w.Advance(10*time.Second + time.Second)
-	testutil.True(t, x.refuses(0, nvme.NVMRead, ahead), "a host that reads ahead is not asked")
-	testutil.True(t, !x.refuses(1, nvme.NVMRead, ahead) && x.refuses(1, nvme.NVMRead, 0),
-		"the read in place of the one that was refused is not")
-	x.none("asked")
-
-	compare, write := command(nvme.NVMCompare, 1, make([]byte, 512)),
-		rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
-	compare.SQE.RW().Set(0, 1, 0)
-	x.must(x.authenticate(x.admin, testHostSide(t)))
-	x.w.Advance(everyHour + time.Second)
-	for i, c := range []*fabrictest.Command{compare, write} {
-		c.SQE.SetFlags(psdtSGL<<6 | uint8(i+1))
-	}
-	x.must(x.io[0].Send(compare, write))
-	x.until("the pair completes", func() bool { return compare.Done && write.Done })
-	testutil.True(t, write.CQE.Status().OK(), "a fused command is refused: %v", write.CQE.Status())
-	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0), "the host is not asked")
-}
-
-// TestReauthenticateChanges: intervals that change, keys that are removed or have expired, queues
-// that connect meanwhile, and hosts that must not be asked.
-func TestReauthenticateChanges(t *testing.T) {
-	x := newReauthHarness(t)
-	x.w.Advance(30 * time.Minute)
-	x.every(10 * time.Minute)
-	x.w.Advance(time.Second)
-	testutil.True(t, x.refuses(0, nvme.NVMRead, 0), "a shorter interval does not count")
-	x.every(everyHour) // the host has been asked and keeps its time
-	x.every(0)
-	x.w.Advance(10 * everyHour)
-	x.none("no interval")
-	x.every(everyHour)
-	x.w.Advance(time.Second)
-	x.target.SetHostPolicy(testHost, nil)
-	x.w.Advance(10 * everyHour)
-	x.none("a host without a key cannot authenticate")
-	testutil.MustTrue(t, !x.ended(), "%v", x.admin.Reason)
-	x.every(everyHour)
-	x.w.Advance(time.Second)
-	cntlid := x.target.Controllers()[0].CNTLID
-	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(3)
-	q, _ := x.connectUnproven(1, a)
-	x.must(x.authenticate(q, testHostSide(t)))
-	x.io = []*fabrictest.Queue{q}
-	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0),
-		"a queue that has connected since is not asked")
-	p := *x.p
-	p.Reauthenticate, p.Until = everyHour, time.Now().Add(-time.Second)
-	x.target.SetHostPolicy(testHost, &p)
-	testutil.True(t, x.authenticate(x.admin, testHostSide(t)) != nil,
-		"a key counts that has expired")
-	x.until("the controller ends", x.ended)
-	testutil.True(t, strings.Contains(x.log.String(), "the key of the host has expired"),
-		"the log does not say that the key has expired")
-
-	x.target.SetHostPolicy(testHost, nil)
-	h := x.connectHost(1) // without authentication
-	x.every(everyHour)
-	x.w.Advance(10 * everyHour)
-	x.io = h.io
-	x.none("the host had no key when it connected")
 }
 
 // newGeneratedHarness also returns the information about a queue that uses a generated PSK.

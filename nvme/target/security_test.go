@@ -2,19 +2,16 @@ package target
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
-	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 const (
@@ -67,49 +64,8 @@ func (r *harness) attempt(sub, hostNQN, secret string) (outcome string, q *fabri
 	return outcome, q
 }
 
-// TestSecurity: the outcome for each host and each policy, of a subsystem and of discovery.
-func TestSecurity(t *testing.T) {
-	hosts := []struct{ name, nqn, secret string }{
-		{"unknown", otherHost, ""},
-		{"without a key", keylessHost, ""},
-		{"with a key", testHost, hostSecret},
-		{"with a wrong key", testHost, controllerSecret},
-	}
-	nothing := fmt.Sprintf("%v %#x", refusedStatus, nothingThere)
-	notAllowed := fmt.Sprintf("%v %#x", nvme.ConnectInvalidHost|nvme.DNR, 1<<16|512)
-	const failed = "authentication failed"
-	for require, want := range map[Security]struct{ sub, discovery [4]string }{
-		0: {
-			[4]string{notAllowed, "connected", "authenticated", failed},
-			[4]string{"connected", "connected", "connected", "connected"},
-		},
-		SecurityAuth: {
-			[4]string{nothing, nothing, "authenticated", failed},
-			[4]string{nothing, nothing, "authenticated", failed},
-		},
-		SecurityTLS: {
-			[4]string{nothing, nothing, nothing, nothing},
-			[4]string{nothing, nothing, nothing, nothing},
-		},
-		SecurityAuth | SecurityTLS: {
-			[4]string{nothing, nothing, nothing, nothing},
-			[4]string{nothing, nothing, nothing, nothing},
-		},
-	} {
-		r := securityHarness(t, require)
-		for i, h := range hosts {
-			for sub, want := range map[string]string{
-				testSub: want.sub[i], nvme.DiscoveryNQN: want.discovery[i],
-				ownDiscovery: want.discovery[i],
-			} {
-				got, q := r.attempt(sub, h.nqn, h.secret)
-				testutil.Equal(t, got, want, "%v, host %s, %s", require, h.name, sub)
-				testutil.True(t, got != "authenticated" || q.Peer == fabric.Allowed &&
-					strings.Contains(r.log.String(), "host has authenticated"), "%s: peer %v", sub,
-					q.Peer)
-			}
-		}
-	}
+// TestLacks: what a host lacks, without and with authentication and TLS.
+func TestLacks(t *testing.T) {
 	noKey, noTLS := association.ErrNoKey, association.ErrNoTLS
 	for r, want := range map[Security][4]error{ // by authentication, and TLS
 		0: {}, SecurityAuth: {noKey, noKey, nil, nil},
@@ -189,118 +145,4 @@ func TestNothingIsRevealed(t *testing.T) {
 			q.HangUp()
 		}
 	}
-}
-
-// TestSecurityChanges: hosts that do not meet a new requirement are disconnected, with the reason,
-// and others notice nothing. If less is required, no host notices anything.
-func TestSecurityChanges(t *testing.T) {
-	r := securityHarness(t, 0)
-	const lateHost = "nqn.2026-11.io.nvmf-target:late"
-	update := func(require Security) {
-		_, err := r.target.UpdateSubsystem(SubsystemConfig{
-			NQN: testSub, Hosts: []string{testHost, keylessHost, lateHost}, Security: require,
-		})
-		r.must(err)
-		r.must(r.target.SetDiscovery(DiscoveryConfig{NQN: ownDiscovery, Security: require}))
-		r.w.Settle()
-	}
-	connect := func(sub, nqn string, want string) *fabrictest.Queue {
-		t.Helper()
-		got, q := r.attempt(sub, nqn, hostSecret)
-		testutil.Equal(t, got, want, "%s", nqn)
-		return q
-	}
-	update(0)
-	good := connect(testSub, testHost, "authenticated")
-	keyless := connect(testSub, keylessHost, "connected")
-	late := connect(testSub, lateHost, "connected")
-	discovery := connect(nvme.DiscoveryNQN, testHost, "connected")
-	r.target.SetHostPolicy(lateHost, testPolicy(t))
-	r.target.EnforceKeys()
-	r.w.Settle()
-	testutil.True(t, !late.Closed(), "a new key disconnects its host")
-	update(SecurityAuth)
-	for what, q := range map[string]*fabrictest.Queue{
-		"without a key": keyless, "that has got its key later": late, "at discovery": discovery,
-	} {
-		testutil.True(t, q.Closed() && errors.Is(q.Reason, association.ErrNoKey),
-			"a host %s: ended %t, %v", what, q.Closed(), q.Reason)
-	}
-	r.ok(good, propertyGetCommand(nvme.PropertyCAP))
-	connect(testSub, lateHost, "authenticated")
-	discovery = connect(nvme.DiscoveryNQN, testHost, "authenticated")
-
-	update(0)
-	for _, q := range []*fabrictest.Queue{good, discovery} {
-		r.ok(q, propertyGetCommand(nvme.PropertyCAP))
-	}
-	r.must(r.authenticate(discovery, &auth.Host{ // again
-		HostNQN: testHost, SubNQN: nvme.DiscoveryNQN, Key: authKey(t, hostSecret),
-	}))
-	r.target.SetHostPolicy(testHost, nil)
-	r.target.EnforceKeys()
-	r.w.Settle()
-	r.ok(good, propertyGetCommand(nvme.PropertyCAP))
-	r.target.SetHostPolicy(testHost, testPolicy(t))
-	update(SecurityAuth)
-	r.ok(good, propertyGetCommand(nvme.PropertyCAP)) // its key has come back
-	r.ok(discovery, propertyGetCommand(nvme.PropertyCAP))
-	r.target.SetHostPolicy(testHost, nil)
-	r.ok(good, propertyGetCommand(nvme.PropertyCAP)) // until
-	r.target.EnforceKeys()
-	r.w.Settle()
-	if !good.Closed() || !discovery.Closed() || !errors.Is(good.Reason, association.ErrNoKey) {
-		t.Errorf("a host that has lost its key: ended %t and %t, %v", good.Closed(),
-			discovery.Closed(), good.Reason)
-	}
-}
-
-// TestSecurityAndDiscovery: a host without a key is not told of subsystems that it cannot use, and
-// gets an event when that changes. A persistent discovery controller that has authenticated gets
-// events and referrals as others do.
-func TestSecurityAndDiscovery(t *testing.T) {
-	r := securityHarness(t, 0)
-	r.must(r.target.AddSubsystem(SubsystemConfig{
-		NQN: testSub + "s", AllowAnyHost: true, Security: SecurityAuth,
-	}))
-	h := discoveryHost(r, "192.0.2.1:4420")
-	event := func() *fabrictest.Command {
-		t.Helper()
-		r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
-		return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	}
-	want := func(names string) {
-		t.Helper()
-		if got := h.names(); got != ownDiscovery+"1 "+names { // the service is first
-			t.Errorf("the log has %q, want %q", got, names)
-		}
-	}
-	want("1 s1")
-	changed := event()
-	r.target.SetHostPolicy(testHost, nil)
-	r.target.EnforceKeys()
-	r.settle()
-	testutil.True(t, changed.Done, "no event")
-	want("1")
-	r.target.SetHostPolicy(testHost, testPolicy(t))
-	r.target.EnforceKeys()
-	want("1 s1")
-
-	cfg := DiscoveryConfig{NQN: ownDiscovery, Security: SecurityAuth}
-	r.must(r.target.SetDiscovery(cfg))
-	outcome, q := r.attempt(ownDiscovery, testHost, hostSecret)
-	testutil.MustEqual(t, outcome, "authenticated", "")
-	h.admin = q
-	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	want("1 s1")
-	changed = event()
-	cfg.Referrals = []discovery.Referral{{
-		Addr: port(0, nvme.TransportTCP, "192.0.2.7:8009").Addr, NQN: nvme.DiscoveryNQN,
-	}}
-	r.must(r.target.SetDiscovery(cfg))
-	r.settle()
-	testutil.True(t, changed.Done, "no event")
-	_, list := h.discoveryLog()
-	testutil.True(t, len(list) == 4 && list[3].SUBTYPE == nvme.SubsystemReferral, "%d entries",
-		len(list))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -125,6 +126,8 @@ func (s *sequence) connect(a *arguments) string {
 	if a.text("transport", "tcp") == "rdma" {
 		qi.Transport = nvme.TransportRDMA
 	}
+	qi.TLS = a.tls()
+	hint := a.flag("hint")
 	h := &host{r: s.r, args: c, info: qi, admin: s.r.dialInfo(0, qi)}
 	if a.flag("unconnected") {
 		s.hosts[name] = h
@@ -144,11 +147,15 @@ func (s *sequence) connect(a *arguments) string {
 				out += ", and again " + again
 			}
 		}
+		if hint {
+			out += "\n  hint: " + s.r.recorder.Refusals()[0].Hint
+		}
 		return out
 	}
 	h.cntlid = nvme.ConnectResult(cmd.CQE.DW0()).CNTLID()
 	s.hosts[name] = h
-	if !a.flag("disabled") {
+	unproven := nvme.ConnectResult(cmd.CQE.DW0())&nvme.ConnectATR != 0
+	if !a.flag("disabled") && !unproven {
 		s.r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	}
 	for i := range a.number("queues", 0) {
@@ -213,10 +220,14 @@ func (s *sequence) connectQueue(a *arguments) string {
 	if a.flag("no-resources") {
 		q.RefuseDepth = errors.New("test")
 	}
-	if out := s.connected(q, c.command(), h.args.host != ""); out != "" {
+	cmd := c.command()
+	if out := s.connected(q, cmd, h.args.host != ""); out != "" {
 		return out
 	}
 	h.io = append(h.io, q)
+	if nvme.ConnectResult(cmd.CQE.DW0())&nvme.ConnectATR != 0 {
+		return "ok, has to authenticate"
+	}
 	return "ok"
 }
 
@@ -258,11 +269,31 @@ func (s *sequence) queues(a *arguments) string {
 	for i, q := range append([]*fabrictest.Queue{h.admin}, h.io...) {
 		name := map[bool]string{true: "admin", false: fmt.Sprint(i)}[i == 0]
 		words = append(words, name+" "+map[bool]string{true: "closed", false: "open"}[q.Closed()])
+		if a.flag("why") && q.Reason != nil {
+			words[len(words)-1] += fmt.Sprintf(" (%v)", q.Reason)
+		}
+		if a.flag("peer") {
+			words = append(words, peerText(q))
+		}
 		if a.flag("depth") {
 			words = append(words, fmt.Sprintf("%d entries", q.Depth))
 		}
 	}
 	return strings.Join(words, ", ")
+}
+
+// peerText tells how the target regards the peer of a queue.
+func peerText(q *fabrictest.Queue) string {
+	text := [...]string{
+		fabric.Unproven: "unproven", fabric.Discovery: "discovery", fabric.Allowed: "allowed",
+	}[q.Peer]
+	if q.Claim.Proven {
+		text += ", proven"
+	}
+	if q.Holds.Load() > 0 {
+		text += map[bool]string{false: ", was held", true: ", is held"}[q.Held.Load()]
+	}
+	return text
 }
 
 // event returns the event that the host has got since the last time, and asks for the next one.

@@ -29,6 +29,8 @@ var sequenceNames = map[string]uint64{
 	"unregister": 1, "replace": 2, "preempt": 1, "preempt-and-abort": 2, "clear": 1,
 	"set-ptpl": 3, "clear-ptpl": 2,
 
+	"auth": uint64(SecurityAuth), "tls": uint64(SecurityTLS),
+
 	"no-write-protect": 0, "write-protect": 1, "until-power-cycle": 2, "permanent": 3,
 	"local-only": nvme.DiscoveryLocal, "groups-only": uint64(nvme.ANAGroupsOnly),
 
@@ -449,6 +451,9 @@ func showDiscovery(s *sequence, h *host, a *arguments, b []byte) string {
 			2+2*e.ADRFAM, nvme.Text(e.TRADDR[:]), nvme.Text(e.TRSVCID[:]),
 			[...]string{1: "referral", 2: "subsystem", 3: "discovery"}[e.SUBTYPE], nameOf(nqn),
 			uint8(e.TREQ), flags)
+		if sec := e.TCPSecurity(); sec != nvme.TCPNoSecurity && e.TRTYPE == nvme.TransportTCP {
+			out += fmt.Sprintf(" SECTYPE=%d", sec)
+		}
 		b = b[nvme.DiscoveryEntrySize:]
 	}
 	return out

@@ -50,6 +50,9 @@ func init() {
 		"left": (*sequence).left, "conditions": (*sequence).conditions,
 		"pause": (*sequence).pause, "resume": (*sequence).pause, "end": (*sequence).end,
 		"marked-blocks": (*sequence).markedBlocks,
+		"policy":        (*sequence).policy, "enforce-keys": (*sequence).enforceKeys,
+		"authenticate": (*sequence).authenticate, "controllers": (*sequence).controllers,
+		"authentications": (*sequence).authentications,
 	}
 	for name := range hostCommands {
 		steps[name] = (*sequence).command
@@ -160,6 +163,7 @@ func (s *sequence) subsystem(a *arguments) string {
 		CNTLIDMax: uint16(a.number("last-cntlid", 0)), MaxIOQueues: int(a.number("queues", 0)),
 		MaxQueueSize: int(a.number("entries", 0)), MaxTransfer: int(a.number("transfer", 0)),
 		RefuseDuplicateHosts: a.flag("refuse-duplicates"),
+		Security:             Security(a.number("security", 0)),
 	}
 	for _, h := range a.list("hosts") {
 		cfg.AllowAnyHost = false
@@ -395,8 +399,11 @@ func (s *sequence) port(a *arguments) string {
 	}[a.text("transport", "tcp")]
 	p := port(id, tr, a.address("address", "192.0.2.1:4420").String())
 	p.Listener = a.text("listener", "")
+	p.TLS = map[string]fabric.TLSPolicy{
+		"allowed": fabric.TLSAllowed, "required": fabric.TLSRequired,
+	}[a.text("tls", "")]
 	if a.flag("change") {
-		s.r.target.SetPortListener(id, p.Listener, fabric.TLSOff)
+		s.r.target.SetPortListener(id, p.Listener, p.TLS)
 		s.r.settle()
 		return "ok"
 	}
@@ -413,7 +420,9 @@ func (s *sequence) removePort(a *arguments) string {
 
 // referrals sets the discovery service: its name, and the services that it refers to, one a line.
 func (s *sequence) referrals(a *arguments) string {
-	cfg := DiscoveryConfig{NQN: a.text("nqn", "")}
+	cfg := DiscoveryConfig{
+		NQN: a.text("nqn", ""), Security: Security(a.number("security", 0)),
+	}
 	for line := range strings.Lines(a.Input) {
 		w := strings.Fields(line)
 		tr := map[string]nvme.TransportType{
