@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -16,20 +17,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// gated runs fn on a harness with a gate in front of namespace 1 (512-byte blocks).
-func gated(t *testing.T, fn func(t *testing.T, h *env, v variant, g *gate)) {
+// faulty runs fn on a harness whose namespace 1 (512-byte blocks) fails or holds IOs on request.
+func faulty(t *testing.T, fn func(t *testing.T, h *env, v variant, g *backendtest.Faulty)) {
 	for _, v := range plain {
 		t.Run(v.name, func(t *testing.T) {
 			o := v.options
-			g := &gate{Device: harness.OpenRAM(t, 8<<20, 512)}
+			g := backendtest.NewFaulty(harness.OpenRAM(t, 8<<20, 512))
 			o.devices = []backend.Device{g, harness.OpenRAM(t, 8<<20, 512)}
 			fn(t, newEnv(t, o), v, g)
 		})
 	}
 }
 
-// outstanding fills q with reads and writes of namespace 1, which the gate holds.
-func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *gate) {
+// outstanding fills q with reads and writes of namespace 1, which the device holds.
+func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *backendtest.Faulty) {
 	t.Helper()
 	var op host.Op
 	for i := range q.Depth() {
@@ -45,7 +46,7 @@ func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *gate) {
 		if n, err := q.Poll(nil); n != 0 || err != nil {
 			t.Fatalf("%d completions of a device that holds everything, %v", n, err)
 		}
-		return g.holds() == q.Depth()
+		return g.Held() == q.Depth()
 	})
 }
 
@@ -64,7 +65,7 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gated(t, func(t *testing.T, h *env, v variant, g *gate) {
+			faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
 				other := h.connect(v,
 					func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
 				oq := h.Open(other, 1, 32)
@@ -74,14 +75,14 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				q := h.Open(c, 1, 17)
 				buf := h.Buffer(c, q.Depth()*4096)
 				fillBytes(buf, 0x11)
-				g.set(true, nil)
+				g.Hold(nil)
 				outstanding(t, h, q, buf, g)
 				end(t, h, c, q)
 				err := pipeline(oq, 200,
 					func(op *host.Op, i int) { op.Write(2, uint64(i), 128, noise, 0) })
 				testutil.MustEqual(t, err, nil, "another namespace")
 				h.Ping(other)
-				g.set(false, nil)
+				g.Release()
 				// The device now writes the data of the ended queue, so its memory must not have
 				// been reused. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
@@ -101,11 +102,11 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 
 // TestHungDevice: a device that completes nothing delays nothing else.
 func TestHungDevice(t *testing.T) {
-	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
+	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
 		c := h.connect(v, func(o *host.Options) { o.KATO = time.Minute })
 		q, q2 := h.Open(c, 1, 17), h.Open(c, 2, 17)
 		buf := h.Buffer(c, q.Depth()*4096+4096)
-		g.set(true, nil)
+		g.Hold(nil)
 		outstanding(t, h, q, buf, g)
 		h.Ping(c)
 		aborted, err := hosttest.Abort(testutil.Context(t), c, 1, 0x1000)
@@ -121,7 +122,7 @@ func TestHungDevice(t *testing.T) {
 				t.Fatalf("keep alive: %v, %v", cqe.Status(), err)
 			}
 		}
-		g.set(false, nil)
+		g.Release()
 		collectAll(t, q, nvme.Success)
 	})
 }
@@ -145,12 +146,12 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 
 // TestAbortWaiting aborts commands that the device has not accepted yet.
 func TestAbortWaiting(t *testing.T) {
-	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
+	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 8192)
 		h.Must(hosttest.Write(testutil.Context(t), q, 1, 0, 8, buf[:4096], 0))
-		g.setFull(true)
+		g.Full(true)
 		var op host.Op
 		op.Read(1, 0, 8, buf[:4096])
 		first, err := q.Submit(&op)
@@ -178,7 +179,7 @@ func TestAbortWaiting(t *testing.T) {
 		if !aborted || done[0].Token != 0 || done[0].Status().Code() != nvme.AbortRequested {
 			t.Errorf("aborted %t, command %d: %v", aborted, done[0].Token, done[0].Status())
 		}
-		g.setFull(false)
+		g.Full(false)
 		collectAll(t, q, nvme.Success)
 	})
 }
@@ -186,20 +187,20 @@ func TestAbortWaiting(t *testing.T) {
 // TestDeviceErrors: failed commands return no data, and their connection works on. Package target
 // tests the status of each error.
 func TestDeviceErrors(t *testing.T) {
-	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
+	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 4096)
 		pattern(buf, 1)
 		want := bytes.Clone(buf)
 		ctx := testutil.Context(t)
-		g.set(false, fmt.Errorf("injected: %w", backend.ErrIO))
+		g.Fail(func(*backend.IO) error { return fmt.Errorf("injected: %w", backend.ErrIO) })
 		wantStatus(t, "read", hosttest.Read(ctx, q, 1, 0, 8, buf), nvme.UnrecoveredReadError)
 		testutil.Equal(t, differ(buf, want), "", "a read that failed")
 		wantStatus(t, "write", hosttest.Write(ctx, q, 1, 0, 8, buf, 0), nvme.WriteFault)
 		wantStatus(t, "flush", hosttest.Flush(ctx, q, 1), nvme.WriteFault)
 		wantStatus(t, "write zeroes", hosttest.WriteZeroes(ctx, q, 1, 0, 8, 0), nvme.WriteFault)
-		g.set(false, nil)
+		g.Fail(nil)
 		h.Must(hosttest.Read(ctx, q, 1, 0, 8, buf))
 	})
 }

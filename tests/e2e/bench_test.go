@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/bench"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -218,15 +219,15 @@ func TestBenchEnds(t *testing.T) {
 // TestBenchHungTarget: a target that stops completing commands ends a run.
 func TestBenchHungTarget(t *testing.T) {
 	t.Parallel() // it mostly waits
-	g := &gate{Device: harness.OpenRAM(t, 64<<20, 4096)}
+	g := backendtest.NewFaulty(harness.OpenRAM(t, 64<<20, 4096))
 	h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), g}})
 	c := h.connection("tcp")
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
 	s.Runtime = testutil.Patience
 	r, err := bench.Measure(testutil.Context(t), c, s, "e2e",
-		func(bench.Progress) { g.set(true, nil) })
-	g.set(false, nil)
+		func(bench.Progress) { g.Hold(nil) })
+	g.Release()
 	testutil.True(t, err != nil && strings.Contains(err.Error(),
 		"no answer for 2s, with 8 commands") && r.Runs[0].Groups[0].Reads != nil, "%v, report: %+v",
 		err, r)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -13,16 +14,16 @@ import (
 // no command takes longer than all of them, and the stages add up. A slow machine makes no
 // difference, except to the share of the device, which make soak checks.
 func TestLatencyOfSlowDevice(t *testing.T) {
-	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
+	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
 		const hold = 20 * time.Millisecond
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, q.Depth()*4096)
 		begun := time.Now()
-		g.set(true, nil)
+		g.Hold(nil)
 		outstanding(t, h, q, buf, g)
 		<-time.After(hold)
-		g.set(false, nil)
+		g.Release()
 		collectAll(t, q, nvme.Success)
 		// The last ones are counted when the host has acknowledged them.
 		h.Until("all commands are counted", func() bool {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -14,44 +13,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
-
-// TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
-// reactors, and every read returns a single write (NVM section 2.1.4, AWUN).
-func TestNoTornBlock(t *testing.T) {
-	t.Parallel()
-	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *env, v variant) {
-			c := h.connect(v)
-			var wg sync.WaitGroup
-			for i := range 4 {
-				q := h.Open(c, uint16(i+1), 9)
-				buf := h.Buffer(c, q.Depth()*8192)
-				wg.Go(func() {
-					for round := range 60 {
-						err := pipeline(q, q.Depth(), func(op *host.Op, k int) {
-							b := buf[k*8192:][:8192]
-							if k%2 == 0 {
-								fillBytes(b, byte(i*64+round))
-								op.Write(2, 10, 2, b, 0)
-							} else {
-								op.Read(2, 10, 2, b)
-							}
-						})
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						for k := 1; k < q.Depth(); k += 2 {
-							if !wantWholeBlocks(t, buf[k*8192:][:8192], 4096) {
-								return
-							}
-						}
-					}
-				})
-			}
-			wg.Wait()
-		})
-}
 
 // TestSubmissionQueueWraps sends more commands than a 16-bit counter can count, through queues of
 // different sizes.

@@ -1,12 +1,9 @@
 package e2e
 
 import (
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -88,45 +85,6 @@ func (h *env) wantLeft(controllers, queues int) {
 	})
 }
 
-// TestConnectCutShort: a host that disconnects after any byte of ICReq and Connect leaves no
-// controller behind (CVE-2024-42152, P30).
-func TestConnectCutShort(t *testing.T) {
-	h := newEnv(t, options{})
-	bystander := h.connect(plain[0])
-	capsule, _ := connectCapsule(true)
-	all := append(greeting(), capsule...)
-	for n := range len(all) + 1 {
-		w := h.wire()
-		w.write(all[:n])
-		if n%2 == 0 {
-			h.Must(w.SetLinger(0)) // RST
-		}
-		h.Must(w.Close())
-	}
-	h.wantLeft(1, 1)
-	h.Ping(bystander)
-}
-
-// TestPortScanner: a peer that does not speak NVMe/TCP leaves no connection behind (P03).
-func TestPortScanner(t *testing.T) {
-	t.Parallel()
-	h := newEnv(t, options{
-		tcp: func(c *tcp.Config) { c.LingerTimeout = 200 * time.Millisecond },
-	})
-	bystander := h.connect(plain[0])
-	for range 50 {
-		w := h.wire()
-		b := make([]byte, 128)
-		_, _ = rand.Read(b)
-		w.write(b)
-		if b[0]%2 == 0 {
-			h.Must(w.Close())
-		}
-	}
-	h.wantLeft(1, 1)
-	h.Ping(bystander)
-}
-
 // TestConnectDataByR2T: the data of Connect may be sent in answer to an R2T (F20).
 func TestConnectDataByR2T(t *testing.T) {
 	h := newEnv(t, options{})
@@ -144,18 +102,6 @@ func TestConnectDataByR2T(t *testing.T) {
 	testutil.Equal(t, (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(), nvme.Success,
 		"")
 	h.wantLeft(1, 1)
-}
-
-// TestConnectWithoutData: a host that does not send the data of Connect is disconnected (F20).
-func TestConnectWithoutData(t *testing.T) {
-	t.Parallel()
-	h := newEnv(t, options{tcp: func(c *tcp.Config) { c.ConnectTimeout = 200 * time.Millisecond }})
-	capsule, _ := connectCapsule(false)
-	w := h.wire()
-	w.write(append(greeting(), capsule...))
-	_, err := io.Copy(io.Discard, w)
-	testutil.True(t, !errors.Is(err, os.ErrDeadlineExceeded), "the host is not disconnected")
-	h.wantLeft(0, 0)
 }
 
 // TestHugeDescriptors: full queues of commands with descriptors of 4 GiB, or 16 MiB over RDMA, take
