@@ -76,15 +76,7 @@ func (c *channel) finished() *uintptr { return (*uintptr)(unsafe.Pointer(&c.c.fi
 // Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) (n int) {
 	atomic.StoreInt32(c.armed(), 0)
-	im, size := c.d.image.Load(), c.d.info.Load().Size
-	if im != nil {
-		// From here on the image is not closed, or image has changed already.
-		im.users.Add(1)
-		if c.d.image.Load() != im {
-			im.leave(1)
-			im = nil
-		}
-	}
+	im, size := c.d.use(), c.d.info.Load().Size
 	for n < len(ios) && len(c.free) > 0 {
 		io := ios[n]
 		n++

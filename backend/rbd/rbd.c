@@ -21,6 +21,10 @@ struct image_info {
 	char parent[96];
 };
 
+// fast_diff is RBD_FEATURE_FAST_DIFF, and map_invalid has RBD_FLAG_OBJECT_MAP_INVALID and
+// RBD_FLAG_FAST_DIFF_INVALID.
+enum { fast_diff = 1 << 4, map_invalid = 3 };
+
 // write_zeroes_thick is RBD_WRITE_ZEROES_FLAG_THICK_PROVISION.
 enum { write_zeroes_thick = 1 };
 
@@ -43,6 +47,11 @@ enum { write_zeroes_thick = 1 };
 	F(int, rbd_close, (void *image)) \
 	F(int, rbd_stat, (void *image, struct image_info *info, size_t n)) \
 	F(int, rbd_get_stripe_unit, (void *image, uint64_t *unit)) \
+	F(int, rbd_get_features, (void *image, uint64_t *features)) \
+	F(int, rbd_get_flags, (void *image, uint64_t *flags)) \
+	F(int, rbd_diff_iterate2, (void *image, const char *from, uint64_t off, uint64_t n, \
+		uint8_t parent, uint8_t whole_objects, \
+		int (*each)(uint64_t, size_t, int, void *), void *arg)) \
 	F(int, rbd_get_id, (void *image, char *id, size_t n)) \
 	F(int, rbd_aio_create_completion, \
 		(void *arg, void (*finished)(void *, void *), void **completion)) \
@@ -255,5 +264,26 @@ int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n)
 	if (err >= 0)
 		err = rbd_get_id(image, id, n);
 	*size = info.size;
+	return err;
+}
+
+static int add_object(uint64_t off, size_t len, int exists, void *used)
+{
+	(void)off;
+	if (exists)
+		*(uint64_t *)used += len;
+	return 0;
+}
+
+int image_space(void *image, uint64_t size, uint64_t *used)
+{
+	uint64_t features, flags;
+	int err = rbd_get_features(image, &features);
+	if (err >= 0)
+		err = rbd_get_flags(image, &flags);
+	if (err >= 0 && ((features & fast_diff) == 0 || (flags & map_invalid) != 0))
+		err = -EOPNOTSUPP;
+	if (err >= 0)
+		err = rbd_diff_iterate2(image, NULL, 0, size, 0, 1, add_object, used);
 	return err;
 }

@@ -182,6 +182,41 @@ func (im *image) close() {
 	im.cl.release()
 }
 
+// use returns the open image with one more user, nil if it is offline.
+func (d *device) use() *image {
+	im := d.image.Load()
+	if im == nil {
+		return nil
+	}
+	im.users.Add(1)
+	if d.image.Load() == im { // from here on it is not closed
+		return im
+	}
+	im.leave(1)
+	return nil
+}
+
+// Space implements backend.SpaceReporter. Without the feature fast-diff it would cost a request for
+// each object, so it is not known then.
+func (d *device) Space() (allocated, free int64, err error) {
+	im := d.use()
+	if im == nil {
+		return 0, 0, errFenced
+	}
+	defer im.leave(1)
+	var used C.uint64_t
+	n := C.image_space(im.handle, C.uint64_t(d.Info().Size), &used)
+	switch err := unix.Errno(-n); {
+	case n >= 0:
+		return int64(used), -1, nil
+	case err == unix.EOPNOTSUPP:
+		return 0, 0, fmt.Errorf("space of image %s, which has no fast-diff: %w", d.cfg.Image,
+			backend.ErrUnsupported)
+	default:
+		return 0, 0, fmt.Errorf("space of image %s: %w", d.cfg.Image, err)
+	}
+}
+
 // leave ends n uses. Any goroutine may call it.
 func (im *image) leave(n int) {
 	if im.users.Add(-int64(n)) == 0 && im.retired.Load() {
@@ -384,4 +419,7 @@ func (d *device) Close() error {
 	}
 }
 
-var _ backend.Changer = (*device)(nil)
+var (
+	_ backend.Changer       = (*device)(nil)
+	_ backend.SpaceReporter = (*device)(nil)
+)

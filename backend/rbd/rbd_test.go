@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 	}
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"Refused": refused, "Resize": resize, "Fence": fence, "Full": full, "Snapshot": snapshot,
-		"LongRanges": longRanges,
+		"LongRanges": longRanges, "Space": space,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -228,6 +228,24 @@ func snapshot(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, one(reader, reader.Read(0, got)))
 	testutil.True(t, bytes.Equal(got, make([]byte, block)), "the snapshot has changed")
 	testutil.Is(t, write(reader, 0, got), backend.ErrReadOnly, "")
+}
+
+// space: an image with fast-diff knows the space of its objects.
+func space(t *testing.T, c *cephtest.Cluster) {
+	dev := mustOpen(t, admin(c, c.Image(t, "64M", "layering,exclusive-lock,object-map,fast-diff")))
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	for n := range int64(3) {
+		used, free, err := dev.(backend.SpaceReporter).Space()
+		testutil.True(t, used == n<<22 && free == -1 && err == nil, "%d objects: %d, %d, %v", n,
+			used, free, err)
+		testutil.Must(t, write(client, n<<22, client.Memory(0, block)))
+	}
+	poor := mustOpen(t, admin(c, c.Image(t, "8M", "layering")))
+	defer mustClose(t, poor)
+	_, _, err := poor.(backend.SpaceReporter).Space()
+	testutil.Is(t, err, backend.ErrUnsupported, "without fast-diff")
 }
 
 // longRanges: discards and zeroes longer than one operation of librbd.
