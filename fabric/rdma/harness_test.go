@@ -56,7 +56,7 @@ func joined(t *testing.T, o harnessOptions, p hostParam) (*harness, *hostQueue) 
 func newHarness(t *testing.T, o harnessOptions) *harness {
 	t.Helper()
 	b := &harness{
-		t: t, f: verbstest.New(o.fabric), log: new(testutil.Log),
+		t: t, f: newFabric(o.fabric), log: new(testutil.Log),
 		stopped: make(chan struct{}), stuck: o.stuck,
 	}
 	if o.setup != nil {

@@ -182,6 +182,7 @@ func (h *testHost) connect(dst netip.AddrPort, p hostParam) *hostQueue {
 	if !ok || rep.RecFmt != 0 || int(rep.CRQSize) != int(p.hsqsize)+1 {
 		h.t.Fatalf("accept %x", ev.Param.PrivateData)
 	}
+	_ = q.qp.ShortenRNRTimer()        // iWARP has none
 	if ev.Param.InitiatorDepth != 0 { // the READs that the target serves
 		h.t.Fatalf("the target serves %d RDMA READs", ev.Param.InitiatorDepth)
 	}

@@ -69,7 +69,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 		t.Helper()
 		testutil.Must(t, err)
 	}
-	m := &manual{f: verbstest.New(o), loop: &manualLoop{}, h: newHandler(t)}
+	m := &manual{f: newFabric(o), loop: &manualLoop{}, h: newHandler(t)}
 	arena, err := mem.NewArena("test arena", 4<<20)
 	must(err)
 	cfg.Provider = m.f.Provider("target")
@@ -127,6 +127,7 @@ func (m *manual) connect(t testing.TB, p hostParam) *hostQueue {
 			return false
 		}
 	})
+	_ = host.qp.ShortenRNRTimer() // iWARP has none
 	return host
 }
 

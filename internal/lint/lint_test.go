@@ -250,7 +250,10 @@ var allowed = map[string][]string{
 	"internal/testing/verbsconf": {
 		"fabric/rdma/verbs", "internal/mem", "internal/testing/testutil",
 	},
-	"internal/testing/verbstest": {"fabric/rdma/verbs", "internal/mem"},
+	"internal/testing/verbstest": {
+		"fabric/rdma/verbs", "fabric/rdma/verbs/soft", "fabric/rdma/verbs/soft/cm",
+		"fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire", "internal/mem",
+	},
 }
 
 // special lists the importers of packages that need care: packages, or single files.

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m and exits. It fails if goroutines or descriptors leak or one of more
-// returns an error. TestMain calls it.
-func Main(m *testing.M, more ...func() error) {
+// Main runs the tests of m, a testing.M, and exits. It fails if goroutines or descriptors leak or
+// one of more returns an error. TestMain calls it.
+func Main(m interface{ Run() int }, more ...func() error) {
 	before := openFiles()
 	code := m.Run()
 	for _, check := range more {

@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"RoCE", verbstest.Options{}},
 		{"RoCE async", verbstest.Options{Async: true}},
+		{"soft", verbstest.Options{Soft: true}},
 		{"iWARP", verbstest.Options{IWARP: true}},
 		{"iWARP async", verbstest.Options{IWARP: true, Async: true}},
 	} {

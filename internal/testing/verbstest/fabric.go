@@ -11,6 +11,9 @@
 // worst one: the data of an RDMA READ is fetched after later work requests were executed. Several
 // goroutines may use everything, but data-path calls on one object must not overlap: the race
 // detector reports it.
+//
+// With Options.Soft the machines have the soft stack of RoCEv2 instead, with the same counts and
+// faults (soft.go, softqp.go).
 package verbstest
 
 import (
@@ -32,6 +35,11 @@ type Options struct {
 	// Async makes a goroutine of the fabric do all work instead of the goroutine that posts. Close
 	// ends it.
 	Async bool
+	// Soft gives the machines the soft stack (fabric/rdma/verbs/soft) on a network in memory
+	// instead of the fake, with one device each. The faults are the same, with these exceptions: a
+	// READ that is held has its data already, ExpireCM does nothing, and the timeouts are fixed.
+	// IWARP and Async have no effect.
+	Soft bool
 	// CMTimeout is the time that the communication manager waits for an answer of the peer; 0 means
 	// a minute.
 	CMTimeout time.Duration
@@ -58,6 +66,7 @@ type Fabric struct {
 	closed bool
 	wake   chan struct{}
 	done   chan struct{}
+	soft   *softNet // with Options.Soft
 }
 
 // New makes a network without machines.
@@ -68,7 +77,9 @@ func New(opt Options) *Fabric {
 		opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{},
 		drops: map[messageDrop]int{},
 	}
-	if opt.Async {
+	if opt.Soft {
+		f.soft = newSoftNet()
+	} else if opt.Async {
 		f.wake, f.done = make(chan struct{}, 1), make(chan struct{})
 		go f.work()
 	}
@@ -81,6 +92,9 @@ func (f *Fabric) Close() {
 	was := f.closed
 	f.closed = true
 	f.mu.Unlock()
+	if f.soft != nil && !was {
+		f.soft.close()
+	}
 	if f.wake != nil && !was {
 		close(f.wake)
 		<-f.done
@@ -180,6 +194,7 @@ type host struct {
 	live     Counts
 
 	failCalls map[Call]*callFault
+	stack     *softStack // with Options.Soft
 }
 
 // AddHost makes a machine with these devices, or adds them to the machine of this name.
@@ -232,6 +247,9 @@ func (h *host) addDevice(o DeviceOptions) {
 func (f *Fabric) Provider(name string) verbs.Provider {
 	f.lock()
 	defer f.unlock()
+	if h := f.host(name); f.soft != nil {
+		return h.softStack()
+	}
 	return &provider{f.host(name)}
 }
 

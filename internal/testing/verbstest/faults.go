@@ -103,6 +103,8 @@ type Injection struct {
 	left  int
 	fired int
 	held  []heldWR
+	// releases end the holds of soft queue pairs.
+	releases []func()
 }
 
 type heldWR struct {
@@ -132,12 +134,18 @@ func (i *Injection) Fired() int {
 // Release ends the fault. Held work requests continue.
 func (i *Injection) Release() {
 	i.f.lock()
-	defer i.f.unlock()
 	i.f.faults = slices.DeleteFunc(i.f.faults, func(x *Injection) bool { return x == i })
 	for _, h := range i.held {
 		h.q.release(h.seq)
 	}
-	i.held = nil
+	for _, fn := range i.releases {
+		fn()
+	}
+	i.held, i.releases = nil, nil
+	i.f.unlock()
+	if i.f.soft != nil {
+		i.f.settle()
+	}
 }
 
 // hold is the effect of Hold faults on a work request.
@@ -160,16 +168,16 @@ func (q *qp) release(seq uint64) {
 }
 
 // match reports whether the fault affects the work request, and counts it.
-func (i *Injection) match(q *qp, e *sendEntry) bool {
+func (i *Injection) match(h *host, opcode verbs.SendOpcode) bool {
 	op := OpSend
-	switch e.wr.Opcode {
+	switch opcode {
 	case verbs.WRRDMAWrite:
 		op = OpWrite
 	case verbs.WRRDMARead:
 		op = OpRead
 	}
 	x := &i.fault
-	if i.left == 0 || x.Host != "" && x.Host != q.dev.host.name || x.Ops != 0 && x.Ops&op == 0 {
+	if i.left == 0 || x.Host != "" && x.Host != h.name || x.Ops != 0 && x.Ops&op == 0 {
 		return false
 	}
 	if x.Skip > 0 {
@@ -189,7 +197,7 @@ func (q *qp) checkFaults(e *sendEntry) bool {
 	}
 	e.hold = holdNone
 	for _, i := range q.dev.f.faults {
-		if !i.match(q, e) {
+		if !i.match(q.dev.host, e.wr.Opcode) {
 			continue
 		}
 		switch {
@@ -223,6 +231,10 @@ func (f *Fabric) cut(a, b string, cut bool) {
 	f.lock()
 	defer f.unlock()
 	ha, hb := f.host(a), f.host(b)
+	if f.soft != nil {
+		f.soft.cut(ha, hb, cut)
+		return
+	}
 	f.cuts[[2]*host{ha, hb}], f.cuts[[2]*host{hb, ha}] = cut, cut
 	for _, h := range []*host{ha, hb} {
 		for _, d := range h.devices {
@@ -248,7 +260,21 @@ func (f *Fabric) FailQP(machine string, num uint32) bool {
 			}
 		}
 	}
+	for _, q := range f.host(machine).softQPs() {
+		if q.Num() == num {
+			q.fail()
+			return true
+		}
+	}
 	return false
+}
+
+// softQPs returns the queue pairs of a machine with the soft stack.
+func (h *host) softQPs() []*softQP {
+	if h.stack == nil || h.stack.dev == nil {
+		return nil
+	}
+	return slices.Clone(h.stack.dev.qps)
 }
 
 // FailCQs makes every completion queue of a machine fail as if it had overrun.
@@ -257,6 +283,11 @@ func (f *Fabric) FailCQs(machine string) {
 	defer f.unlock()
 	for _, d := range f.host(machine).devices {
 		for _, c := range d.cqs {
+			c.fail()
+		}
+	}
+	if s := f.host(machine).stack; s != nil && s.dev != nil {
+		for _, c := range s.dev.cqs {
 			c.fail()
 		}
 	}
@@ -275,6 +306,12 @@ func (f *Fabric) RemoveDevice(machine, name string) bool {
 		d.removed = true
 		for _, q := range d.qps {
 			q.toError()
+		}
+		for _, q := range h.softQPs() {
+			q.fail()
+		}
+		if h.stack != nil {
+			h.stack.removed()
 		}
 		for _, id := range h.ids {
 			if id.dev == d {
@@ -323,7 +360,11 @@ type messageDrop struct {
 func (f *Fabric) DropMessages(machine string, m Message, times int) {
 	f.lock()
 	defer f.unlock()
-	f.drops[messageDrop{f.host(machine), m}] = times
+	if h := f.host(machine); f.soft != nil {
+		f.soft.drop(h, m, times)
+	} else {
+		f.drops[messageDrop{h, m}] = times
+	}
 }
 
 // reaches reports whether a message of one machine arrives at the other.
