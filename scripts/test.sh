@@ -96,7 +96,7 @@ measurements() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -p 1 -timeout 2h -count=1 $(
     grep -rlE --include='*_test.go' 'testutil\.Soak|backendtest\.' . | xargs -n1 dirname | sort -u |
-      grep -Ev '/(internal/lint|tests/(isolation|live|lab))$')
+      grep -Ev '/(internal/lint|tests/(isolation(/tcp)?|live|lab))$')
 }
 steps=(
   "38|build|go build ./..."
@@ -109,7 +109,7 @@ steps=(
   "30|tests on one processor|one_processor"
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
-isolation="env NVMF_ISOLATION_SECONDS=300 go test -v -count=1 -timeout 3h ./tests/isolation"
+isolation="env NVMF_ISOLATION_SECONDS=300 go test -v -count=1 -timeout 3h -p 1 ./tests/isolation/..."
 # Two packages at once: neither measures.
 random="env NVMF_LIVE_CONFIGS=400 NVMF_MODEL_COMMANDS=500000 TMPDIR=/dev/shm \
 go test -v -count=1 -timeout 3h -run ^(TestChain|TestModel)$ ./tests/live ./tests/e2e"

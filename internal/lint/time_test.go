@@ -43,15 +43,15 @@ var timed = map[string]map[string]string{
 		"TestLatencyOfSlowDevice": "the upper bound is measured around what it bounds",
 	},
 	"tests/e2e/limits_test.go":        {"runFor": soakOnly, "stepAll": soakOnly},
-	"tests/isolation/bound_test.go":   {"quick": soakOnly},
+	"tests/isolation/bound.go":        {"quick": soakOnly},
 	"tests/isolation/latency_test.go": {"TestLatencies": values},
-	"tests/isolation/stranger_names_test.go": {
+	"tests/isolation/stranger_names.go": {
 		"quiet": "time makes its bound larger, never smaller",
 	},
-	"tests/isolation/work_test.go":   {"besideWork": soakOnly, "tooSlow": soakOnly},
-	"tests/isolation/victim_test.go": {"run": "paces commands; make soak uses the latencies"},
+	"tests/isolation/beside_work_test.go": {"besideWork": soakOnly, "tooSlow": soakOnly},
+	"tests/isolation/victim.go":           {"run": "paces commands; make soak uses the latencies"},
 
-	"tests/isolation/stranger_rows_test.go": {"visitFrom": soakOnly},
+	"tests/isolation/stranger_rows.go": {"visitFrom": soakOnly},
 }
 
 // Frequent reasons of timed.

@@ -3,10 +3,11 @@
 //
 // TestMatrix has a row for each resource that a peer or a device can hold or waste. A culprit does
 // so while a victim, another host, reads, writes and sends keep-alives. TestAllCulprits runs them
-// together. bound_test.go has the promise and its measurement.
+// together. The package tcp below runs the rows of culprits on TCP in a process of its own: the
+// resources that are left are counted for a process. bound.go has the promise and its measurement.
 //
-// refused_rows_test.go has the commands that must be refused, sent to each kind of listener, and
-// random_rows_test.go random ones.
+// refused_rows.go has the commands that must be refused, sent to each kind of listener, and
+// random_rows.go random ones.
 //
 // Floods of connections are made of a list of kinds, from half a TLS handshake to a discovery
 // controller, and a list of places where strangers come from. Each pair is a row. Beside a flood, a

@@ -80,7 +80,7 @@ func unreadLogs(ctx context.Context, a *attack, halves int) error {
 		if err != nil {
 			return err
 		}
-		defer r.Close()
+		defer func() { _ = r.Close() }()
 		if err := r.discovery(); err != nil {
 			continue // its own limit
 		}
@@ -147,7 +147,7 @@ func halfConnects(ctx context.Context, a *attack, n int) error {
 		if err != nil {
 			break // a limit
 		}
-		defer r.Close()
+		defer func() { _ = r.Close() }()
 		if r.greet() == nil {
 			if _, err := r.Write(half); err == nil {
 				a.takes(1)
@@ -167,7 +167,7 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	if err := r.discovery(); err != nil {
 		return err
 	}
