@@ -36,8 +36,6 @@ func (d *testDrive) set(fn func(l *nvme.SMARTLog), err error) {
 	d.err = err
 }
 
-var nothing = func(*nvme.SMARTLog) {}
-
 func u128(v uint64) nvme.Uint128 { return nvme.MakeUint128(v) }
 
 // onDrives is a subsystem with a namespace on each of the drives; nil is one without.
@@ -143,40 +141,6 @@ func TestDriveAndMemory(t *testing.T) {
 		l := r.smart(h, nsid)
 		testutil.True(t, l == want, "namespace %#x: %+v\nwant %+v", nsid, l, want)
 	}
-}
-
-// TestDriveWarns: hosts that have enabled the event get it once when a drive begins to warn.
-func TestDriveWarns(t *testing.T) {
-	d := &testDrive{id: "a", counts: true}
-	r, h := joined(t, 1, 1, onDrives(t, d))
-	check := func() {
-		for _, s := range *r.target.table.Load() {
-			for _, ns := range s.namespaces.Load().list {
-				ns.Attributes().Drive.Age = 0
-			}
-		}
-		r.target.CheckHealth()
-		r.w.Settle()
-	}
-	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventTemperature)))
-	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	check()
-	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
-	if check(); aer.Done {
-		t.Fatalf("event %#x, which is not enabled", aer.CQE.DW0())
-	}
-	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning |= nvme.SMARTTemperature }, nil)
-	if check(); !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncTemperature {
-		t.Fatalf("event %v %#x", aer.Done, aer.CQE.DW0())
-	}
-	// read, so no longer masked
-	if l := r.smart(h, 1); l.CriticalWarning != nvme.SMARTSpareLow|nvme.SMARTTemperature {
-		t.Errorf("warning %#x", l.CriticalWarning)
-	}
-	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	d.set(nothing, errors.New("no answer")) // the last answer stays
-	check()
-	testutil.True(t, !aer.Done, "a second event")
 }
 
 // TestEventDuringSlowLog: an event is not lost if it happens while the target asks a drive for the

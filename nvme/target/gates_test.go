@@ -60,20 +60,6 @@ var adminAgain = map[nvme.Opcode]bool{
 	0x18: false, // Keep Alive
 }
 
-// conflicts is the figure of Base section 8.1.22.1: whether a reservation lets pass a command of
-// the group r or w. stranger is for hosts that are not registered, registrant for registrants that
-// are not its holder.
-var conflicts = map[nvme.ReservationType]struct{ stranger, registrant map[byte]bool }{
-	nvme.WriteExclusive:                {passes("r"), passes("r")},
-	nvme.ExclusiveAccess:               {passes(""), passes("")},
-	nvme.WriteExclusiveRegistrantsOnly: {passes("r"), passes("rw")},
-	nvme.ExclusiveAccessRegistrantsOnly: {
-		passes(""), passes("rw"),
-	},
-	nvme.WriteExclusiveAllRegistrants:  {passes("r"), passes("rw")},
-	nvme.ExclusiveAccessAllRegistrants: {passes(""), passes("rw")},
-}
-
 func passes(groups string) map[byte]bool {
 	m := map[byte]bool{}
 	for _, g := range []byte(groups) {
@@ -128,13 +114,13 @@ func gateHarness(t *testing.T, change ...func(*SubsystemConfig)) *harness {
 }
 
 // gateSample is a command for namespace 1 that succeeds if no gate is shut, or fails with st: the
-// host has no key. typ is that of the reservation, if there is one.
-func gateSample(op nvme.Opcode, typ nvme.ReservationType) (c *fabrictest.Command, st nvme.Status) {
+// host has no key.
+func gateSample(op nvme.Opcode) (c *fabrictest.Command, st nvme.Status) {
 	switch op {
 	case nvme.IOReservationAcquire:
-		return acquire(1, typ), reservationConflict // Base section 7.5
+		return acquire(1, nvme.WriteExclusive), reservationConflict // Base section 7.5
 	case nvme.IOReservationRelease:
-		return release(1, typ), reservationConflict // Base section 7.7
+		return release(1, nvme.WriteExclusive), reservationConflict // Base section 7.7
 	}
 	return ioSample(&ioOps[op], op).command(), nvme.Success
 }
@@ -142,7 +128,6 @@ func gateSample(op nvme.Opcode, typ nvme.ReservationType) (c *fabrictest.Command
 // gateState is a state in which every opcode is sent.
 type gateState struct {
 	name string
-	typ  nvme.ReservationType // that the commands name
 	// enter returns the queue that the commands are sent on.
 	enter func(t *testing.T) (*harness, *fabrictest.Queue)
 	// refused says how a command fails; 0: as in no state.
@@ -166,33 +151,6 @@ func gateStates() (list []gateState) {
 		name: "none", enter: plain(func(*harness, *host) {}),
 		refused: func(nvme.Opcode, column) nvme.Status { return 0 },
 	})
-	for typ, pass := range conflicts {
-		for registered, passes := range map[bool]map[byte]bool{
-			false: pass.stranger, true: pass.registrant,
-		} {
-			add(gateState{
-				name: fmt.Sprintf("%v, registered %v", typ, registered), typ: typ,
-				enter: plain(func(r *harness, h *host) {
-					if registered {
-						r.ok(h.io[0], register(1))
-					}
-					holder := r.numbered(1, 1)
-					r.ok(holder.io[0], register(2))
-					r.ok(holder.io[0], acquire(2, typ))
-				}),
-				refused: func(op nvme.Opcode, c column) nvme.Status {
-					switch {
-					case c.group != '-' && !passes[c.group]:
-						return reservationConflict
-					case op == nvme.IOReservationAcquire && registered && typ.AllRegistrants(),
-						op == nvme.IOReservationRelease && registered:
-						return good // Base sections 8.1.22.5 and 8.1.22.6
-					}
-					return 0
-				},
-			})
-		}
-	}
 	protected := func(_ nvme.Opcode, c column) nvme.Status {
 		if c.changes {
 			return writeProtected
@@ -274,7 +232,8 @@ func authenticated(t *testing.T) *reauthHarness {
 
 func (x *reauthHarness) cntlid() uint16 { return x.target.Controllers()[0].CNTLID }
 
-// TestGates: every I/O opcode in every state.
+// TestGates: every I/O opcode in every state. The sequence reservation_types has the states of
+// reservations.
 func TestGates(t *testing.T) {
 	for _, s := range gateStates() {
 		t.Run(s.name, func(t *testing.T) {
@@ -293,12 +252,8 @@ func TestGates(t *testing.T) {
 			for op, c := range ioColumns {
 				t.Run(ioOps[op].name, func(t *testing.T) {
 					r, q := s.enter(t) // changes of one command do not affect the others
-					sent, want := gateSample(op, max(s.typ, nvme.WriteExclusive))
-					switch st := s.refused(op, c); st {
-					case 0:
-					case good:
-						want = nvme.Success
-					default:
+					sent, want := gateSample(op)
+					if st := s.refused(op, c); st != 0 {
 						want = st
 					}
 					if !s.waits || !c.limited {

@@ -4,43 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// TestOtherHostID: a peer connects first with the NQN of a host, another Host Identifier and no
-// keep alive. The host can still connect. The peer gets no queue of its controllers, and the log
-// reports it.
-func TestOtherHostID(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	first := r.connectHost(1, func(a *connectArgs) { a.hostID[0]++ })
-	for range 2 { // and again, after the host has come back
-		h := r.connectHost(1)
-		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		a := first.ioArgs(2)
-		a.cntlid = h.cntlid
-		r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
-		h.connectIO(0)
-		h.hangUp()
-		r.w.Settle()
-	}
-	const line = "host is connected with another host identifier as well"
-	n := strings.Count(r.log.String(), line)
-	testutil.True(t, n == 2, "logged %d times:\n%s", n, r.log)
-	r.connectHost(0, func(a *connectArgs) { a.host, a.hostID[0] = a.host+"-2", a.hostID[0]+1 })
-	testutil.True(t, strings.Contains(r.log.String(), "another host has the same host identifier"),
-		"a clone is not logged:\n%s", r.log)
-	for range 2 { // tools make one up
-		r.connectHost(0, func(a *connectArgs) {
-			a.sub = nvme.DiscoveryNQN
-			a.hostID[0] += byte(r.target.Sessions())
-		})
-	}
-	testutil.True(t, strings.Count(r.log.String(), line) == 2, "logged for discovery:\n%s", r.log)
-}
 
 // TestOtherAddress: a queue does not join a controller from an address other than that of the admin
 // queue, with or without the Host Identifier, and does not take the identifier of a queue.

@@ -77,29 +77,6 @@ func operate(r *harness, h *host, dev *backendtest.Faulty) {
 		func() bool { return read.Done && r.target.Stats()[0].Ready })
 }
 
-// TestRefusedConnectHasAHint: the log has a hint for the operator.
-func TestRefusedConnectHasAHint(t *testing.T) {
-	sub := ramSubsystem(t, 1)
-	sub.AllowAnyHost, sub.CNTLIDMax = false, 1
-	sub.Hosts = []string{testHost}
-	r, h := joined(t, 1, 0, sub)
-	for want, change := range map[string]func(*connectArgs){
-		"add the host to hosts of the subsystem": func(a *connectArgs) { a.host += "0" },
-		"no subsystem of the configuration":      func(a *connectArgs) { a.sub += "0" },
-		"all controller IDs are taken":           func(*connectArgs) {},
-		"queue_depth is the limit":               func(a *connectArgs) { a.sqsize = 1000 },
-		"the controller has ended":               func(a *connectArgs) { a.qid, a.cntlid = 1, 7 },
-		"does not follow the specification":      func(a *connectArgs) { a.hostID = [16]byte{} },
-	} {
-		args := adminArgs(testSub)
-		change(&args)
-		r.do(r.dial(0), args.command())
-		log := r.log.String()
-		testutil.True(t, strings.Contains(log, want), "no %q in the log:\n%s", want, log)
-	}
-	h.hangUp()
-}
-
 // TestControllerHasOneLine: the end of a controller is one line, with the reason and the lifetime
 // of the controller, for any number of queues.
 func TestControllerHasOneLine(t *testing.T) {

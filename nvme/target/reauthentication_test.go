@@ -214,7 +214,7 @@ func TestReauthenticateSpread(t *testing.T) {
 func TestReauthenticateWhatever(t *testing.T) {
 	io := func(op nvme.Opcode) func(*reauthHarness) {
 		return func(x *reauthHarness) {
-			c, _ := gateSample(op, nvme.WriteExclusive)
+			c, _ := gateSample(op)
 			x.do(x.io[0], c)
 		}
 	}

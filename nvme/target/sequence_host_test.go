@@ -147,10 +147,7 @@ func (s *sequence) connect(a *arguments) string {
 				out += ", and again " + again
 			}
 		}
-		if hint {
-			out += "\n  hint: " + s.r.recorder.Refusals()[0].Hint
-		}
-		return out
+		return out + s.hint(hint)
 	}
 	h.cntlid = nvme.ConnectResult(cmd.CQE.DW0()).CNTLID()
 	s.hosts[name] = h
@@ -188,6 +185,14 @@ func (s *sequence) connected(q *fabrictest.Queue, c *fabrictest.Command, noted b
 	return fmt.Sprintf("%v, %v", st, nvme.InvalidParameter(c.CQE.Result()))
 }
 
+// hint is what the log advises after the last refusal, if that is wanted.
+func (s *sequence) hint(wanted bool) string {
+	if !wanted {
+		return ""
+	}
+	return "\n  hint: " + s.r.recorder.Refusals()[0].Hint
+}
+
 // connectQueue connects an I/O queue of a host.
 func (s *sequence) connectQueue(a *arguments) string {
 	h := s.host(a, 0)
@@ -221,8 +226,9 @@ func (s *sequence) connectQueue(a *arguments) string {
 		q.RefuseDepth = errors.New("test")
 	}
 	cmd := c.command()
+	hint := a.flag("hint")
 	if out := s.connected(q, cmd, h.args.host != ""); out != "" {
-		return out
+		return out + s.hint(hint)
 	}
 	h.io = append(h.io, q)
 	if nvme.ConnectResult(cmd.CQE.DW0())&nvme.ConnectATR != 0 {

@@ -226,7 +226,9 @@ func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) namespace
 	s.devices[fmt.Sprint(nqn, nsid)] = d
 	cfg := namespaces.Config{
 		NSID: nsid, Device: d, Timeout: time.Duration(a.number("timeout", 0)) * time.Second,
-		Limits: qos.Limits{IOPS: int64(a.number("iops", 0))},
+		Limits: qos.Limits{
+			IOPS: int64(a.number("iops", 0)), Bandwidth: int64(a.number("bandwidth", 0)),
+		},
 	}
 	if a.flag("cancels") {
 		d.HonorCancel()
@@ -365,7 +367,7 @@ func (s *sequence) device(a *arguments) string {
 			l.Temperature = uint16(a.number("kelvin", uint64(l.Temperature)))
 			l.AvailableSpare = uint8(a.number("spare", uint64(l.AvailableSpare)))
 			l.CriticalWarning = uint8(a.number("warning", uint64(l.CriticalWarning)))
-		}, nil)
+		}, map[bool]error{true: errors.New("no answer")}[a.flag("silent")])
 	}
 	before := d.Info()
 	d.describe(a)

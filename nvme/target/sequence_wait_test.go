@@ -210,9 +210,9 @@ func (s *sequence) left(*arguments) string {
 // conditions shows which namespaces are ready, and how many of their commands were given up.
 func (s *sequence) conditions(*arguments) string {
 	var out []string
-	for _, c := range s.r.conditions() {
+	for _, n := range s.r.target.Stats() {
 		out = append(out, fmt.Sprintf("namespace %d: ready %t, timeouts %d, orphans %d, returns %d",
-			c.nsid, c.ready, c.timeouts, c.orphans, c.returns))
+			n.NSID, n.Ready, n.Timeouts, n.Orphans, n.Returns))
 	}
 	return strings.Join(out, "\n")
 }

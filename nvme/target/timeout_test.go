@@ -2,7 +2,6 @@ package target
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,9 +56,6 @@ func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	}
 }
 
-// everyIOs is how many IOs the device gets of everyCommand: one of them deallocates two ranges.
-var everyIOs = len(everyCommand()) + 1
-
 // everyCommand has one of each command that a device carries out.
 func everyCommand() []*fabrictest.Command {
 	return []*fabrictest.Command{
@@ -78,126 +74,11 @@ func (r *harness) nstat(h *host) nvme.NSTAT {
 	return nvme.NSTAT(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data[14])
 }
 
-// hang is a device that does not answer, the host of its namespace, and the commands it has.
+// hang is a device that does not answer, and the host of its namespace.
 type hang struct {
 	*harness
-	dev  *backendtest.Faulty
-	h    *host
-	all  []*fabrictest.Command
-	free int // bytes in the arena before
-}
-
-// TestHangingDevice: commands complete although their device does not answer, which keeps their
-// memory; the namespace is not ready on any reactor until everything is back; nothing else is
-// affected.
-func TestHangingDevice(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 3, sub)
-	x := &hang{harness: r, dev: dev, h: r.connectHost(3), all: everyCommand()}
-	q := x.h.io[0]
-	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
-	aer := r.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	dev.Hold(nil)
-	x.free = r.w.Reactors[1].Memory().Available()
-	for _, c := range x.all {
-		r.send(q, c)
-	}
-	r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
-	x.givenUp()
-	testutil.True(t, aer.Done && nvme.AsyncEvent(aer.CQE.DW0()) == nvme.AsyncNamespaceChanged,
-		"hosts were not notified")
-	x.refused()
-	x.comesBack()
-	for _, want := range []string{"does not answer", "answers again"} {
-		testutil.True(t, strings.Count(r.log.String(), want) == 1,
-			"the log does not say once %q:\n%s", want, r.log)
-	}
-}
-
-// givenUp lets the commands time out.
-func (x *hang) givenUp() {
-	x.t.Helper()
-	x.w.Advance(1900 * time.Millisecond)
-	for _, c := range x.all {
-		if c.Done {
-			x.t.Fatalf("opcode %#x was given up early", c.SQE.Opcode())
-		}
-	}
-	abort := command(nvme.AdminAbort, 0, nil)
-	abort.SQE.Abort().Set(1, x.all[0].SQE.CID())
-	if c := x.ok(x.h.admin, abort); c.CQE.DW0() != nvme.AbortNotDone {
-		x.t.Errorf("Abort of what a device has: %#x", c.CQE.DW0())
-	}
-	x.w.Advance(time.Second)
-	for _, c := range x.all {
-		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes ||
-			c.SQE.Opcode() == nvme.NVMDatasetManagement
-		if c.Done == ranges {
-			x.t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
-		}
-	}
-	x.w.Advance(2 * time.Second * (ranges - 1))
-	for _, c := range x.all {
-		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
-			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
-		}
-	}
-	testutil.Equal(x.t, x.free-x.w.Reactors[1].Memory().Available(), 4096+32768+4096+8192+12288,
-		"bytes are left to the device")
-}
-
-// refused: while the device has commands, its namespace accepts none, and other namespaces do.
-func (x *hang) refused() {
-	x.t.Helper()
-	testutil.True(x.t, x.nstat(x.h)&nvme.NSTATReady == 0, "the namespace is shown as ready")
-	for _, q := range x.h.io {
-		for _, c := range everyCommand() {
-			x.notReady(q, c)
-		}
-		x.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
-	}
-	testutil.Equal(x.t, x.dev.Held(), everyIOs, "a device that hangs was given more: it")
-	testutil.EqualSlices(x.t, x.conditions(), []condition{
-		{nsid: 1, timeouts: uint64(len(x.all)), orphans: everyIOs}, {nsid: 2, ready: true},
-	}, "")
-}
-
-// comesBack: the device answers.
-func (x *hang) comesBack() {
-	x.t.Helper()
-	x.ok(x.h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
-	aer := x.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	x.dev.Release()
-	x.until("hosts are notified again", func() bool { return aer.Done })
-	testutil.True(x.t, x.nstat(x.h)&nvme.NSTATReady != 0, "the namespace is not shown as ready")
-	if n := x.w.Reactors[1].Memory().Available(); n != x.free {
-		x.t.Errorf("%d bytes have not come back", x.free-n)
-	}
-	want := condition{nsid: 1, ready: true, timeouts: uint64(len(x.all)), returns: 1}
-	testutil.Equal(x.t, x.conditions()[0], want, "")
-	read := x.ok(x.h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
-	testutil.True(x.t, bytes.Equal(read.Data, x.all[1].Data),
-		"the data of a write that was given up and carried out later is wrong")
-	for _, c := range everyCommand() {
-		x.ok(x.h.io[0], c)
-	}
-}
-
-// condition is the condition of a namespace, without its counters.
-type condition struct {
-	nsid              uint32
-	ready             bool
-	timeouts, returns uint64
-	orphans           int
-}
-
-// conditions returns the conditions of all namespaces.
-func (r *harness) conditions() (list []condition) {
-	for _, s := range r.target.Stats() {
-		list = append(list, condition{s.NSID, s.Ready, s.Timeouts, s.Returns, s.Orphans})
-	}
-	return list
+	dev *backendtest.Faulty
+	h   *host
 }
 
 // slowToOpen is a device with channels that do not open until ready is closed.

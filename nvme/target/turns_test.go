@@ -14,7 +14,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -370,43 +369,6 @@ func TestTurnsEnd(t *testing.T) {
 			testutil.True(t, r.raw[0].compounds.Idle(), "compounds are left")
 		})
 	}
-}
-
-// TestTurnsAtLimits: limits count the pieces of a Write Zeroes as writes of as many bytes, and each
-// range of a Dataset Management as a command.
-func TestTurnsAtLimits(t *testing.T) {
-	same := func(dev backend.Device) backend.Device { return dev }
-	sub := turnsSubsystem(t, same, same)
-	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
-	sub.Namespaces[1].Limits = qos.Limits{IOPS: 1}
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	var ranges [][2]uint64
-	for i := range uint64(10) {
-		ranges = append(ranges, [2]uint64{i, 1})
-	}
-	for _, c := range []*fabrictest.Command{
-		rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil), dsm(2, true, ranges...),
-	} {
-		r.ok(q, command(nvme.NVMFlush, c.SQE.NSID(), nil)) // opens the channel
-		r.send(q, c)
-		r.w.Advance(8 * time.Second)
-		if c.Done {
-			t.Errorf("opcode %#x: the limit does not hold", c.SQE.Opcode())
-		}
-		r.w.Advance(4 * time.Second)
-		if st := c.CQE.Status(); !c.Done || !st.OK() {
-			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
-		}
-	}
-	// The end of a queue ends the commands that wait.
-	c := r.send(q, rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil))
-	r.w.Advance(2 * time.Second)
-	testutil.True(t, !c.Done, "it does not wait")
-	q.HangUp()
-	r.w.Settle()
-	n := q.Outstanding()
-	testutil.True(t, n == 0, "%d commands of a queue that has ended are outstanding", n)
 }
 
 // TestTurnsOfPairs: a pair of another host waits for one pair of each host, not for all that have

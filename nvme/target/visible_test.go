@@ -118,28 +118,3 @@ func TestHiddenBeforeItIsOpened(t *testing.T) {
 	ios := hidden.take()
 	testutil.True(t, len(ios) == 0, "the device has got %+v", ios)
 }
-
-// TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device
-// gets no more IOs of that host, and carries out the IOs that it has.
-func TestHiddenMeanwhile(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	h, o := r.connectHost(1), r.connectHost(1, asOther)
-	dev.Hold(nil)
-	begun := r.send(h.io[0], readAt(0))
-	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	dev.Full(true)
-	late, other := r.send(h.io[0], readAt(1)), r.send(o.io[0], readAt(2))
-	r.w.Settle()
-	cfg := namespaces.Config{NSID: 1, Hosts: []string{otherHost}}
-	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
-	dev.Full(false)
-	r.until("the second read is refused", func() bool { return late.Done })
-	dev.Release()
-	r.until("the others complete", func() bool { return begun.Done && other.Done })
-	for i, want := range map[*fabrictest.Command]nvme.Status{
-		begun: nvme.Success, late: inactiveNamespace, other: nvme.Success,
-	} {
-		testutil.Equal(t, i.CQE.Status()&^nvme.More, want, "")
-	}
-}
