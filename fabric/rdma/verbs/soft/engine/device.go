@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -40,6 +41,8 @@ type Device struct {
 
 	qps, cqs, srqs, mrs atomic.Int32
 	table               *[keySlots]atomic.Pointer[mr]
+
+	singles singles
 
 	running  sync.WaitGroup // goroutines of engines
 	stopping atomic.Bool
@@ -153,6 +156,37 @@ func (d *Device) Err() error {
 		return *err
 	}
 	return nil
+}
+
+// maxSingles is the largest number of addresses that a device remembers, since peers choose them.
+const maxSingles = 1024
+
+// singles are the addresses to which packets must not share sends.
+type singles struct {
+	mu    sync.Mutex
+	addrs map[netip.Addr]struct{}
+}
+
+// SendSingly remembers that packets to an address do not arrive if they share sends. Any goroutine
+// may call it.
+func (d *Device) SendSingly(to netip.Addr) {
+	s := &d.singles
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.addrs == nil || len(s.addrs) == maxSingles {
+		s.addrs = make(map[netip.Addr]struct{})
+	}
+	s.addrs[to] = struct{}{}
+}
+
+// SendsSingly reports whether SendSingly was called for an address. It may have been forgotten. Any
+// goroutine may call it.
+func (d *Device) SendsSingly(to netip.Addr) bool {
+	s := &d.singles
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.addrs[to]
+	return ok
 }
 
 // watcher is a call of Watch.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -295,6 +296,18 @@ func TestManyPackets(t *testing.T) {
 		last = sent()
 	}
 	testutil.Equal(t, ran, 2*n, "runs of endpoints")
+}
+
+// TestSingles: addresses are remembered, and their number is bounded.
+func TestSingles(t *testing.T) {
+	a, _ := pair(t, wire.NewMemory(wire.MemoryOptions{Manual: true}), Options{})
+	for i := range 3 * maxSingles {
+		to := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		testutil.MustTrue(t, !a.SendsSingly(to), "address %d is known", i)
+		a.SendSingly(to)
+		testutil.MustTrue(t, a.SendsSingly(to) && len(a.singles.addrs) <= maxSingles,
+			"address %d: %d are known", i, len(a.singles.addrs))
+	}
 }
 
 // TestQPN: queue pair numbers lead to their engine, for any number of engines.

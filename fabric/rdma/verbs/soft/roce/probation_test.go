@@ -10,7 +10,8 @@ import (
 )
 
 // TestProbation has an interface that spoils all packets of a send but the first, or all if there
-// are several. The queue pair that sends notices, and the transfer ends well.
+// are several. The queue pair that sends notices, the transfer ends well, and the next connection
+// to the same address sends single packets from the beginning.
 func TestProbation(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -54,6 +55,9 @@ func TestProbation(t *testing.T) {
 			} else {
 				p.a.filled(0, size, 2)
 			}
+			near := p.neighbour(options{})
+			testutil.Equal(t, near.a.qp.path.Segment, sender != p.a, "a shares sends")
+			testutil.Equal(t, near.b.qp.path.Segment, sender != p.b, "b shares sends")
 		})
 	}
 }

@@ -213,7 +213,7 @@ func (q *QP) Connect(p Peer) (err error) {
 			return
 		}
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
-		q.path.Segment = true
+		q.path.Segment = !q.dev.SendsSingly(p.Path.Remote)
 		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
 		q.state.Store(int32(stateReady))

@@ -18,10 +18,12 @@ const (
 	firstWindow = 32
 	minWindow   = 2
 	maxWindow   = 256
-	// readChunk is the number of bytes that one READ request asks for. A longer READ is sent as
-	// several requests, so that the window also holds for READs. Chunks begin at multiples of it,
-	// so that a repeated request never spans two earlier ones.
-	readChunk = 32 << 10
+	// readChunk is the least number of bytes that one READ request asks for, and readPackets the
+	// number of packets, which may be more bytes. A longer READ is sent as several requests, so
+	// that the window also holds for READs. Chunks begin at multiples of their size, so that a
+	// repeated request never spans two earlier ones.
+	readChunk   = 32 << 10
+	readPackets = 16
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
 	// first repetition. After sameRetries it doubles with each up to the timeout of the connection,
 	// which therefore only decides when to give up. Most losses are noticed by a NAK. On a busy
@@ -322,7 +324,8 @@ func (r *requester) open(e *sendWR) bool {
 
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
 func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
-	return min(readChunk-off%readChunk, e.bytes-off)
+	chunk := max(readChunk, readPackets*r.mtu)
+	return min(chunk-off%chunk, e.bytes-off)
 }
 
 // sendRead sends a READ request, for the response to which room is reserved.
@@ -638,15 +641,20 @@ func (q *QP) reviewPath() {
 		r.singles = 0
 	default:
 		r.singles++
-		q.suspect(r.singles)
+		e, _ := r.slot(r.head.Load())
+		q.suspect(r.singles, e.Opcode != verbs.WRRDMARead) // else the response may be lost
 	}
 	r.lostAt = r.una
 }
 
-// suspect stops the sharing of sends after n losses that hint at it.
-func (q *QP) suspect(n int) {
+// suspect stops the sharing of sends after n losses that hint at it. If they are sure to be losses
+// of our packets, it also does for later connections to the peer.
+func (q *QP) suspect(n int, ours bool) {
 	if n >= suspicions && q.path.Segment {
 		q.path.Segment = false
+		if ours {
+			q.dev.SendSingly(q.path.Remote)
+		}
 		q.stats.Unsegmented.Add(1)
 	}
 }

@@ -264,7 +264,7 @@ func (q *QP) duplicate(h *packet.Header, s seq) {
 		if e.repeats++; s > e.begin+maxSingles {
 			e.repeats = 0
 		}
-		q.suspect(e.repeats)
+		q.suspect(e.repeats, true)
 		e.next, e.begin, e.to = s, s, to
 		return
 	}

@@ -44,6 +44,18 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
+// TestReadRequests has as many READ requests as chunks, which are larger with large packets.
+func TestReadRequests(t *testing.T) {
+	for mtu, want := range map[int]int{256: 4, 1024: 4, 2048: 4, 4096: 2} {
+		x := newAttacker(t, options{mtu: mtu, reads: 16})
+		sent := x.count(packet.KindRead)
+		x.a.qp.requester.window = 1000
+		testutil.Must(t, x.b.qp.ToError())
+		x.a.rdma(1, verbs.WRRDMARead, 0, 4*readChunk, x.b.at(0), x.b.mr.RKey())
+		testutil.Equal(t, *sent, want, "requests with MTU %d", mtu)
+	}
+}
+
 // TestAckRequests never waits for a timeout, because the last packet before a pause asks for an
 // acknowledgment: at the end of a small window and before a READ that the window does not allow.
 func TestAckRequests(t *testing.T) {
