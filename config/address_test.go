@@ -43,6 +43,23 @@ func TestListenersAtWildcards(t *testing.T) {
 	}
 }
 
+// TestPortOfIWARP: without a device iWARP has a TCP port, which a listener for TCP may want.
+func TestPortOfIWARP(t *testing.T) {
+	for _, stack := range []string{"device", "soft", "soft-iwarp"} {
+		for _, port := range []int{4420, 4421} {
+			list := fmt.Sprintf("{transport: tcp, address: 10.0.0.1}, {transport: rdma, "+
+				"address: 10.0.0.1, stack: %s, port: %d}", stack, port)
+			_, err := parse(t, strings.Replace(minimal, "{transport: tcp, address: 127.0.0.1}",
+				list, 1))
+			if stack == "soft-iwarp" && port == 4420 {
+				testutil.Fails(t, err, "iWARP is over TCP", "%s", list)
+				continue
+			}
+			testutil.True(t, err == nil, "%s: %v", list, err)
+		}
+	}
+}
+
 // TestMappedAddresses: an IPv4 address written as one of IPv6 is the same address.
 func TestMappedAddresses(t *testing.T) {
 	const text = `

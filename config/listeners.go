@@ -52,12 +52,13 @@ func (l *Listener) value() lang.Value {
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
 		lang.NewKey("stack", lang.Words(&l.Stack, []fabric.Stack{
-			fabric.DeviceStack, fabric.SoftStack,
-		}), "`rdma` only: an RDMA `device` of this machine, or RoCEv2 in this program (`soft`), "+
-			"over an ordinary UDP socket at port 4791 and without privileges. Hosts need an RDMA "+
-			"device or rdma_rxe either way. Set it to `device` to wait for a device that "+
-			"comes late.").Without("a device if there is one with the address, else " +
-			"`soft`"),
+			fabric.DeviceStack, fabric.SoftStack, fabric.SoftIWARPStack,
+		}), "`rdma` only: an RDMA `device` of this machine, or RDMA in this program, over "+
+			"ordinary sockets and without privileges: RoCEv2 at UDP port 4791 (`soft`), or iWARP "+
+			"at the TCP port of the listener (`soft-iwarp`). Hosts need an RDMA device of the "+
+			"same kind, rdma_rxe or siw either way. Set it to `device` to wait for a device that "+
+			"comes late, and to `soft-iwarp` when hosts have iWARP adapters.").
+			Without("a device if there is one with the address, else `soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
@@ -148,6 +149,10 @@ func (v *validator) listener(l *Listener, path string) {
 	}
 	v.listens(socket{l.Name, l.Transport, l.Address, l.Port}, path,
 		"Delete one of the two listeners.")
+	if l.Transport == nvme.TransportRDMA && l.Stack == fabric.SoftIWARPStack {
+		v.listens(socket{l.Name, nvme.TransportTCP, l.Address, l.Port}, path+".port",
+			"Choose another port for one of the two: iWARP is over TCP.")
+	}
 	switch {
 	case l.TOS%4 != 0: // RFC 3168, section 5: the lowest two bits are ECN
 		v.Add(path+".tos", fmt.Sprintf("%d is not a multiple of 4", l.TOS),

@@ -11,7 +11,14 @@ const (
 	DeviceStack
 	// SoftStack is RoCEv2 in this program, which needs no device.
 	SoftStack
+	// SoftIWARPStack is iWARP in this program, over TCP.
+	SoftIWARPStack
 )
 
+// Soft reports whether the stack needs no device.
+func (s Stack) Soft() bool { return s == SoftStack || s == SoftIWARPStack }
+
 // String returns the word used in the configuration.
-func (s Stack) String() string { return [...]string{"any", "device", "soft"}[s] }
+func (s Stack) String() string {
+	return [...]string{"any", "device", "soft", "soft-iwarp"}[s]
+}

@@ -44,9 +44,9 @@ import (
 type Config struct {
 	// Provider is the RDMA stack of the devices. Required.
 	Provider verbs.Provider
-	// Soft is the RDMA stack that needs no device; nil: there is none.
-	Soft verbs.Provider
-	// Stack returns the choice between the two for the listener with a port ID. nil: always
+	// Soft and SoftIWARP are the RDMA stacks that need no device; nil: there is none.
+	Soft, SoftIWARP verbs.Provider
+	// Stack returns the choice between them for the listener with a port ID. nil: always
 	// fabric.AnyStack. Listen calls it.
 	Stack func(portID uint16) fabric.Stack
 	// Awaited reports whether the listener with a port ID should wait for a device that is not

@@ -19,7 +19,7 @@ const backlog = 512
 // listener is an open NVMe port.
 type listener struct {
 	t      *Transport
-	stack  fabric.Stack // the one tried last: fabric.DeviceStack or fabric.SoftStack
+	stack  fabric.Stack // the one tried last, not fabric.AnyStack
 	addr   fabric.Addr
 	portID uint16
 	accept func(fabric.Conn)
@@ -57,6 +57,8 @@ func listenHint(err error, s fabric.Stack) string {
 	case s == fabric.SoftStack && errors.Is(err, unix.EADDRINUSE):
 		return "; end that program, remove the devices of rdma_rxe, or run the target in another " +
 			"network namespace"
+	case s == fabric.SoftIWARPStack && errors.Is(err, unix.EADDRINUSE):
+		return "; another program has this TCP port (ss -ltnp): stop it or choose another port"
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
 		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
 			"and is up, or serve without one (stack: soft)"
@@ -73,8 +75,8 @@ func listenHint(err error, s fabric.Stack) string {
 // request is handled before the listener is registered.
 func (l *listener) open() error {
 	choice := l.t.cfg.Stack(l.portID)
-	if choice == fabric.SoftStack {
-		return l.openOn(fabric.SoftStack)
+	if choice.Soft() {
+		return l.openOn(choice)
 	}
 	none := l.openOn(fabric.DeviceStack)
 	if choice == fabric.DeviceStack || l.t.cfg.Soft == nil || !l.lacksDevice(none) {
@@ -108,7 +110,7 @@ func (l *listener) openOn(s fabric.Stack) error {
 	}
 	id, err := cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
 	switch {
-	case s == fabric.SoftStack && errors.Is(err, verbs.ErrNoDevice):
+	case s.Soft() && errors.Is(err, verbs.ErrNoDevice):
 		return unix.EADDRNOTAVAIL // its device has all addresses of the machine
 	case err != nil:
 		return err
@@ -129,7 +131,7 @@ func (l *listener) openOn(s fabric.Stack) error {
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Stack returns fabric.DeviceStack or fabric.SoftStack.
+// Stack returns the stack that serves, not fabric.AnyStack.
 func (l *listener) Stack() fabric.Stack { return l.stack }
 
 // Close stops accepting and waits for accept callbacks. Connections stay open.

@@ -37,6 +37,7 @@ func TestStacks(t *testing.T) {
 		return func(*testing.T) verbs.Provider { return noManager{err} }
 	}
 	free, device, soft := fabric.AnyStack, fabric.DeviceStack, fabric.SoftStack
+	iwarp := fabric.SoftIWARPStack
 	taken := fmt.Errorf("UDP port 4791 is taken: %w", unix.EADDRINUSE)
 	for _, c := range []struct {
 		name          string
@@ -74,6 +75,8 @@ func TestStacks(t *testing.T) {
 		{"waits", device, at, machine(other), machine(at), false, nil, free, "no RDMA device"},
 		{"soft", soft, at, machine(at), machine(at), false, unix.ENOMEM, soft, ""},
 		{"no address", soft, at, machine(at), machine(other), false, nil, free, "ip address"},
+		{"iWARP", iwarp, at, machine(at), machine(at), false, unix.ENOMEM, iwarp, ""},
+		{"no port of iWARP", iwarp, at, machine(at), without(taken), false, nil, free, "ss -ltnp"},
 		{"no port", soft, at, machine(at), without(taken), false, nil, free, "rdma_rxe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,6 +87,9 @@ func TestStacks(t *testing.T) {
 			}
 			if c.soft != nil {
 				cfg.Soft = c.soft(t)
+				if c.choice == iwarp {
+					cfg.Soft, cfg.SoftIWARP = nil, cfg.Soft
+				}
 			}
 			tr := New(cfg)
 			defer func() { testutil.Check(t, tr.Close()) }()

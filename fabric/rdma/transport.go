@@ -146,8 +146,14 @@ func (t *Transport) manager(s fabric.Stack) (*manager, error) {
 		return cm, nil
 	}
 	p := t.cfg.Provider
-	if s == fabric.SoftStack {
+	switch s {
+	case fabric.SoftStack:
 		p = t.cfg.Soft
+	case fabric.SoftIWARPStack:
+		p = t.cfg.SoftIWARP
+	}
+	if p == nil {
+		return nil, verbs.ErrNoDevice
 	}
 	cm, err := p.NewCM()
 	if err != nil {

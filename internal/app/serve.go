@@ -66,8 +66,8 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	var s *Server
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
-		Soft: func(reactors int) *soft.Provider {
-			return soft.New(soft.Options{Engines: reactors})
+		Soft: func(reactors int, iwarp bool) *soft.Provider {
+			return soft.New(soft.Options{Engines: reactors, IWARP: iwarp})
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		Sockets: listeners.SystemdSockets(log, inherited),

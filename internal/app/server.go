@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,8 +55,9 @@ type Options struct {
 	Version string
 	// Verbs is the RDMA stack of the devices; nil if no listener needs one.
 	Verbs verbs.Provider
-	// Soft returns the RDMA stack without a device, for a number of reactors; nil: there is none.
-	Soft func(reactors int) *soft.Provider
+	// Soft returns the RDMA stack without a device, of RoCE or iWARP, for a number of reactors;
+	// nil: there is none.
+	Soft func(reactors int, iwarp bool) *soft.Provider
 	// Network has the addresses of the machine; nil means the real ones.
 	Network listeners.Network
 	// Sockets are the listening sockets that outlive the program; nil means none.
@@ -317,11 +319,12 @@ func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
 	c.Log, c.Provider = s.log, s.opts.Verbs
 	if s.opts.Soft != nil {
-		provider := s.opts.Soft(len(check.ReactorCPUs(s.atStart.Reactors)))
-		c.Soft = provider
+		reactors := len(check.ReactorCPUs(s.atStart.Reactors))
+		roce, iwarp := s.opts.Soft(reactors, false), s.opts.Soft(reactors, true)
+		c.Soft, c.SoftIWARP = roce, iwarp
 		kernel := s.ports
 		s.ports = func(ctx context.Context) []observed.PortCounter {
-			return append(kernel(ctx), provider.Counters()...)
+			return slices.Concat(kernel(ctx), roce.Counters(), iwarp.Counters())
 		}
 	}
 	c.TOS, c.Lost, c.Stack = s.listeners.TOSOf, s.listeners.Lost, s.listeners.StackOf

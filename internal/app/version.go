@@ -44,9 +44,13 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 	return version + suffix
 }
 
-// Verbs returns the RDMA stack of this machine: of its devices, or the one that needs none.
-func Verbs() verbs.Provider {
+// Verbs returns the RDMA stack of this machine: of its devices, or the one that needs none. iwarp
+// asks for iWARP without a device.
+func Verbs(iwarp bool) verbs.Provider {
 	devices := ibv.New()
+	if iwarp {
+		return soft.New(soft.Options{Engines: runtime.NumCPU(), Background: true, IWARP: true})
+	}
 	list, err := devices.Devices()
 	if len(list) > 0 || errors.Is(err, fs.ErrPermission) { // its error helps more than a slow stack
 		return devices

@@ -34,8 +34,9 @@ type Connection struct {
 	Key, ControllerKey, TLSKey string
 	HeaderDigest, DataDigest   bool
 	Timeout                    time.Duration // of commands
-	// Verbs is the RDMA stack.
-	Verbs func() verbs.Provider
+	// Verbs returns the RDMA stack; with IWARP, that of iWARP without a device.
+	Verbs func(iwarp bool) verbs.Provider
+	IWARP bool
 }
 
 // keepAlive is the default keep alive timeout of Linux.
@@ -70,6 +71,9 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	}
 	switch c.Transport {
 	case "tcp":
+		if c.IWARP {
+			return o, errors.New("--iwarp is of --transport rdma")
+		}
 		t := host.TCP{Addr: addr, HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest}
 		t.PSK, err = c.psk(1)
 		o.Transport = t
@@ -77,7 +81,7 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 		if c.TLSKey != "" || c.HeaderDigest || c.DataDigest {
 			return o, errors.New("TLS and digests are of --transport tcp")
 		}
-		o.Transport = host.RDMA{Provider: c.Verbs(), Addr: addr}
+		o.Transport = host.RDMA{Provider: c.Verbs(c.IWARP), Addr: addr}
 	default:
 		err = fmt.Errorf("--transport %q: must be tcp or rdma", c.Transport)
 	}

@@ -156,7 +156,10 @@ func Address(c *config.Config, i int, devices verbs.Provider) func(fabric.Addr) 
 				return err
 			}
 		}
-		// It has other ports than TCP, but the addresses of the machine.
-		return tcp.Probe(netip.AddrPortFrom(at.Addr(), 0), &c.TCP)
+		port := uint16(0) // it has other ports than TCP, but the addresses of the machine
+		if c.Listeners[i].Stack == fabric.SoftIWARPStack {
+			port = at.Port()
+		}
+		return tcp.Probe(netip.AddrPortFrom(at.Addr(), port), &c.TCP)
 	}
 }

@@ -117,8 +117,13 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 		}),
 		Soft: uses(c.Listeners, nvme.TransportRDMA) &&
 			!slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-				return l.Transport == nvme.TransportRDMA && l.Stack != fabric.SoftStack
+				return l.Transport == nvme.TransportRDMA && !l.Stack.Soft()
 			}),
+		IWARP: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+			return l.Stack == fabric.SoftIWARPStack
+		}) && !slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+			return l.Transport == nvme.TransportRDMA && l.Stack != fabric.SoftIWARPStack
+		}),
 		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)

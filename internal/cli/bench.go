@@ -33,7 +33,7 @@ const benchExamples = `  nvmf-target bench --address 10.0.0.1 --subsystem NQN --
   nvmf-target bench compare a.json b.json`
 
 // Bench makes the command that generates load. stack returns the RDMA stack.
-func Bench(version string, stack func() verbs.Provider) *cobra.Command {
+func Bench(version string, stack func(iwarp bool) verbs.Provider) *cobra.Command {
 	c := bench.Connection{Verbs: stack}
 	var s bench.Settings
 	var jsonFile, htmlFile string
@@ -56,6 +56,7 @@ func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Transport, "transport", "tcp", "tcp or rdma")
+	f.BoolVar(&c.IWARP, "iwarp", false, "with rdma: iWARP in this program, over TCP")
 	f.StringVar(&c.Address, "address", "", "HOST or HOST:PORT of the target (required; port 4420)")
 	f.StringVar(&c.Subsystem, "subsystem", "", "NQN of the subsystem (required)")
 	f.StringVar(&c.HostNQN, "host-nqn", "",

@@ -44,7 +44,10 @@ func (m Machine) memlock(t Target) []Finding {
 // rdmaFiles checks the device files through which programs use RDMA.
 func (m Machine) rdmaFiles(t Target) (list []Finding) {
 	const why = "Without it RDMA devices cannot be used; listeners that need one wait."
-	if t.Soft {
+	switch {
+	case t.IWARP:
+		return []Finding{inSoftware("the target does iWARP itself (stack: soft-iwarp)")}
+	case t.Soft:
 		return m.soft("the target does RoCEv2 itself (stack: soft)")
 	}
 	if len(m.list(infiniband)) == 0 {
@@ -92,14 +95,18 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 	return list
 }
 
-// soft checks the conditions of RoCEv2 without a device.
-func (m Machine) soft(found string) []Finding {
-	list := []Finding{{
+func inSoftware(found string) Finding {
+	return Finding{
 		"rdma", Note, found,
 		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, " +
 			"unless the hosts have RDMA adapters.",
 		"if there is an adapter, load its driver and ib_uverbs",
-	}}
+	}
+}
+
+// soft checks the conditions of RoCEv2 without a device.
+func (m Machine) soft(found string) []Finding {
+	list := []Finding{inSoftware(found)}
 	const enough = 4 << 20
 	if n, err := strconv.Atoi(m.read("proc/sys/net/core/rmem_max")); err == nil && n < enough {
 		list = append(list, Finding{

@@ -49,6 +49,8 @@ func TestSequences(t *testing.T) {
 					at.RDMA, at.Device = true, true
 				case "soft":
 					at.RDMA, at.Soft = true, true
+				case "iwarp":
+					at.RDMA, at.Soft, at.IWARP = true, true, true
 				case "memory":
 					at.Memory = testutil.Value(strconv.ParseInt(value, 10, 64))(t)
 				case "limit":

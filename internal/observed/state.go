@@ -82,7 +82,8 @@ type Listener struct {
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id,omitempty"`
-	// Stack is the RDMA stack that serves it: device, or soft (RoCEv2 in the target).
+	// Stack is the RDMA stack that serves it: device, soft (RoCEv2 in the
+	// target) or soft-iwarp.
 	Stack string `json:"stack,omitempty"`
 	// State is up, waiting (the target tries again), failed (it cannot), draining (its connections
 	// end) or drained (none is left).

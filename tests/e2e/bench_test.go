@@ -28,7 +28,7 @@ func (h *env) connection(transport string) bench.Connection {
 	return bench.Connection{
 		Transport: transport, Address: h.Addr(kind[transport]).String(), Subsystem: subNQN,
 		HostNQN: hostNQN, NSID: 2, Timeout: testutil.Patience,
-		Verbs: func() verbs.Provider { return h.Fabric.Provider("host") },
+		Verbs: func(bool) verbs.Provider { return h.Fabric.Provider("host") },
 	}
 }
 

@@ -41,18 +41,19 @@ type options struct {
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 	stateDir   string
-	tls        string         // of the tcp listener; "": off
-	security   string         // of the subsystem; "": none
-	control    string         // the socket of the control interface; "": none
-	transition time.Duration  // of ANA states; 0: the usual one
-	soft       *soft.Provider // the stack of the rdma listener; nil: it has a device
+	tls        string        // of the tcp listener; "": off
+	security   string        // of the subsystem; "": none
+	control    string        // the socket of the control interface; "": none
+	transition time.Duration // of ANA states; 0: the usual one
+	// The stack of the rdma listener, RoCE or iWARP; nil: it has a device.
+	soft, softIWARP *soft.Provider
 }
 
 // configuration is the text of the configuration file for options.
 var configuration = template.Must(template.New("").Parse(`
 listeners:
   - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail{{with .TLS}}, tls: {{.}}{{end}}}
-  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail{{if .Soft}}, stack: soft{{end}}}
+  - {transport: rdma, {{.RDMA}}, on_unavailable: fail}
 reactors: {count: {{.Reactors}}, spin: 0s, memory: {{.Memory}}MiB}
 tcp: {queue_depth: {{.QueueDepth}}}
 rdma: {queue_depth: {{.QueueDepth}}}
@@ -72,12 +73,19 @@ func (o *options) text() string {
 	for i := range o.devices {
 		devices = append(devices, i+1)
 	}
+	rdma := "address: 10.0.0.1"
+	switch {
+	case o.soft != nil:
+		rdma += ", stack: soft"
+	case o.softIWARP != nil:
+		rdma = "address: 127.0.0.1, port: 0, stack: soft-iwarp"
+	}
 	var text bytes.Buffer
 	if err := configuration.Execute(&text, map[string]any{
 		"Reactors": max(o.reactors, 1), "Memory": or(o.memory, 64),
 		"QueueDepth": or(o.queueDepth, 128), "NQN": subNQN,
 		"Hosts": strings.Join(o.hosts, ", "), "Devices": devices, "TLS": o.tls,
-		"Security": o.security, "Soft": o.soft != nil,
+		"Security": o.security, "RDMA": rdma,
 	}); err != nil {
 		panic(err)
 	}
@@ -121,8 +129,13 @@ func newEnv(t *testing.T, o options) *env {
 		Version: "e2e", StateDir: o.stateDir, ControlSocket: o.control,
 		ANATransition: o.transition,
 	}
-	if o.soft != nil {
-		a.Soft = func(int) *soft.Provider { return o.soft }
+	if o.soft != nil || o.softIWARP != nil {
+		a.Soft = func(_ int, iwarp bool) *soft.Provider {
+			if p := map[bool]*soft.Provider{false: o.soft, true: o.softIWARP}[iwarp]; p != nil {
+				return p
+			}
+			return soft.New(soft.Options{}) // no listener uses it
+		}
 	}
 	return &env{harness.Start(t, harness.Options{
 		Config: o.text(), Change: o.change, Devices: devices, IWARP: o.iwarp, App: a,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	packets "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -62,25 +63,7 @@ func TestSoft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSoft(t, faults)
-			for session := range 2 {
-				c := s.connect()
-				var wg sync.WaitGroup
-				var queues []*host.Queue
-				for i := range 4 {
-					q := testutil.Value(c.OpenQueue(testutil.Context(t), uint16(i+1), 17+i*4))(t)
-					queues = append(queues, q)
-					buf := s.Buffer(c, q.Depth()*32768)
-					wg.Go(func() {
-						testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 40)), nil,
-							"session %d, queue %d", session, i+1)
-					})
-				}
-				wg.Wait()
-				for _, q := range queues {
-					testutil.Equal(t, q.Close(), nil, "close")
-				}
-				c.Close()
-			}
+			s.sessions()
 			// Without loss, too, if an acknowledgment is late.
 			repeated := slices.ContainsFunc(s.provider.Counters(),
 				func(c observed.PortCounter) bool {
@@ -88,6 +71,55 @@ func TestSoft(t *testing.T) {
 				})
 			testutil.True(t, repeated || faults.Loss == 0, "the host has not repeated packets")
 		})
+	}
+}
+
+// sessions has a host connect twice and verify random data on several queues.
+func (s *softTarget) sessions() {
+	t := s.T
+	t.Helper()
+	for session := range 2 {
+		c := s.connect()
+		var wg sync.WaitGroup
+		var queues []*host.Queue
+		for i := range 4 {
+			q := testutil.Value(c.OpenQueue(testutil.Context(t), uint16(i+1), 17+i*4))(t)
+			queues = append(queues, q)
+			buf := s.Buffer(c, q.Depth()*32768)
+			wg.Go(func() {
+				testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 40)), nil,
+					"session %d, queue %d", session, i+1)
+			})
+		}
+		wg.Wait()
+		for _, q := range queues {
+			testutil.Equal(t, q.Close(), nil, "close")
+		}
+		c.Close()
+	}
+}
+
+// TestSoftIWARP is TestSoft with iWARP, over TCP sockets of this machine.
+func TestSoftIWARP(t *testing.T) {
+	t.Parallel()
+	const reactors = 2
+	machine := func(background bool) *soft.Provider {
+		p := soft.New(soft.Options{
+			IWARP: true, Engines: reactors, Background: background, MPA: mpa.Options{CRC: true},
+		})
+		t.Cleanup(func() { testutil.Check(t, p.Close()) })
+		return p
+	}
+	s := &softTarget{provider: machine(true)}
+	s.env = newEnv(t, options{reactors: reactors, queueDepth: 64, softIWARP: machine(false)})
+	s.sessions()
+	for _, c := range s.provider.Counters() {
+		switch c.Counter {
+		case "rcvd_fpdus":
+			testutil.True(t, c.Value > 0, "nothing came over iWARP")
+		case "rcvd_crc_errors", "sent_terminates", "rcvd_terminates":
+			testutil.Equal(t, c.Value, 0, "%s", c.Counter)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ target_config() {
   echo "listeners:"
   for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
     IFS=/ read -r transport address port <<<"$l"
-    echo "  - {transport: $transport, address: \"$address\", port: $port}"
+    echo "  - {transport: $transport, ${SOFT_STACK}address: \"$address\", port: $port}"
   done
   echo "subsystems:"
   echo "  - nqn: $NQN"

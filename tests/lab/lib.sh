@@ -1,6 +1,6 @@
 # Sourced by every scenario, inside the lab's kernel. Environment:
 #   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6); soft is a host over rxe and a
-#               target without RDMA device and without privileges
+#               target without RDMA device and without privileges, softiw the same with siw
 #   TARGET      ours (default) or nvmet: the kernel's own target, for comparison
 #   TARGET_BIN  the nvmf-target binary
 #   TOPOLOGY    two:  the target has a network namespace of its own at the other end of a veth
@@ -20,6 +20,8 @@ PORT=4420
 OUT=/run/out
 
 case $TRANSPORT in *6) FAMILY=6 LINK=${TRANSPORT%6} ;; *) FAMILY=4 LINK=$TRANSPORT ;; esac
+SOFT_HOST=rxe SOFT_STACK=
+case $LINK in softiw) LINK=soft SOFT_HOST=siw SOFT_STACK='stack: soft-iwarp, ' ;; esac
 case $LINK in
   rxe | siw | soft) TRTYPE=rdma ;;
   tcp) TRTYPE=tcp ;;
@@ -122,7 +124,7 @@ reachable() { ping -c1 -W1 -q $ADDR >/dev/null 2>&1; }
 dad() { [ $FAMILY = 4 ] || echo nodad; }
 
 rdma_link() { # DEVICE INTERFACE PREFIX-COMMAND
-  $3 rdma link add $1 type ${LINK/soft/rxe} netdev $2
+  $3 rdma link add $1 type ${LINK/soft/$SOFT_HOST} netdev $2
   wait_for 10 eval "rdma link show $1/1 | grep -q 'state ACTIVE'"
 }
 

@@ -1,8 +1,8 @@
-# A Linux host over soft RoCE (rxe), and a target that runs as nobody, without capabilities, in a
+# A Linux host over soft RoCE (rxe) or soft iWARP (siw), and a target that runs as nobody, without capabilities, in a
 # network namespace that has no RDMA device: a file system, fio with verification, a bad network, and
 # a small MTU.
-# variants: soft soft6
-# smoke: soft
+# variants: soft soft6 softiw softiw6
+# smoke: soft softiw
 # covers: fabric/rdma fabric/rdma/verbs/soft fabric/rdma/verbs/soft/packet fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
 # cpus: 2
 # limit: 480
