@@ -5,6 +5,7 @@ package target
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -157,16 +159,25 @@ func manyControllers(r *harness, n int) {
 	// A list of them would be made with the lock held.
 	allocations := testutil.AllocsPerRun(10, func() { sub.each(func(*controller) {}) })
 	testutil.True(r.t, allocations <= 2, "%v allocations to look at %d", allocations, n)
-	var returned atomic.Bool
-	told := make(chan struct{})
 	if n > fewControllers {
-		go func() {
-			sub.eachSoon(func(*controller) { <-told })
-			returned.Store(true)
-		}()
-		testutil.Until(r.t, "a reactor does not wait for all controllers", returned.Load)
+		ns := channelOf(r, 0).ns
+		r.must(ns.Init(testSub, namespaces.Config{
+			NSID: 1, Device: oneBlock{}, Hosts: []string{otherHost},
+		}, &r.target.common, ns.tell))
+		before := runtime.NumGoroutine()
+		sub.mu.Lock() // so that nobody looks at all controllers
+		for range 100 {
+			sub.tell(notice{ns: ns})
+		}
+		more := runtime.NumGoroutine() - before
+		sub.mu.Unlock()
+		testutil.True(r.t, more <= 1, "%d goroutines for notices", more)
+		testutil.Until(r.t, "the controllers are told", func() bool {
+			sub.notices.mu.Lock()
+			defer sub.notices.mu.Unlock()
+			return !sub.notices.telling
+		})
 	}
-	close(told)
 	for _, c := range append(all, twin) {
 		sub.remove(c)
 	}

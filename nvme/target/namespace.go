@@ -39,14 +39,17 @@ func (ns *namespace) tell(n namespaces.Notice, concerns func(hostNQN string) boo
 		}
 	case n == namespaces.Changed && ns.sub.namespaces.Load().get(ns.ID.NSID) != ns:
 		// not before it is added, and not after it was removed
+	case concerns == nil:
+		ns.sub.tell(notice{ns, n})
 	default:
 		ns.notify(n, concerns)
 	}
 }
 
-// notify tells the controllers of hosts that a notice concerns. Any goroutine.
+// notify tells the controllers of hosts that a notice concerns. It looks at all controllers, so
+// reactors call subsystem.tell.
 func (ns *namespace) notify(n namespaces.Notice, concerns func(hostNQN string) bool) {
-	ns.sub.eachSoon(func(c *controller) {
+	ns.sub.each(func(c *controller) {
 		if concerns(c.hostNQN) {
 			c.h.post(func() { c.notice(n, ns.ID.NSID) })
 		}

@@ -175,7 +175,8 @@ type subsystem struct {
 	retiring []*namespace      // removed, but devices or reactors still work for them
 	retired  dispatch.Counters // of earlier ones that all hosts could use
 	// warned are the warnings of the drives at the last CheckHealth, which alone uses it.
-	warned uint8
+	warned  uint8
+	notices notices
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
@@ -272,16 +273,61 @@ func (s *subsystem) each(fn func(*controller)) {
 	})
 }
 
+// notice is a change of a namespace that the controllers of its hosts are told of.
+type notice struct {
+	ns *namespace
+	namespaces.Notice
+}
+
+// notices are those of a subsystem that its controllers have yet to be told. mu guards them.
+type notices struct {
+	mu      sync.Mutex
+	waiting map[notice]bool
+	telling bool // a goroutine does it
+}
+
 // fewControllers is how many controllers a reactor looks at in one step.
 const fewControllers = 64
 
-// eachSoon is each for reactors: if there are many controllers, another goroutine calls fn.
-func (s *subsystem) eachSoon(fn func(*controller)) {
-	if s.count.Load() > fewControllers {
-		go s.each(fn)
+// tell tells the controllers of a notice. If there are many, a goroutine does it, one at a time for
+// each subsystem: a notice that comes again meanwhile is one. Any goroutine, and reactors.
+func (s *subsystem) tell(n notice) {
+	if s.count.Load() <= fewControllers {
+		n.tell()
 		return
 	}
-	s.each(fn)
+	w := &s.notices
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting == nil {
+		w.waiting = map[notice]bool{}
+	}
+	w.waiting[n] = true
+	if !w.telling {
+		w.telling = true
+		go w.tellAll()
+	}
+}
+
+// tellAll tells notices until there are no more.
+func (w *notices) tellAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) > 0 {
+		for n := range w.waiting {
+			delete(w.waiting, n)
+			w.mu.Unlock()
+			n.tell()
+			w.mu.Lock()
+		}
+	}
+	w.telling = false
+}
+
+func (n notice) tell() {
+	n.ns.notify(n.Notice, func(hostNQN string) bool {
+		return n.ns.Attributes().Visible(hostNQN)
+	})
 }
 
 // counted returns the namespaces that a host may use, and the counters of the removed namespaces

@@ -49,7 +49,7 @@ func (ns *Namespace) update(change func(*state)) {
 	}
 	ns.state.mu.Unlock()
 	if changed {
-		ns.tell(Changed, cfg.Visible)
+		ns.tell(Changed, nil)
 	}
 }
 
@@ -79,7 +79,7 @@ func (ns *Namespace) degrade(err error) {
 	}
 	ns.common.Log.Error("namespace is write protected: writes that it had accepted may be lost",
 		"subsystem", ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
-	ns.tell(Degrades, func(hostNQN string) bool { return ns.cfg.Load().Visible(hostNQN) })
+	ns.tell(Degrades, nil)
 }
 
 // rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
