@@ -74,10 +74,11 @@ type IO struct {
 	Segs []mem.Segment
 	// Err is the outcome: nil, or an error that wraps one of the sentinels below.
 	Err error
-	// Owner, Place and On belong to the submitter. Devices ignore them.
-	Owner any
-	Place list.Node[IO]  // on a list of the submitter
-	On    *list.List[IO] // that list; nil: none
+	// Owner, Place, On and Awaited belong to the submitter. Devices ignore them.
+	Owner   any
+	Place   list.Node[IO]  // on a list of the submitter
+	On      *list.List[IO] // that list; nil: none
+	Awaited any            // nil if nothing waits for the IO
 	// Node and Scratch belong to the device while it has the IO. Node is on no list when the IO is
 	// submitted or returned.
 	Node    list.Node[IO]

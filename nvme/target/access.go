@@ -136,7 +136,9 @@ func (t *Target) Settled() <-chan struct{} {
 		}
 	}
 	for _, h := range t.handlers {
-		h.post(answer)
+		h.post(func() { // after the walks of onReactors
+			h.start(&walk{next: func() int { return 0 }, done: answer})
+		})
 	}
 	answer()
 	return done

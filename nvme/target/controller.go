@@ -155,16 +155,37 @@ func (c *controller) fail(why error) {
 
 // disconnectSessions ends queues, each on its own reactor.
 func disconnectSessions(list []*session, why error) {
-	for _, s := range list { // bound: MaxIOQueues
-		s.h.post(func() { s.disconnect(why) })
-	}
+	onReactors(list, func(s *session) { s.disconnect(why) })
 }
 
 // stopIO ends the work of the queues at devices.
 func (c *controller) stopIO() {
-	// The admin queue reads for self-tests.
-	for _, s := range c.allQueues() { // bound: MaxIOQueues
-		s.h.post(s.stop)
+	onReactors(c.allQueues(), (*session).stop) // the admin queue reads for self-tests
+}
+
+// onReactors has the reactors of queues call fn, which looks at the commands of a queue. They do so
+// in walks, and so before Target.Settled. Any goroutine.
+func onReactors(list []*session, fn func(*session)) {
+	for len(list) > 0 { // bound: reactors
+		h := list[0].h
+		own := list[:0:0]
+		list = slices.DeleteFunc(list, func(s *session) bool { // bound: MaxIOQueues
+			if s.h == h {
+				own = append(own, s)
+			}
+			return s.h == h
+		})
+		h.post(func() {
+			h.start(&walk{done: func() {}, next: func() int {
+				if len(own) == 0 {
+					return 0
+				}
+				s := own[0]
+				own = own[1:]
+				fn(s)
+				return s.looks()
+			}})
+		})
 	}
 }
 

@@ -203,7 +203,7 @@ func (h *Handler) disconnect(why error, selects func(*session) bool) {
 			return 1
 		}
 		s.disconnect(why)
-		return 1 + len(s.cmds)
+		return s.looks()
 	}), func() {})
 }
 

@@ -103,3 +103,30 @@ func TestTimeoutOfPart(t *testing.T) {
 		p.w.Settle()
 	}
 }
+
+// TestLateAllocations: the end of a queue allocates nothing for each of its writes, which are at
+// most as many as its entries, and become late in one step.
+func TestLateAllocations(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(2)
+	r.ok(h.io[0], write(0, 'x'))
+	dev.Hold(nil)
+	for i := range 100 {
+		for _, q := range h.io {
+			r.send(q, write(uint64(i), 'x'))
+		}
+	}
+	r.w.Settle()
+	c := r.target.find(testSub).lookup(h.cntlid)
+	queue := uint16(0)
+	allocations := testing.AllocsPerRun(1, func() { // which calls it twice
+		queue++
+		r.raw[0].holdLate(c.queues[queue], r.raw[0].loop.Now())
+	})
+	testutil.Equal(t, queue, 2, "queues")
+	testutil.True(t, allocations < 50, "%v allocations for 100 writes", allocations)
+	testutil.Equal(t, r.raw[0].channels[0].State().Busy.Awaited, 200, "late writes")
+	dev.Release()
+	r.w.Settle()
+}

@@ -25,7 +25,7 @@ type walk struct {
 
 // The kinds of walks.
 const (
-	ownWalk   = iota // for timeouts, of which there is one, and queues that end
+	ownWalk   = iota // for timeouts, of which there is one, and queues that end, or are to end
 	fenceWalk        // the rounds of fences
 	walkKinds
 )
@@ -107,6 +107,9 @@ func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next 
 		return queues()
 	}
 }
+
+// looks is the number of steps in which a queue ends: all of its commands are looked at.
+func (s *session) looks() int { return 1 + s.used/lookMost }
 
 // look calls fn with a few commands of a queue from at on, until it returns true: it has completed
 // the command, or canceled something. look returns false if there are none.

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -93,6 +94,7 @@ func TestEndSteps(t *testing.T) {
 		}
 		return p.target.Sessions() == 2
 	})
+	p.w.Settle()
 	testutil.True(t, len(p.reached) == 0, "%d writes reach the device", len(p.reached))
 	p.nothingLeft()
 }
@@ -209,4 +211,43 @@ func TestPreemptLeavesOthers(t *testing.T) {
 	dev.Full(false)
 	r.allDone(all, nvme.AbortedPreempt)
 	r.allDone([]*fabrictest.Command{c, flush}, nvme.Success)
+}
+
+// TestStopSteps: the queues of a controller that is lost are stopped, and disconnected, some at a
+// time, each with a look at all of its commands. Others are served meanwhile.
+func TestStopSteps(t *testing.T) {
+	const queues, depth = 60, 1024
+	for name, end := range map[string]func(c *controller){
+		"stop":       (*controller).stopIO,
+		"disconnect": func(c *controller) { c.fail(errors.New("a test")) },
+	} {
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		lost, other := r.connectHost(queues), r.numbered(1, 1)
+		c := r.target.find(testSub).lookup(lost.cntlid)
+		all := c.allQueues()
+		for _, s := range all {
+			s.grow(depth)
+			s.used = depth
+		}
+		r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		left := func() (n int) {
+			for _, s := range all {
+				if !s.stopped && s.why == nil {
+					n++
+				}
+			}
+			return n
+		}
+		end(c)
+		for before := left(); before > 0; {
+			r.send(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.w.Step()
+			n := left()
+			testutil.MustTrue(t, before-n <= 2 && other.io[0].Outstanding() <= 2,
+				"%s: %d queues in a turn, %d reads wait", name, before-n,
+				other.io[0].Outstanding())
+			before = n
+		}
+		lost.hangUp()
+	}
 }

@@ -17,7 +17,7 @@ type channelBarrier struct {
 
 	// holds are by the host of the IOs that they keep away, or allHosts.
 	holds   map[reservation.HostHandle][]*hold
-	awaited map[*backend.IO]*awaited // nil if nothing is
+	awaited int // IOs that the device has and something waits for
 }
 
 // allHosts is the host of a blocker that keeps IOs of any host away.
@@ -128,23 +128,26 @@ const (
 	awaitKinds
 )
 
-// awaited has the waits for an IO that the device has.
+// awaited has the waits for an IO that the device has. It is IO.Awaited.
 type awaited struct {
 	by      [awaitKinds]*await
 	aborted bool // by a fence
 }
 
-// awaits returns the waits for an IO that the device has, to be changed by the caller.
-func (ch *Channel) awaits(io *backend.IO) *awaited {
-	x := ch.awaited[io]
-	if x == nil {
-		if ch.awaited == nil {
-			ch.awaited = map[*backend.IO]*awaited{}
-		}
-		x = new(awaited)
-		ch.awaited[io] = x
-	}
+// waitsFor returns the waits for an IO, nil if there are none.
+func waitsFor(io *backend.IO) *awaited {
+	x, _ := io.Awaited.(*awaited)
 	return x
+}
+
+// awaits returns the waits for an IO that the device has, to be changed by the caller. If there are
+// none yet, they are made of x.
+func (ch *Channel) awaits(io *backend.IO, x *awaited) *awaited {
+	if io.Awaited == nil {
+		io.Awaited = x
+		ch.awaited++
+	}
+	return waitsFor(io)
 }
 
 // await makes a wait for an IO.
@@ -157,11 +160,12 @@ func (x *awaited) await(kind int, a *await) {
 // have ended. The caller calls done of these once it is done with the IOs.
 func (ch *Channel) returned(ios []*backend.IO) (ended []*await) {
 	for _, io := range ios {
-		x := ch.awaited[io]
+		x := waitsFor(io)
 		if x == nil {
 			continue
 		}
-		delete(ch.awaited, io)
+		io.Awaited = nil
+		ch.awaited--
 		if x.aborted && errors.Is(io.Err, backend.ErrAborted) {
 			io.Err = ErrPreempted
 		}
@@ -170,9 +174,6 @@ func (ch *Channel) returned(ios []*backend.IO) (ended []*await) {
 				ended = append(ended, a)
 			}
 		}
-	}
-	if len(ch.awaited) == 0 {
-		ch.awaited = nil
 	}
 	return ended
 }
@@ -188,7 +189,7 @@ func (ch *Channel) search(a *await, finds func(*backend.IO) bool) {
 			return 0
 		}
 		if ch.add(io, ch.sent); finds(io) {
-			ch.awaits(io).await(byLock, a)
+			ch.awaits(io, new(awaited)).await(byLock, a)
 		}
 		return 1
 	}, func() {

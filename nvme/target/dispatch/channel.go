@@ -303,7 +303,7 @@ func (ch *Channel) reap() int {
 		io.On = nil
 	}
 	var ended []*await
-	if ch.awaited != nil {
+	if ch.awaited > 0 {
 		ended = ch.returned(ios)
 	}
 	for i, io := range ios {
@@ -376,7 +376,7 @@ type State struct {
 func (ch *Channel) State() State {
 	s := State{Quiesce: ch.quiesce, Open: ch.state == stateOpen, Closing: ch.onClosed != nil}
 	b := &s.Busy
-	b.Inflight, b.Awaited, b.ZeroCopies = ch.inflight, len(ch.awaited), ch.zeroCopies
+	b.Inflight, b.Awaited, b.ZeroCopies = ch.inflight, ch.awaited, ch.zeroCopies
 	for range ch.pending.All() {
 		b.Pending++
 	}

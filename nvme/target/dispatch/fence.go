@@ -152,7 +152,7 @@ func (r *Round) Exclude(io *backend.IO, aborted bool) bool {
 		return false
 	case ch.Abort(io, ErrPreempted):
 	case ch.Has(io):
-		x, f := ch.awaits(io), &r.fences[0].await
+		x, f := ch.awaits(io, new(awaited)), &r.fences[0].await
 		if later := x.by[byFence]; later == nil || later.order > f.order {
 			if later != nil { // its round has come first, but it ends after f
 				later.left--
@@ -197,7 +197,7 @@ func (ch *Channel) endFences() {
 // Orphaned notes that the device has an IO of a command that is given up. No lock waits for it: the
 // namespace is not ready until it is back.
 func (ch *Channel) Orphaned(io *backend.IO) {
-	if x := ch.awaited[io]; x != nil && x.by[byLock] != nil {
+	if x := waitsFor(io); x != nil && x.by[byLock] != nil {
 		a := x.by[byLock]
 		x.by[byLock] = nil
 		if a.less() {

@@ -32,16 +32,17 @@ func (ch *Channel) HoldLate(q *Queue, ios []*backend.IO) {
 	if !slices.ContainsFunc(ios, func(io *backend.IO) bool { return !ch.IsLate(io) }) {
 		return
 	}
-	w := &lateWrites{q: q}
+	w := &lateWrites{q: q, ranges: make([]backend.Range, len(ios))}
 	a := &await{done: func() { ch.ns.release(ch.r, w) }}
 	var gone []*await
-	for _, io := range ios {
-		x := ch.awaits(io)
+	waits := make([]awaited, len(ios))
+	for i, io := range ios {
+		x := ch.awaits(io, &waits[i])
 		if old := x.by[byLate]; old != nil && old.less() {
 			gone = append(gone, old)
 		}
 		x.await(byLate, a)
-		w.ranges = append(w.ranges, backend.Range{Off: io.Off, End: io.Off + io.Len})
+		w.ranges[i] = backend.Range{Off: io.Off, End: io.Off + io.Len}
 	}
 	w.ranges = union(w.ranges)
 	ch.ns.hold(ch.r, w, func(_ *Channel, drained func()) { drained() }, func() {})
@@ -52,7 +53,7 @@ func (ch *Channel) HoldLate(q *Queue, ios []*backend.IO) {
 
 // IsLate reports whether an IO that the device has is a late write.
 func (ch *Channel) IsLate(io *backend.IO) bool {
-	x := ch.awaited[io]
+	x := waitsFor(io)
 	return x != nil && x.by[byLate] != nil
 }
 
