@@ -69,7 +69,8 @@ func TestDuplicateCID(t *testing.T) {
 // TestDamagedAndRefused: refused commands with damaged data are answered once each, and leave
 // nothing behind (CVE-2026-64534, CVE-2026-64535).
 func TestDamagedAndRefused(t *testing.T) {
-	tg, c := served(t, options{}, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
+	recorder, o := newRecorder()
+	tg, c := served(t, o, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	sqe := rw(0x55, 0, 0, 4096, true)
 	for i := range 1000 {
 		sqe.SetCID(uint16(i))
@@ -81,6 +82,7 @@ func TestDamagedAndRefused(t *testing.T) {
 			t.Fatalf("command %d: CID %d, %v", i, cqe.CID(), cqe.Status())
 		}
 	}
+	explained(t, recorder)
 	again := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	again.readBlocks(1, 0, 4096)
 	c.readBlocks(2, 0, 4096)

@@ -1,52 +1,12 @@
 package tcp
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// A wrong data digest fails the command, with nothing written, but neither the connection nor the
-// next command.
-func TestDataDigestWrong(t *testing.T) {
-	recorder, o := newRecorder()
-	tg, c := served(t, o, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
-	old := c.readBlocks(1, 0, 8192)
-
-	sqe := rw(nvme.NVMWrite, 2, 0, 4096, true)
-	b := c.capsule(&sqe, random(5, 4096))
-	b[len(b)-1] ^= 0x80
-	c.send(b)
-	c.status(2, nvme.TransientTransportError)
-	explained(t, recorder)
-
-	sqe.SetOpcode(0x55) // a command that is refused anyway
-	b = c.capsule(&sqe, random(5, 4096))
-	b[len(b)-1] ^= 0x80
-	c.send(b)
-	m := c.recv()
-	cqe := (*pdu.CapsuleResp)(m.raw).CQE()
-	testutil.True(t, !cqe.Status().OK() && cqe.CID() == 2, "invalid opcode: %v", cqe.Status())
-
-	sqe = rw(nvme.NVMWrite, 3, 0, 8192, false)
-	c.send(c.capsule(&sqe, nil))
-	ttag := c.r2t(3, 8192)
-	first := c.h2cData(0, 3, ttag, 0, random(6, 4096))
-	first[100] ^= 1
-	c.send(first, c.h2cData(pdu.LastPDU, 3, ttag, 4096, random(7, 4096)))
-	c.status(3, nvme.TransientTransportError)
-	explained(t, recorder)
-
-	testutil.True(t, bytes.Equal(c.readBlocks(4, 0, 8192), old),
-		"data with a wrong digest was written")
-	testutil.Equal(t, tg.d.written.Load(), 0, "writes executed")
-	sqe = rw(nvme.NVMWrite, 5, 0, 512, true)
-	c.send(c.capsule(&sqe, random(1, 512)))
-	c.status(5, nvme.Success)
-}
 
 func (tg *target) free() (n int) {
 	tg.do(func() { n = tg.arena.Available() })

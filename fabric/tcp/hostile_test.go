@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"log/slog"
-	"strings"
-	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
-	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // set returns b with one byte changed.
@@ -26,8 +23,6 @@ func set32(b []byte, at int, v uint32) []byte {
 	return b
 }
 
-func invalid(at uint32) pdu.Fault { return pdu.Fault{FES: pdu.FESInvalidHeader, FEI: at} }
-
 var (
 	sequence = pdu.Fault{FES: pdu.FESSequence}
 	limit    = pdu.Fault{FES: pdu.FESLimit, FEI: pdu.OffPLEN}
@@ -36,20 +31,4 @@ var (
 func newRecorder() (*ratelog.Recorder, options) {
 	r := ratelog.NewRecorder(slog.DiscardHandler)
 	return r, options{cfg: Config{Log: slog.New(r)}}
-}
-
-// TestHostileLog: any number of bad PDUs leaves a few log lines.
-func TestHostileLog(t *testing.T) {
-	var log testutil.Log
-	tg := serve(t, options{cfg: Config{Log: log.Logger()}})
-	for range 200 {
-		c := tg.dial(t)
-		c.send(random(77, 128))
-		c.term(invalid(pdu.OffType))
-	}
-	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-	n := strings.Count(log.String(), "level=WARN")
-	if n == 0 || n > 40 { // ten in as many seconds, each with a count of dropped lines
-		t.Errorf("%d lines", n)
-	}
 }

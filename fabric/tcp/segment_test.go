@@ -168,25 +168,6 @@ func sorted(t *testing.T, b []byte) []byte {
 	return []byte(strings.Join(list, ""))
 }
 
-// Damaged conversations, a sample of FuzzStream.
-func TestRandomStreams(t *testing.T) {
-	h := newManual(t, options{})
-	defer h.close()
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for i := range few(500) {
-		p := pdu.Params{HeaderDigest: i&1 != 0, DataDigest: i&2 != 0}
-		stream := conversation(p)
-		if i&4 != 0 {
-			stream = append(stream, largeCapsule(p)...)
-			stream = append(stream, largeCapsule(p)...)
-		}
-		for range rnd.IntN(3) {
-			damage(stream, rnd.IntN(1<<16), byte(1<<rnd.IntN(8)))
-		}
-		compare(t, h, h.open, stream, rnd.Uint64())
-	}
-}
-
 // grants connects and sends three writes of 16 KiB; tags are the transfer tags of their R2Ts.
 func (h *manual) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	c = h.connect(p, 8)
@@ -233,35 +214,17 @@ func FuzzData(f *testing.F) {
 		if len(b) == 0 || len(sizes) > 500 {
 			return
 		}
-		data(t, h, b, sizes, seed)
-	})
-}
-
-func data(t *testing.T, h *manual, b, sizes []byte, seed uint64) {
-	defer func(old testing.TB) { h.tb = old }(h.tb)
-	h.tb = t
-	p := pdu.Params{HeaderDigest: b[0]&1 != 0, DataDigest: b[0]&2 != 0}
-	c, tags := h.grants(p)
-	h.hangUp()
-	stream := answersTo(c, tags, sizes)
-	for i := 1; i+2 < len(b) && i < 24; i += 3 {
-		stream[(int(b[i])<<8|int(b[i+1]))%len(stream)] ^= b[i+2]
-	}
-	compare(t, h, func() { h.grants(p) }, stream, seed)
-}
-
-// Damaged data, a sample of FuzzData.
-func TestRandomData(t *testing.T) {
-	h := newManual(t, options{})
-	defer h.close()
-	rnd := rand.New(rand.NewPCG(3, 4))
-	for i := range few(200) {
-		b := []byte{byte(i)}
-		for range rnd.IntN(3) {
-			b = append(b, byte(rnd.Uint32()), byte(rnd.Uint32()), 1<<rnd.IntN(8))
+		defer func(old testing.TB) { h.tb = old }(h.tb)
+		h.tb = t
+		p := pdu.Params{HeaderDigest: b[0]&1 != 0, DataDigest: b[0]&2 != 0}
+		c, tags := h.grants(p)
+		h.hangUp()
+		stream := answersTo(c, tags, sizes)
+		for i := 1; i+2 < len(b) && i < 24; i += 3 {
+			stream[(int(b[i])<<8|int(b[i+1]))%len(stream)] ^= b[i+2]
 		}
-		data(t, h, b, random(i, rnd.IntN(60)), rnd.Uint64())
-	}
+		compare(t, h, func() { h.grants(p) }, stream, seed)
+	})
 }
 
 // The stream ends at every byte of a H2CData and of a TermReq.
