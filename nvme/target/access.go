@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // This file decides which hosts may have controllers, through which ports, and from where.
@@ -137,7 +138,7 @@ func (t *Target) Settled() <-chan struct{} {
 	}
 	for _, h := range t.handlers {
 		h.post(func() { // after the walks of onReactors
-			h.start(&walk{next: func() int { return 0 }, done: answer})
+			h.dispatch.Start(&dispatch.Walk{Next: func() int { return 0 }, Done: answer})
 		})
 	}
 	answer()

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -176,7 +177,7 @@ func onReactors(list []*session, fn func(*session)) {
 			return s.h == h
 		})
 		h.post(func() {
-			h.start(&walk{done: func() {}, next: func() int {
+			h.dispatch.Start(&dispatch.Walk{Done: func() {}, Next: func() int {
 				if len(own) == 0 {
 					return 0
 				}

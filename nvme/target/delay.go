@@ -3,17 +3,18 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // delayLists are the commands of a reactor that wait for a time.
 type delayLists struct {
-	delayed      delayList // completed after notReadyDelay
-	awaiting     delayList // wait for the answers of queries, for admin.AnswerWait
-	halves       delayList // fused commands that wait for the other one, for pairWait
-	changing     delayList // wait for changes of reservations, for drainDeadline
-	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
-	timeouts     walk      // looks for timeouts
-	timeoutsLeft bool      // devices may have commands that it has not seen, or that are left
+	delayed      delayList     // completed after notReadyDelay
+	awaiting     delayList     // wait for the answers of queries, for admin.AnswerWait
+	halves       delayList     // fused commands that wait for the other one, for pairWait
+	changing     delayList     // wait for changes of reservations, for drainDeadline
+	stopTimeouts func()        // stops the timer that looks for timeouts, nil if it does not run
+	timeouts     dispatch.Walk // looks for timeouts
+	timeoutsLeft bool          // devices may have commands that it has not seen, or that are left
 }
 
 // notReadyDelay is how long the completion with the status notReady is delayed, in nanoseconds.

@@ -3,7 +3,6 @@ package target
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -16,19 +15,16 @@ func TestFenceOfReadmitted(t *testing.T) {
 		p.ok(p.b.io[0], acquire(2, nvme.WriteExclusiveRegistrantsOnly))
 		p.hold(write(8, 'b'))
 		h := p.raw[1]
-		h.dispatch.Checks = true // as if there were other walks before
-		if !begun {
-			h.startRound(subnet.Owner{}, &walk{next: func() int { return 0 }, done: func() {}})
-		}
+		step, release := holdWalks(h) // as if there were other walks before
 		c := p.send(p.a.io[0],
 			preempt(nvme.ReservationPreempt, 1, 2, nvme.WriteExclusiveRegistrantsOnly))
 		p.a.untilChanged(hasOneRegistrant)
 		if begun {
-			h.walkOn()
+			step()
 		}
 		d := p.send(p.b.io[0], register(2))
 		p.a.untilChanged(func(s *nvme.ReservationStatus) bool { return s.REGCTL == 2 })
-		h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
+		release()
 		p.w.Settle()
 		testutil.True(t, !c.Done, "round begun %v: the preempt completes before the write", begun)
 		p.dev.Release()

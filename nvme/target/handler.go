@@ -52,7 +52,6 @@ type Handler struct {
 	latency   observe.Latencies
 	gate      *qos.Gate
 	compounds *compound.Pool
-	walkLists
 
 	delayLists
 }

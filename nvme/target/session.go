@@ -82,8 +82,8 @@ type commandStates struct {
 
 // queueEnd is the end of a queue.
 type queueEnd struct {
-	ends  walk // see Handler.end
-	endAt int  // the next command that is to end
+	ends  dispatch.Walk // see Handler.end
+	endAt int           // the next command that is to end
 
 	closed   bool  // by the transport
 	stopped  bool  // see stop
@@ -230,7 +230,7 @@ func (s *session) finishDisconnect() {
 // endIfIdle ends a closed session when its last command is back: only now may its memory be freed
 // and its queue ID be used again.
 func (s *session) endIfIdle() {
-	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.node.Listed() || s.ended {
+	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.Listed() || s.ended {
 		return
 	}
 	s.ended = true

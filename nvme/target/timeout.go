@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // The steps for a command at a device that does not answer:
@@ -38,7 +39,7 @@ func (h *Handler) stopTimeoutsIfIdle() {
 	if h.compounds.Reading() || h.opened > 0 || h.stopTimeouts == nil {
 		return
 	}
-	if h.timeoutsLeft = false; !h.timeouts.node.Listed() {
+	if h.timeoutsLeft = false; !h.timeouts.Listed() {
 		h.stopTimeouts()
 		h.stopTimeouts = nil
 	}
@@ -49,12 +50,12 @@ func (h *Handler) stopTimeoutsIfIdle() {
 func (h *Handler) checkTimeouts() {
 	h.timeoutsLeft = false
 	idle := func(s *session) bool { return s.outstanding == 0 }
-	h.timeouts = walk{next: h.visitAll(idle, h.checkTimeout), done: func() {
+	h.timeouts = dispatch.Walk{Next: h.visitAll(idle, h.checkTimeout), Done: func() {
 		if h.stopTimeouts = nil; h.timeoutsLeft {
 			h.startTimeouts()
 		}
 	}}
-	h.start(&h.timeouts)
+	h.dispatch.Start(&h.timeouts)
 }
 
 // checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is

@@ -49,7 +49,7 @@ func (h *Handler) admit(w *qos.Waiter) {
 	c := w.Owner.(*cmd)
 	c.waited(h)
 	switch parked := c.req.Deferred; {
-	case parked && c.s.ends.node.Listed(): // the transport abandons it
+	case parked && c.s.ends.Listed(): // the transport abandons it
 	case parked:
 		r := c.req
 		r.Dir, r.Length = 0, 0

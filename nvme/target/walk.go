@@ -2,94 +2,15 @@ package target
 
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/list"
-	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
-// The commands of many queues are visited in pieces: for queues that end, and in rounds over all
-// queues of the reactor, for timeouts and fences. A round does not visit commands that come
-// meanwhile. IOs that must not begin between two pieces are refused where devices get them; see
-// dispatch.Channels.Checks.
-
-// walk is a visit of commands. All walks of a reactor are one chain of pieces: however many there
-// are, it does a piece between two polls. Walks of a kind follow one another, hosts take turns at
-// the rounds of fences, and the kinds take turns: preempts of one host delay neither the timeouts
-// and queues of others, nor all of their preempts.
-type walk struct {
-	next func() int // as of list.Pieces
-	done func()
-	node list.Node[walk] // in Handler.own or rounds
-}
-
-// The kinds of walks.
-const (
-	ownWalk   = iota // for timeouts, of which there is one, and queues that end, or are to end
-	fenceWalk        // the rounds of fences
-	walkKinds
-)
-
-// walkLists are the walks of a reactor.
-type walkLists struct {
-	own      list.List[walk]
-	rounds   list.Turns[subnet.Owner, walk] // that have not begun
-	round    *walk                          // that goes on
-	walkTurn int                            // the kind that took the last step
-}
+// This file visits the commands of queues in pieces, see dispatch.Walk.
 
 // lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
 // step of its own.
 const lookMost = 8
-
-// start begins a walk of its own kind, after those before it. The caller runs the handler
-// afterwards.
-func (h *Handler) start(w *walk) {
-	h.own.Push(w, &w.node)
-	h.startWalks()
-}
-
-// startRound begins a round for a host, as start does.
-func (h *Handler) startRound(host subnet.Owner, w *walk) {
-	h.rounds.Push(host, w, &w.node)
-	h.startWalks()
-}
-
-func (h *Handler) startWalks() {
-	if h.dispatch.Checks {
-		return
-	}
-	h.dispatch.Checks = true
-	h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
-}
-
-// walkOn takes a step of the walk of the next kind.
-func (h *Handler) walkOn() int {
-	for range walkKinds {
-		h.walkTurn = (h.walkTurn + 1) % walkKinds
-		if h.round == nil {
-			h.round = h.rounds.Pop()
-		}
-		w := h.round
-		if h.walkTurn == ownWalk {
-			w = h.own.First()
-		}
-		if w == nil {
-			continue
-		}
-		if n := w.next(); n > 0 {
-			return n
-		}
-		if h.walkTurn == ownWalk {
-			h.own.Remove(&w.node)
-		} else {
-			h.round = nil
-		}
-		w.done()
-		return 1
-	}
-	return 0
-}
 
 // visitAll returns the next of a walk that calls fn with the commands of the queues that exist when
 // it begins, except queues that skips selects.
@@ -130,16 +51,16 @@ func (s *session) look(at *int, fn func(c *cmd) bool) bool {
 // to be disconnected. The caller runs the handler afterwards.
 func (h *Handler) end(s *session) {
 	s.endAt = 0
-	if s.ends.node.Listed() {
+	if s.ends.Listed() {
 		return
 	}
-	s.ends = walk{done: s.endIfIdle, next: func() int {
+	s.ends = dispatch.Walk{Done: s.endIfIdle, Next: func() int {
 		if s.look(&s.endAt, h.endCommand) {
 			return 1
 		}
 		return 0
 	}}
-	h.start(&s.ends)
+	h.dispatch.Start(&s.ends)
 }
 
 // endCommand ends the wait of a command. If the queue is over, it has the devices give back the IOs
@@ -175,15 +96,11 @@ func (h *Handler) endCommand(c *cmd) bool {
 
 // exclude visits the commands of the hosts that a round of fences excludes. It implements
 // dispatch.Config.Exclude.
-func (h *Handler) exclude(to *dispatch.Channel, r *dispatch.Round) {
+func (h *Handler) exclude(to *dispatch.Channel, r *dispatch.Round) (next func() int) {
 	ch := to.User.(*channel)
-	next := h.visitAll(func(s *session) bool {
+	return h.visitAll(func(s *session) bool {
 		return s.ctrl == nil || s.ctrl.sub != ch.ns.sub || r.Skips(&s.queue)
 	}, func(c *cmd) bool { return ch.exclude(r, c) })
-	h.startRound(r.Host(), &walk{done: r.End, next: func() int {
-		r.Begin()
-		return next()
-	}})
 }
 
 // exclude ends the IOs of a command in the namespace. It completes IOs that the device does not

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
 // stepMost is how many commands a piece of a walk completes at most.
@@ -71,6 +71,30 @@ func TestPreemptSteps(t *testing.T) {
 	}
 }
 
+// holdWalks begins a walk that the others of a reactor wait for until release is called. step lets
+// each kind take a step.
+func holdWalks(h *Handler) (step, release func()) {
+	var rest func()
+	post, held := h.dispatch.Post, true
+	h.dispatch.Post = func(fn func()) { rest = fn }
+	h.dispatch.Start(&dispatch.Walk{Done: func() {}, Next: func() int {
+		if held {
+			return 64 // a piece, see list.Pieces
+		}
+		return 0
+	}})
+	h.dispatch.Post = post
+	step = func() { rest() }
+	release = func() {
+		for held = false; rest != nil; h.run() {
+			fn := rest
+			rest = nil
+			fn()
+		}
+	}
+	return step, release
+}
+
 // waitingIOs is how many IOs of channel 0 the device does not have.
 func waitingIOs(h *Handler) int {
 	left := h.channels[0].State().Busy
@@ -84,7 +108,7 @@ func TestEndSteps(t *testing.T) {
 	p.b.hangUp()
 	h := p.raw[1]
 	left := waitingIOs(h)
-	testutil.MustTrue(t, left != 0 && h.dispatch.Checks, "all at once")
+	testutil.MustTrue(t, left != 0 && h.channels[0].State().Busy.Walks > 0, "all at once")
 	p.dev.Full(false)
 	p.until("the queues end", func() bool {
 		before := waitingIOs(h)
@@ -106,18 +130,14 @@ func TestOneLookForTimeouts(t *testing.T) {
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
 	h := r.raw[0]
-	h.dispatch.Checks = true // it has to wait for something else
+	_, release := holdWalks(h)
 	var all []*fabrictest.Command
 	for range 5 {
 		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
 		r.w.Advance(time.Duration(timeoutInterval))
 	}
-	n := 0
-	for range h.own.All() {
-		n++
-	}
-	testutil.Equal(t, n, 1, "looks wait")
-	h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
+	testutil.Equal(t, h.channels[0].State().Busy.Walks, 1+1, "the held walk, and looks that wait")
+	release()
 	r.w.Advance(time.Minute)
 	for _, c := range all {
 		testutil.True(t, c.Done, "a command is not given up")
@@ -131,6 +151,7 @@ func TestLongRounds(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 1, sub)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
 	dev.Full(true)
 	var all []*fabrictest.Command
 	for _, q := range []*fabrictest.Queue{a.io[0], b.io[0]} {
@@ -143,13 +164,14 @@ func TestLongRounds(t *testing.T) {
 	h.stopTimeouts()
 	h.stopTimeouts = func() {} // no timer looks for them
 	h.loop = &slowLoop{Loop: h.loop, more: int64(3 * time.Second)}
-	h.startRound(subnet.Owner{}, &walk{
-		next: func() int {
+	h.dispatch.Exclude = func(*dispatch.Channel, *dispatch.Round) (next func() int) {
+		return func() int {
 			left = max(left-1, 0)
 			return min(left, 1)
-		},
-		done: func() {},
-	})
+		}
+	}
+	r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+	r.until("the round begins", func() bool { return left < 20_000 })
 	h.checkTimeouts()
 	b.hangUp()
 	r.until("the queue ends and the command times out", func() bool {
@@ -159,31 +181,6 @@ func TestLongRounds(t *testing.T) {
 	testutil.True(t, left != 0, "they had to wait for the round")
 	dev.Full(false)
 	r.w.Settle()
-}
-
-// TestRoundsInTurns: a round for one host waits for one of each other host, not for all that these
-// have asked for before.
-func TestRoundsInTurns(t *testing.T) {
-	for _, n := range []int{10, 1000} {
-		r := newHarness(t, 1)
-		h := r.raw[0]
-		var order []string
-		round := func(host string) {
-			h.startRound(subnet.Owner{NQN: host}, &walk{
-				next: func() int { return 0 },
-				done: func() { order = append(order, host) },
-			})
-		}
-		h.dispatch.Checks = true // there are other walks before
-		for range n {
-			round("a")
-		}
-		round("b")
-		h.inPieces(h.walkOn, func() { h.dispatch.Checks = false })
-		r.w.Settle()
-		testutil.True(t, len(order) == n+1 && slices.Index(order, "b") == 1,
-			"%d rounds, %d before that of another host", len(order), slices.Index(order, "b"))
-	}
 }
 
 // TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another

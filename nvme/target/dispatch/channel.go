@@ -248,7 +248,7 @@ const comparedMost = 256
 // completes or holds the others, and returns their number.
 func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.r.batch[:0]
-	checked := ch.changed || ch.Access != nil || ch.r.Checks
+	checked := ch.changed || ch.Access != nil || ch.r.checks
 	for n, compared := 0, 0; n < batchSize && compared < comparedMost; n++ {
 		io := ch.pending.Pop()
 		if io == nil {
@@ -368,7 +368,7 @@ type State struct {
 	Quiesce       Level
 	Open, Closing bool
 	Busy          struct {
-		Inflight, Pending, Held, Awaited, Late, Fences, Locks, Others, ZeroCopies int
+		Inflight, Pending, Held, Awaited, Late, Fences, Locks, Others, Walks, ZeroCopies int
 	}
 }
 
@@ -389,6 +389,12 @@ func (ch *Channel) State() State {
 	b.Fences, b.Others = len(ch.fences), len(ch.aborting)+ch.orphans
 	if ch.round != nil || !ch.unseen.Empty() {
 		b.Others++
+	}
+	for range ch.r.own.All() {
+		b.Walks++
+	}
+	if ch.r.round != nil || !ch.r.later.Empty() {
+		b.Walks++
 	}
 	return s
 }

@@ -2,10 +2,12 @@ package dispatch
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -15,18 +17,35 @@ type reactor struct {
 	*Channels
 	posted []func()
 	rounds []*Round
+	io     *backend.IO // that the next round excludes
 }
 
 func newReactor() *reactor {
 	r := new(reactor)
 	r.Channels = NewChannels(Config{
-		Now:     func() int64 { return 0 },
-		Post:    func(fn func()) { r.posted = append(r.posted, fn) },
-		Queue:   func(*backend.IO) *Queue { return nil },
-		Done:    func(*backend.IO) {},
-		Exclude: func(_ *Channel, round *Round) { r.rounds = append(r.rounds, round) },
+		Now:   func() int64 { return 0 },
+		Post:  func(fn func()) { r.posted = append(r.posted, fn) },
+		Queue: func(*backend.IO) *Queue { return nil },
+		Done:  func(*backend.IO) {},
+		Exclude: func(_ *Channel, round *Round) func() int {
+			r.rounds = append(r.rounds, round)
+			return func() int {
+				if r.io == nil || !round.Exclude(r.io, true) {
+					return 0
+				}
+				r.io = nil
+				return 1
+			}
+		},
 	})
+	r.checks = true // no walk goes on by itself
 	return r
+}
+
+// walk takes the steps of all walks.
+func (r *reactor) walk() {
+	for r.walkOn() > 0 {
+	}
 }
 
 // step runs the functions that are posted now, and polls.
@@ -54,6 +73,8 @@ func (r *reactor) channel(dev backend.Channel) *Channel {
 type storage struct{ Storage }
 
 func (storage) Mark(backend.Channel, func()) backend.Channel { return nil }
+
+func (storage) Check(*backend.IO) error { return nil }
 
 // slowChannel is a device that takes room IOs, and gives them back when they are due.
 type slowChannel struct {
@@ -271,14 +292,13 @@ func TestSharedFences(t *testing.T) {
 		fence()
 	}
 	testutil.MustEqual(t, len(r.rounds), 3, "rounds")
-	r.rounds[2].Begin()
+	r.rounds[2].begin()
 	fence()
 	testutil.MustEqual(t, len(r.rounds), 4, "rounds, of which the last but one has begun")
 	for i, round := range r.rounds {
 		testutil.True(t, len(round.fences) <= sharedFences, "%d in round %d", len(round.fences), i)
-		round.Begin()
-		round.End()
 	}
+	r.walk()
 	testutil.Equal(t, drained, fences+1, "fences have drained")
 	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 }
@@ -299,10 +319,9 @@ func TestAbortedIO(t *testing.T) {
 				aborted: map[reservation.Host]bool{{}: true}, drained: func() {},
 				change: new(reservation.Change),
 			})
-			round := r.rounds[len(r.rounds)-1]
-			round.Begin()
-			testutil.True(t, round.Exclude(io, true), "the IO is not excluded")
-			round.End()
+			r.io = io
+			r.walk()
+			testutil.True(t, r.io == nil, "the IO is not excluded")
 		}
 		testutil.Equal(t, slow.cancels, 1, "times that the device is asked")
 		io.Err = err
@@ -317,9 +336,9 @@ func TestAbortedIO(t *testing.T) {
 	}
 }
 
-// TestRoundsInTurns: hosts take turns at rounds, so that of a later fence may come first. The
+// TestRoundsOfHosts: hosts take turns at rounds, so that of a later fence may come first. The
 // earlier fence waits for the same IO nevertheless.
-func TestRoundsInTurns(t *testing.T) {
+func TestRoundsOfHosts(t *testing.T) {
 	r, slow := newReactor(), &slowChannel{room: 1}
 	ch := r.channel(slow)
 	ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
@@ -334,10 +353,12 @@ func TestRoundsInTurns(t *testing.T) {
 	}
 	testutil.MustEqual(t, len(r.rounds), 2, "rounds")
 	for _, i := range []int{1, 0} {
-		r.rounds[i].Begin()
+		r.rounds[i].begin()
 		testutil.True(t, r.rounds[i].Exclude(io, true), "round %d does not exclude the IO", i)
-		r.rounds[i].End()
+		r.rounds[i].end()
 		testutil.MustEqual(t, drained, 0, "fences have drained while the device has the IO")
+	}
+	for r.later.Pop() != nil { // they have ended
 	}
 	slow.due.Push(io, &io.Node)
 	ch.reap()
@@ -395,5 +416,27 @@ func TestLateWrites(t *testing.T) {
 		io := &backend.IO{Op: c.op, Off: c.off, Len: 1024}
 		testutil.Equal(t, w.blocks(io, c.q), c.blocks, "%v at %d, own queue %t", c.op, c.off,
 			c.q == own)
+	}
+}
+
+// TestRoundsInTurns: a round for one host waits for one of each other host, not for all that these
+// have asked for before.
+func TestRoundsInTurns(t *testing.T) {
+	for _, n := range []int{10, 1000} {
+		r := newReactor()
+		var order []string
+		round := func(host string) {
+			r.startRound(subnet.Owner{NQN: host}, &Walk{
+				Next: func() int { return 0 },
+				Done: func() { order = append(order, host) },
+			})
+		}
+		for range n {
+			round("a")
+		}
+		round("b")
+		r.walk()
+		testutil.True(t, len(order) == n+1 && slices.Index(order, "b") == 1,
+			"%d rounds, %d before that of another host", len(order), slices.Index(order, "b"))
 	}
 }

@@ -30,8 +30,8 @@ type Config struct {
 	Queue func(*backend.IO) *Queue
 	// Done passes an IO with its error to its command.
 	Done func(*backend.IO)
-	// Exclude visits the commands that there are, see Round.
-	Exclude func(*Channel, *Round)
+	// Exclude returns the steps of a visit of the commands that there are by then, see Round.
+	Exclude func(*Channel, *Round) (next func() int)
 }
 
 // Queue is a queue of a host, as devices are concerned.
@@ -47,9 +47,7 @@ type Queue struct {
 // Channels has the channels of a reactor, to which all its methods belong.
 type Channels struct {
 	Config
-	// Checks is set while commands are visited in pieces, to end them: each IO is checked before
-	// the device gets it, since its command may still have to be visited.
-	Checks bool
+	walks
 
 	scheduled list.List[Channel] // to be pushed and reaped by Process
 	active    list.List[Channel] // busy: to be polled

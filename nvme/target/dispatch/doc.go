@@ -24,6 +24,8 @@
 //	await    counts IOs until the device has given them back
 //	drained  is called by each reactor; done is called after the last one
 //
+// A fence, and a queue that ends, visits commands in pieces: see Walk.
+//
 // The package knows commands by their IOs and queues only, and namespaces by the interface Storage.
 // A Channel belongs to its reactor, a Namespace to all of them.
 package dispatch

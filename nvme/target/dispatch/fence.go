@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -66,9 +65,8 @@ func permits(a *reservation.Access, io *backend.IO, q *Queue) bool {
 // sharedFences is how many fences share a round: it compares each IO with all of them.
 const sharedFences = 8
 
-// Round is a visit of all commands of a reactor that there are, in pieces, for fences of a channel.
-// Config.Exclude begins it, after earlier rounds; Begin comes before the first command, and End
-// after the last one.
+// Round is a visit of all commands of a reactor that there are, in pieces, for fences of a channel,
+// see Walk.
 type Round struct {
 	ch     *Channel
 	fences []*fence // the first one counts IOs and waits for the round, the others wait for it
@@ -93,22 +91,24 @@ func (ch *Channel) setAccess(a *reservation.Access, f *fence) {
 		return
 	}
 	f.left++
-	ch.round = &Round{ch: ch, fences: []*fence{f}}
-	ch.r.Exclude(ch, ch.round)
+	r := &Round{ch: ch, fences: []*fence{f}}
+	ch.round = r
+	next := ch.r.Exclude(ch, r)
+	ch.r.startRound(f.change.Host, &Walk{Done: r.end, Next: func() int {
+		r.begin()
+		return next()
+	}})
 }
 
-// Host returns the host that takes turns at rounds with others.
-func (r *Round) Host() subnet.Owner { return r.fences[0].change.Host }
-
-// Begin notes that commands are visited from now on.
-func (r *Round) Begin() {
+// begin notes that commands are visited from now on.
+func (r *Round) begin() {
 	if r.ch.round == r {
 		r.ch.round = nil
 	}
 }
 
-// End notes that all commands have been visited.
-func (r *Round) End() {
+// end notes that all commands have been visited.
+func (r *Round) end() {
 	ch := r.ch
 	for _, f := range r.fences {
 		for id := range f.aborted { // bound: registrants
