@@ -4,18 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -80,11 +77,6 @@ func (l *live) file(name string) {
 	testutil.Must(l.t, os.WriteFile(filepath.Join(l.dir, name), content, 0o600))
 }
 
-func (l *live) wantEnded(what string, c *host.Controller) {
-	l.t.Helper()
-	testutil.Receive(l.t, what+": the host is disconnected", c.Done())
-}
-
 const (
 	hostA = "nqn.2026-11.io.nvmf-target:a"
 	hostB = "nqn.2026-11.io.nvmf-target:b"
@@ -97,42 +89,6 @@ func sub(keys string, namespaces ...string) string {
 
 func onFile(nsid int, name string) string {
 	return fmt.Sprintf("{nsid: %d, backend: file, path: %%DIR%%/%s, size: 64KiB}", nsid, name)
-}
-
-// TestRemovedListener: its connections end, and when it returns it has its former port ID.
-func TestRemovedListener(t *testing.T) {
-	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
-	second := listen(t, "127.0.0.1:0")
-	port := second.AddrPort().Port()
-	_ = second.Close()
-	both := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}, %s", port, listenAny)
-	subsystems := sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}")
-	ids := func() (list []uint16) {
-		ctx := testutil.Context(t)
-		c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostA, 0))(t)
-		_, entries, err := hosttest.Discover(ctx, c)
-		testutil.Must(t, err)
-		for _, e := range entries {
-			if strings.Contains(string(e.TRSVCID[:]), fmt.Sprint(port)) {
-				list = append(list, e.PORTID)
-			}
-		}
-		return slices.Compact(list)
-	}
-	l.apply(both, subsystems)
-	first := ids()
-	at := slices.IndexFunc(l.s.Addrs(), func(a fabric.Addr) bool { return a.Port() == port })
-	c := testutil.Value(l.connect(testNQN, hostA, at))(t)
-	stays := testutil.Value(l.connect(testNQN, hostB, 1-at))(t)
-	l.apply(listenAny, subsystems)
-	l.wantEnded("removed listener", c)
-	left := ids()
-	testutil.True(t, len(left) == 0, "the discovery log has ports %v", left)
-	l.apply(both, subsystems)
-	if again := ids(); len(first) != 1 || !slices.Equal(first, again) {
-		t.Errorf("port ID %v, %v before", again, first)
-	}
-	testutil.Equal(t, stays.Err(), nil, "the host at the other listener")
 }
 
 // TestApplyAtOnce: concurrent changes, and a stop, wait for each other.

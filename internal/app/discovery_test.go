@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -65,17 +64,4 @@ func TestMDNS(t *testing.T) {
 	until(true)
 	l.apply(on, sub(anyHosts, inRAM))
 	until(false)
-}
-
-// TestAnnouncedOn: the interfaces on which ports are announced, with IPv6 and with link-local
-// addresses, which several interfaces can have.
-// TestHostsOfNamespaces: a host that has a namespace but not the subsystem is warned of.
-func TestHostsOfNamespaces(t *testing.T) {
-	l := &live{t: t}
-	namespace := "{nsid: 1, backend: ram, size: 1MiB, hosts: [" + hostA + ", " + hostB + "]}"
-	ps := check.Hosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
-	testutil.True(t, len(ps) == 1 && ps[0].Warning &&
-		ps[0].Path == "subsystems[0].namespaces[0].hosts[0]", "%v", ps)
-	ps = check.Hosts(l.parse(listenAny, sub(anyHosts, namespace)))
-	testutil.True(t, len(ps) == 0, "%v", ps)
 }

@@ -233,32 +233,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestProbeKeys: a subsystem for any host causes a warning if hosts have keys, unless they all need
-// one. So do keys without listeners for them and the other way around.
-func TestProbeKeys(t *testing.T) {
-	needTLS(t)
-	const tls = "hosts: [{nqn: \"nqn.2026-11.io.nvmf-target:host\", tls_key: " +
-		"\"NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\"}]"
-	for text, want := range map[string]int{
-		"":  0,
-		tls: 2, tls + "#allowed": 1, tls + "#required": 0, "#required": 1, "#allowed": 0,
-		`hosts: [{nqn: "nqn.2026-11.io.nvmf-target:host", dhchap_key: ` +
-			`"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}]`: 1,
-	} {
-		file := validFile
-		if _, policy, ok := strings.Cut(text, "#"); ok {
-			file = strings.Replace(file, "port: 0", "port: 0, tls: "+policy, 1)
-		}
-		c := parsed(t, file+text)
-		ps := check.Keys(c)
-		testutil.True(t, len(ps) == want && !ps.Failed(), "%s: %v", text, ps)
-	}
-	rdma := strings.Replace(validFile, "tcp, address", "rdma, tls: allowed, address", 1)
-	_, err := Parse("test.yaml", []byte(rdma), nil)
-	testutil.True(t, err != nil && strings.Contains(err.Error(),
-		"listeners with transport: rdma have none"), "TLS on RDMA: %v", err)
-}
-
 func needTLS(t *testing.T) {
 	t.Helper()
 	if err := openssl.Supported(); err != nil {

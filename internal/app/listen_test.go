@@ -165,34 +165,6 @@ func TestWaitingListenerChanges(t *testing.T) {
 	testutil.Equal(t, stack.tos[len(stack.tos)-1], 80, "type of service")
 }
 
-// TestWildcardListener: a listener at one address takes the port of a listener at all addresses,
-// and the other way round, while hosts are connected.
-func TestWildcardListener(t *testing.T) {
-	port := testutil.FreePort(t)
-	at := func(address string) string {
-		return fmt.Sprintf("{transport: tcp, address: %s, port: %d, on_unavailable: fail}", address,
-			port)
-	}
-	l := newLive(t, at("0.0.0.0"), sub(anyHosts, inRAM))
-	for _, address := range []string{"127.0.0.1", "0.0.0.0", "127.0.0.1"} {
-		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-		l.apply(at(address), sub(anyHosts, inRAM))
-		l.wantEnded("removed listener", c)
-	}
-	testutil.Check(t, testutil.Err(l.connect(testNQN, hostA, 0)))
-}
-
-// TestNoRDMAStack: a listener that needs an RDMA stack may come when there is none.
-func TestNoRDMAStack(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	l.apply(listenAny+", "+onRDMA("tos: 4"), sub(anyHosts, inRAM))
-	list := l.s.listeners.States()
-	testutil.True(t, len(list) == 2 && list[1].State == "failed", "%+v", list)
-	err := l.refuse(listenAny+", "+onRDMA("port: 4421, on_unavailable: fail"),
-		sub(anyHosts, inRAM))
-	testutil.True(t, strings.Contains(err.Error(), "listeners[1]"), "%v", err)
-}
-
 // TestBothFamilies: a listener at [::] serves hosts with IPv4 addresses. Their addresses have the
 // form of IPv4, and match networks of IPv4.
 func TestBothFamilies(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // TestManagedTogether: many clients each create their own subsystem, and all of them create the
@@ -183,43 +181,6 @@ func BenchmarkManaged(b *testing.B) {
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
-}
-
-// TestManagedAndEnvironment: a request for an object that no configuration would have is refused.
-func TestManagedAndEnvironment(t *testing.T) {
-	o := newOrchestrated(t)
-	o.stop()
-	environ := []string{
-		"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]", "NVMF_TARGET_HOSTS=[]",
-		"NVMF_TARGET_LISTENERS=[" + anyPort + "]", "NVMF_TARGET_DISCOVERY_REFERRALS=[]",
-	}
-	load := func(options ...config.Option) (*config.Config, error) {
-		return config.Load(o.file, environ, volumes.Backends, options...)
-	}
-	c := testutil.Value(load())(o.t)
-	s := newServer(t, Options{Config: c, Load: load})
-	o.must(s.Start())
-	for _, test := range []struct {
-		control.Object
-		body, variable string
-	}{
-		{control.Object{Subsystem: volumeNQN}, ``, "SUBSYSTEMS"},
-		{control.Object{Subsystem: testNQN, Host: guestNQN}, ``, "SUBSYSTEMS"},
-		{control.Object{Host: guestNQN}, ``, "HOSTS"},
-		{
-			control.Object{Listener: "a"},
-			`{"transport": "tcp", "address": "127.0.0.2"}`,
-			"LISTENERS",
-		},
-		{control.Object{Referral: "tcp 192.0.2.1:8009"}, ``, "DISCOVERY_REFERRALS"},
-	} {
-		_, err := s.engine.Put(t.Context(), test.Object, []byte(test.body), false)
-		p, ok := errors.AsType[*control.Problem](err)
-		testutil.True(t, ok && p.Status == 409 && strings.Contains(err.Error(),
-			"NVMF_TARGET_"+test.variable), "%v: %v", test.Object, err)
-	}
-	files := o.files()
-	testutil.True(t, len(files) == 0, "%q", files)
 }
 
 // TestFilesAreReadInTurn: no request changes the files, or the target, while they are read for a

@@ -3,7 +3,6 @@ package app
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 const (
@@ -134,15 +131,6 @@ func (o *orchestrated) same() {
 	testutil.True(o.t, len(d) == 0, "a restart would change %v", d)
 }
 
-func (o *orchestrated) connect(nqn string) error {
-	c, err := host.Connect(o.t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
-		host.Options{HostNQN: guestNQN, HostID: [16]byte{1}, SubNQN: nqn})
-	if err == nil {
-		c.Close()
-	}
-	return err
-}
-
 // files returns the files in the managed directory, with their content.
 func (o *orchestrated) files() (list []string) {
 	o.must(filepath.WalkDir(o.managed, func(path string, e fs.DirEntry, err error) error {
@@ -157,51 +145,4 @@ func (o *orchestrated) files() (list []string) {
 		return err
 	}))
 	return list
-}
-
-// TestManagedLost: if the managed directory is gone, or an empty one is in its place, no start and
-// no reload treats its objects as deleted: hosts keep their namespaces and the promises about them.
-// An operator can confirm that it is meant.
-func TestManagedLost(t *testing.T) {
-	o := newOrchestrated(t)
-	o.must(os.RemoveAll(o.managed)) // without objects nothing is lost
-	o.stop()
-	o.start()
-	o.put(control.Object{Subsystem: volumeNQN}, `{"allow_any_host": true}`)
-	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
-	o.put(ns, fmt.Sprintf(`{"backend": "file", "path": %q}`, o.volume("a")))
-	o.must(o.server.state.Reservations.Save(volumeNQN, 1, &reservation.State{PTPL: true}))
-	o.must(os.Rename(o.managed, o.managed+".away"))
-	lost := func(err error) {
-		t.Helper()
-		testutil.Fails(t, err, "is missing or has been replaced", "the error")
-	}
-	for _, mount := range []bool{false, true} {
-		if mount {
-			o.must(os.Mkdir(o.managed, 0o700))
-		}
-		p, err := control.GetPlan.From(t.Context(), o.client)
-		if err == nil {
-			err = errors.New(fmt.Sprint(p))
-		}
-		lost(err)
-		_, err = o.client.Reload(t.Context())
-		lost(err)
-		o.must(o.connect(volumeNQN))
-		o.stop()
-		load := loader(o.file)
-		s := newServer(t, Options{Load: load, StateDir: filepath.Dir(o.file)})
-		lost(s.Start())
-		o.must(s.Stop(t.Context()))
-		_ = os.Remove(o.managed)
-		o.must(os.Rename(o.managed+".away", o.managed))
-		o.start()
-		testutil.True(t, o.server.state.Reservations.Load(volumeNQN, 1) != nil, "a promise is gone")
-		o.must(os.Rename(o.managed, o.managed+".away"))
-	}
-	o.must(os.Mkdir(o.managed, 0o700))
-	o.must(os.WriteFile(filepath.Join(o.managed, ".nvmf-target"), nil, 0o600))
-	testutil.Check(t, testutil.Err(o.client.Reload(t.Context())))
-	testutil.True(t, o.connect(volumeNQN) != nil && o.server.state.Reservations.Load(volumeNQN,
-		1) == nil, "what was removed on purpose is still there")
 }

@@ -1,13 +1,10 @@
 package app
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -72,58 +69,4 @@ func TestOddNames(t *testing.T) {
 	}
 	files := o.files()
 	testutil.True(t, len(files) == 0, "%q are left", files)
-}
-
-// TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces cause warnings.
-func TestNamesWithSpaces(t *testing.T) {
-	c := parsed(t, `
-listeners: [{transport: tcp, address: 127.0.0.1, tls: required}]
-hosts:
-- {nqn: "a b", tls_key: "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"}
-- {nqn: "a b c"}
-- {nqn: abc}
-subsystems:
-- {nqn: "d e", hosts: ["a b"], security: tls, namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
-- {nqn: "d e f", hosts: ["a b"], namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
-`)
-	var places []string
-	for _, p := range check.Keys(c) {
-		if p.What == check.SpaceInNQN {
-			places = append(places, p.Path)
-		}
-	}
-	testutil.Equal(t, strings.Join(places, " "), "subsystems[0].nqn hosts[0].nqn", "warned of")
-}
-
-// TestUnusualNames: each causes one warning, and of many only the first do.
-func TestUnusualNames(t *testing.T) {
-	warned := func(hosts string) map[string]int {
-		text := `
-listeners: [` + anyPort + `]
-hosts: [` + hosts + `]
-subsystems:
-- nqn: s
-  hosts: [a, nqn.2026-11.io.example:a]
-  namespaces: [{nsid: 1, backend: ram, size: 1MiB, hosts: [s, a, nqn.2026-11.io.example:a]}]
-`
-		m := map[string]int{}
-		for _, p := range parsed(t, text).Warnings() {
-			m[p.What]++
-		}
-		return m
-	}
-	want := map[string]int{
-		`unusual name: "s" does not start with "nqn."`: 1,
-		`unusual name: "a" does not start with "nqn."`: 1,
-	}
-	if got := warned("{nqn: a}, {nqn: nqn.2026-11.io.example:a}"); !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	many := ""
-	for i := range 30 {
-		many += fmt.Sprintf("{nqn: host%d}, ", i)
-	}
-	got := warned(many)
-	testutil.True(t, len(got) == 17 && got["more names are unusual"] == 1,
-		"%d warnings of many names: %v", len(got), got)
 }

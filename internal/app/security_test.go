@@ -1,8 +1,6 @@
 package app
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -31,25 +29,4 @@ func TestAccessComesLast(t *testing.T) {
 	l.apply(listenAny, sub(both, inRAM)+"log: {slow_io: 1s}\n")
 	testutil.True(t, looked, "the host had access too early, or nobody has looked")
 	testutil.Check(t, testutil.Err(l.connect(testNQN, hostB, 0)))
-}
-
-// TestSecureOnly: security: auth becomes the default, which changes show, also with a variable.
-func TestSecureOnly(t *testing.T) {
-	text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+hostA+"]", 1) +
-		"hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n" +
-		"metrics: {listen: \"127.0.0.1:9\"}\n"
-	before := parsed(t, text)
-	after := testutil.Value(
-		Parse("test.yaml", []byte(text), []string{"NVMF_TARGET_SECURE_ONLY=true"}))(t)
-	got := fmt.Sprint(config.Diff(before.Settings(), after.Settings()))
-	for _, want := range []string{
-		"secure_only: false -> true", "discovery.security: none -> auth",
-		"~ subsystem " + testNQN + ": security: none -> auth",
-	} {
-		testutil.True(t, strings.Contains(got, want), "%s has no %q", got, want)
-	}
-	_, err := Parse("test.yaml", []byte(text),
-		[]string{"NVMF_TARGET_SECURE_ONLY=true", "NVMF_TARGET_DISCOVERY_SECURITY=none"})
-	testutil.True(t, err != nil && strings.Contains(err.Error(), "NVMF_TARGET_DISCOVERY_SECURITY"),
-		"%v", err)
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,12 +11,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
@@ -53,20 +56,8 @@ var sequenceSteps = map[string]func(*sequence) string{
 		s.stop()
 		return s.begin()
 	},
-	"environment": func(s *sequence) string {
-		s.environ = strings.Split(s.expand(s.d.Input), "\n")
-		return "ok"
-	},
-	"check": func(s *sequence) string {
-		c, err := loader(s.file)()
-		if err != nil {
-			return err.Error()
-		}
-		if s.d.HasArg("warnings") {
-			return c.Warnings().Error()
-		}
-		return "valid"
-	},
+	"check":   func(s *sequence) string { text, _ := s.check(); return text },
+	"each":    (*sequence).each,
 	"request": (*sequence).requests,
 	"files":   (*sequence).managedFiles,
 	"do":      (*sequence).do,
@@ -98,6 +89,9 @@ var sequenceSteps = map[string]func(*sequence) string{
 // TestSequences carries out testdata/sequences, described in its README.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
+		if strings.HasSuffix(path, "tls.txt") {
+			needTLS(t)
+		}
 		t.Parallel()                     // it mostly waits for storage
 		dir, err := os.MkdirTemp("", "") // short: messages cut long paths
 		testutil.Must(t, err)
@@ -187,6 +181,7 @@ func (s *sequence) expand(text string) string {
 var (
 	anyTCPPort = regexp.MustCompile(`127\.0\.0\.1:[1-9]\d*`)
 	anyDigest  = regexp.MustCompile(`hidden-[0-9a-f]+`)
+	anyRoom    = regexp.MustCompile(`has \d+ free`)
 )
 
 // mask replaces what differs from run to run.
@@ -196,6 +191,7 @@ func (s *sequence) mask(text string) string {
 		text = strings.ReplaceAll(text, fmt.Sprint(":", s.free), ":PORT")
 	}
 	text = anyDigest.ReplaceAllString(text, "hidden-DIGEST")
+	text = anyRoom.ReplaceAllString(text, "has ROOM free")
 	return anyTCPPort.ReplaceAllString(strings.TrimSuffix(text, "\n"), "127.0.0.1:PORT")
 }
 
@@ -203,21 +199,68 @@ func (s *sequence) configure(text string) {
 	s.must(os.WriteFile(s.file, []byte(s.expand(text)), 0o600))
 }
 
-// edited is the file with the changes below the command: "OLD => NEW", or a line at the end.
+// edited is the file with the changes below the command.
 func (s *sequence) edited() string {
 	text := string(testutil.Value(os.ReadFile(s.file))(s.t))
 	for line := range strings.SplitSeq(s.expand(s.d.Input), "\n") {
-		before, after, replace := strings.Cut(strings.ReplaceAll(line, `\n`, "\n"), " =>")
-		after = strings.TrimPrefix(after, " ")
-		if !replace {
-			text += line + "\n"
-			continue
-		}
-		testutil.MustTrue(s.t, strings.Contains(text, before), "%s: no %s in the file", s.d.Pos,
-			before)
-		text = strings.Replace(text, before, after, 1)
+		text = s.change(text, line)
 	}
 	return text
+}
+
+// change makes a change of a text: "OLD => NEW", "$ NAME=VALUE" for a variable, or a line at the
+// end.
+func (s *sequence) change(text, line string) string {
+	if variable, ok := strings.CutPrefix(line, "$ "); ok {
+		s.environ = append(s.environ, variable)
+		return text
+	}
+	before, after, replace := strings.Cut(strings.ReplaceAll(line, `\n`, "\n"), " =>")
+	after = strings.TrimPrefix(after, " ")
+	if !replace {
+		return text + line + "\n"
+	}
+	testutil.MustTrue(s.t, strings.Contains(text, before), "%s: no %s in the file", s.d.Pos,
+		before)
+	return strings.Replace(text, before, after, 1)
+}
+
+// check checks the file, on this machine.
+func (s *sequence) check() (text string, err error) {
+	var out strings.Builder
+	if err := check.File(s.file, s.environ, &out); err != nil {
+		return err.Error(), err
+	}
+	return strings.TrimSuffix(out.String(), "\n"), nil
+}
+
+// each checks the file with each line of changes by itself, and with serve also starts a target
+// with it, which fails for the same reason. A line is cut at " ;; ".
+func (s *sequence) each() string {
+	before := testutil.Value(os.ReadFile(s.file))(s.t)
+	var out strings.Builder
+	for line := range strings.SplitSeq(s.d.Input, "\n") {
+		text := string(before)
+		for one := range strings.SplitSeq(s.expand(line), " ;; ") {
+			text = s.change(text, one)
+		}
+		s.must(os.WriteFile(s.file, []byte(text), 0o600))
+		found, err := s.check()
+		if s.d.HasArg("serve") {
+			served := s.begin()
+			_, a, _ := strings.Cut(found, "subsystems[0]")
+			_, b, _ := strings.Cut(served, "subsystems[0]")
+			testutil.True(s.t, (err == nil) == (served == "ok") && (err == nil || a == b),
+				"%s: %s: check says %s, and a start %s", s.d.Pos, line, found, served)
+			if served == "ok" {
+				s.stop()
+			}
+		}
+		s.environ = nil
+		out.WriteString(line + "\n    " + strings.ReplaceAll(found, "\n", "\n    ") + "\n")
+	}
+	s.must(os.WriteFile(s.file, before, 0o600))
+	return out.String()
 }
 
 // requests makes the requests below the command: METHOD PATH BODY. Behind "| " are the keys of the
@@ -324,6 +367,10 @@ func (s *sequence) do() string {
 			"mode":   func() error { return os.Chmod(name, mode) },
 			"write":  func() error { return os.WriteFile(name, []byte(arg+"\n"), 0o600) },
 			"fifo":   func() error { return unix.Mkfifo(name, 0o600) },
+			"size": func() error {
+				n, err := strconv.ParseInt(arg, 10, 64)
+				return errors.Join(err, os.WriteFile(name, nil, 0o600), os.Truncate(name, n))
+			},
 			"hold": func() error {
 				s.held[words[1]] = listen(s.t, words[1])
 				return nil
@@ -445,11 +492,16 @@ func (s *sequence) io() string {
 	return strings.Join(out, "\n")
 }
 
-// counted counts the texts below the command, one in a line.
+// counted counts the texts below the command, one in a line, or reports with has whether they are
+// there.
 func (s *sequence) counted(in string) string {
 	var out []string
 	for line := range strings.SplitSeq(s.expand(s.d.Input), "\n") {
-		out = append(out, fmt.Sprint(strings.Count(in, line)))
+		if s.d.HasArg("has") {
+			out = append(out, fmt.Sprint(strings.Contains(in, line)))
+		} else {
+			out = append(out, fmt.Sprint(strings.Count(in, line)))
+		}
 	}
 	return strings.Join(out, "\n")
 }
@@ -471,8 +523,18 @@ func (s *sequence) scraped() string {
 	return strings.Join(out, "\n")
 }
 
-// promises stores reservations of namespaces of testNQN in the state of a target that is stopped.
+// promises stores reservations of namespaces of testNQN in the state of a stopped target, or shows
+// the namespaces that have some.
 func (s *sequence) promises() string {
+	if len(s.words()) == 0 {
+		var out []string
+		for nsid := range uint32(10) {
+			if s.server.state.Reservations.Load(testNQN, nsid) != nil {
+				out = append(out, fmt.Sprint(nsid))
+			}
+		}
+		return strings.Join(out, " ")
+	}
 	for _, text := range s.words() {
 		var nsid uint32
 		_, _ = fmt.Sscan(text, &nsid)

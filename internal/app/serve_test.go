@@ -140,45 +140,6 @@ func TestCheckValid(t *testing.T) {
 	testutil.True(t, out.String() == want, "got %q, want %q", out.String(), want)
 }
 
-func TestCheckLooksAtFiles(t *testing.T) {
-	dir := t.TempDir()
-	disk, link := filepath.Join(dir, "disk"), filepath.Join(dir, "link")
-	testutil.Must(t, os.WriteFile(disk, make([]byte, 8192), 0o600))
-	testutil.Must(t, os.Symlink(disk, link))
-	fifo := filepath.Join(dir, "fifo")
-	testutil.Must(t, syscall.Mkfifo(fifo, 0o600))
-	for _, test := range []struct{ namespace, err, warning string }{
-		{"path: " + disk, "", ""},
-		{"path: " + disk + ", size: 8KiB", "", ""},
-		{"path: " + disk + ", size: 16KiB", "has 8192 bytes but 16384 are configured", ""},
-		{"path: " + disk + ", size: 4KiB", "", "has 8192 bytes, more than the 4096"},
-		{"path: " + fifo + ", size: 16KiB", "is a FIFO, not a regular file", ""},
-		{"path: " + dir + "/new", "", "no size is given; the namespace is pending"},
-		{"path: " + dir + "/new, size: 1MiB", "", ""},
-		{
-			"path: " + dir + "/new, size: 1MiB, read_only: true", "",
-			"a read-only namespace is not created; the namespace is pending",
-		},
-		{
-			"path: " + link + "}, {nsid: 2, backend: file, path: " + disk,
-			"namespace 2 of " + testNQN + " is on the same storage as namespace 1 of " + testNQN,
-			"",
-		},
-	} {
-		file := writeConfig(t,
-			strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+
-				test.namespace, 1))
-		var out bytes.Buffer
-		err := check.File(file, nil, &out)
-		testutil.True(t, (err == nil) == (test.err == "") &&
-			(err == nil || strings.Contains(err.Error(), test.err)), "%s: got %v, want %q",
-			test.namespace, err, test.err)
-		testutil.True(t, strings.HasSuffix(out.String(),
-			", with 1 warning\n") == (test.warning != "") && strings.Contains(out.String(),
-			test.warning), "%s: printed %q, want %q", test.namespace, out.String(), test.warning)
-	}
-}
-
 func TestCheckLooksAtDAXDevices(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dax0.0")
 	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
@@ -189,14 +150,6 @@ func TestCheckLooksAtDAXDevices(t *testing.T) {
 		nil, io.Discard)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "Make it one of mode fsdax"), "%v",
 		err)
-}
-
-func TestCheckLooksAtCPUs(t *testing.T) {
-	err := check.File(writeConfig(t, validFile),
-		[]string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
-	testutil.True(t, err != nil && strings.Contains(err.Error(),
-		"environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not"),
-		"got %v", err)
 }
 
 // startServe starts a process that serves validFile, see main_test.go, and returns the lines that

@@ -83,26 +83,6 @@ func listen(t *testing.T, addr string) takenPort {
 	return takenPort{l}
 }
 
-func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
-	taken := listen(t, "127.0.0.1:0")
-	const listener = "{transport: tcp, address: 127.0.0.1, port: 0}"
-	c := parse(t, listener+", "+listener)
-	c.Listeners[1].Port = taken.AddrPort().Port()
-	up := make(chan fabric.Addr, 1)
-	s := started(t,
-		Options{Config: c, Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a }})
-	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 1 {
-		t.Fatalf("up %v, waiting %v: want one each", a.up, a.waiting)
-	}
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	testutil.Must(t, taken.Close())
-	waitUp(t, up)
-	if a := s.announcement(); len(a.up) != 2 || len(a.waiting) != 0 {
-		t.Fatalf("up %v, waiting %v: want two and none", a.up, a.waiting)
-	}
-	writeAndRead(t, host.TCP{Addr: taken.AddrPort()})
-}
-
 func waitUp(t *testing.T, up <-chan fabric.Addr) {
 	t.Helper()
 	testutil.Receive(t, "the listener is up", up)

@@ -146,26 +146,3 @@ func TestWebTargets(t *testing.T) {
 	testutil.True(t, strings.Contains(log.String(), "key changed: ~ web.targets"),
 		"the log does not say that a key has changed:\n%s", log)
 }
-
-// TestExposed: a page, and metrics, that others reach cause a warning, unless they have TLS and a
-// token.
-func TestExposed(t *testing.T) {
-	for text, want := range map[string]string{
-		"{listen: '127.0.0.1:1'}":                          "",
-		"{listen: '0.0.0.0:1'}":                            ".listen: everybody",
-		"{listen: '[::]:1', token: 0123456789abcdef}":      ".token: who can listen",
-		"{listen: '[::1]:1', token: 'a123456789abcdef'}":   "",
-		"{listen: '10.0.0.1:1', token: 0123456789abcdefg}": ".token: who can listen",
-	} {
-		for _, key := range []string{"web", "metrics"} {
-			c := parsed(t, validFile+key+": "+text+"\n")
-			got := ""
-			for _, p := range check.Certificates(c) {
-				got += p.Error()
-			}
-			if (want == "") != (got == "") || want != "" && !strings.Contains(got, key+want) {
-				t.Errorf("%s: %s: %q, want %q", key, text, got, want)
-			}
-		}
-	}
-}
