@@ -95,12 +95,17 @@ type Machine struct {
 	Memlock func() (bytes uint64, limited bool)
 	// IOUring makes and closes a small io_uring.
 	IOUring func() error
+	// FeaturesOff and UDPPortsHashed describe a network interface, see sys.FeaturesOff and
+	// sys.UDPPortsHashed.
+	FeaturesOff    func(name string, features ...string) ([]string, error)
+	UDPPortsHashed func(name string) (bool, error)
 }
 
 // Linux returns this machine.
 func Linux() Machine {
 	return Machine{
 		Root: "/", Memlock: sys.MemlockLimit, IOUring: uring.Available,
+		FeaturesOff: sys.FeaturesOff, UDPPortsHashed: sys.UDPPortsHashed,
 		Access: func(path string, mode uint32) error {
 			return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
 		},

@@ -38,6 +38,17 @@ func machine(t *testing.T, list files) Machine {
 	return Machine{
 		Root: root, Memlock: func() (uint64, bool) { return 0, false },
 		IOUring: func() error { return nil },
+		// Files stand for the answers of the driver.
+		FeaturesOff: func(name string, _ ...string) ([]string, error) {
+			return strings.Fields(sys.Attribute(filepath.Join(root, "ethtool", name, "off"))), nil
+		},
+		UDPPortsHashed: func(name string) (bool, error) {
+			text := sys.Attribute(filepath.Join(root, "ethtool", name, "hash"))
+			if text == "" {
+				return false, unix.EOPNOTSUPP
+			}
+			return text == "ports", nil
+		},
 		Access: func(path string, _ uint32) error {
 			if sys.Attribute(path) == "denied" || sys.Attribute(path+"/denied") != "" {
 				return unix.EACCES

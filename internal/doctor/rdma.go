@@ -116,6 +116,7 @@ func (m Machine) soft(found string) []Finding {
 			fmt.Sprintf("sysctl -w net.core.rmem_max=%d", enough),
 		})
 	}
+	list = append(list, m.udp()...)
 	for _, table := range []string{"proc/net/udp", "proc/net/udp6"} {
 		for line := range strings.Lines(m.read(table)) {
 			f := strings.Fields(line)
@@ -131,6 +132,40 @@ func (m Machine) soft(found string) []Finding {
 						"devices of rdma_rxe",
 				})
 			}
+		}
+	}
+	return list
+}
+
+// udp checks how adapters that are up handle UDP packets.
+func (m Machine) udp() (list []Finding) {
+	const net = "sys/class/net"
+	for _, name := range m.list(net) {
+		if m.read(net, name, "operstate") != "up" || len(m.list(net, name, "device")) == 0 {
+			continue
+		}
+		off, err := m.FeaturesOff(name, "rx-gro", "tx-udp-segmentation")
+		if err == nil && len(off) > 0 {
+			list = append(list, Finding{
+				"rdma", Note, name + ": off are " + strings.Join(off, ", "),
+				"RoCEv2 without a device sends and receives many packets at once. Then the " +
+					"system handles each of them on its own.",
+				fmt.Sprintf("ethtool -K %s %s on", name, strings.Join(off, " on ")),
+			})
+		}
+		queues := 0
+		for _, q := range m.list(net, name, "queues") {
+			if strings.HasPrefix(q, "rx-") {
+				queues++
+			}
+		}
+		if ports, err := m.UDPPortsHashed(name); err == nil && !ports && queues > 1 {
+			list = append(list, Finding{
+				"rdma", Note, name + " chooses receive queues of UDP packets by addresses only",
+				fmt.Sprintf("All packets of a host then arrive in one of its %d queues, which one "+
+					"processor serves.", queues),
+				fmt.Sprintf("ethtool -N %s rx-flow-hash udp4 sdfn", name),
+			})
 		}
 	}
 	return list
