@@ -7,7 +7,11 @@ show() { printf '\033[36m$ %s\033[0m\n' "$*"; }
 type_() { show "$*"; "$@"; }
 lab_up
 
-step "The RDMA devices: soft RoCE on both ends of a virtual cable, the target's and the host's"
+if [ $LINK = soft ]; then
+  step "The RDMA device of the host: soft RoCE. The target's end of the virtual cable has none"
+else
+  step "The RDMA devices: soft RoCE on both ends of a virtual cable, the target's and the host's"
+fi
 type_ rdma link show
 
 step "The target's configuration, and the target"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# demo.sh [TARGET_BIN=FILE] [TARGET=nvmet] [TRANSPORT=rxe|siw|tcp] [LAB=uml|qemu]: boots a kernel in
-# which the target serves a RAM disk and a file over soft RoCE, and a Linux host discovers it,
-# connects, makes a file system and measures. Without TARGET_BIN the target is built from this tree.
+# demo.sh [TARGET_BIN=FILE] [TARGET=nvmet] [TRANSPORT=rxe|siw|tcp|soft] [LAB=uml|qemu]: boots a
+# kernel in which the target serves a RAM disk and a file over soft RoCE, and a Linux host discovers
+# it, connects, makes a file system and measures. With TRANSPORT=soft only the host has an RDMA
+# device, and the target has no privileges. Without TARGET_BIN it is built from this tree.
 #
 # LAB=uml takes 40 s in the user-mode kernel of the lab, which has to be compiled once. Until that
 # is done, LAB=qemu is the default: Debian's own kernel, emulated by QEMU. Its image is made once,
