@@ -279,8 +279,11 @@ func (q *softQP) completed(wc *verbs.WC) {
 		if wc.Status == verbs.WCLocProtErr && q.status != 0 {
 			wc.Status, q.status = q.status, 0
 		}
-	case wc.Opcode != verbs.WCRecv && len(q.sent) > len(q.kept) && !q.dead &&
-		q.sent[len(q.kept)].wr.WRID == wc.WRID:
+	case wc.Opcode == verbs.WCRecv || len(q.sent) <= len(q.kept) ||
+		q.sent[len(q.kept)].wr.WRID != wc.WRID:
+	case q.dead: // it was held
+		wc.Status, wc.Opcode, q.sent = verbs.WCWRFlushErr, badOpcode, q.sent[1:]
+	default:
 		q.kept = append(q.kept, *wc)
 		q.deliver()
 		return
@@ -306,7 +309,7 @@ func (q *softQP) flush() {
 		wc.Status, wc.Opcode = verbs.WCWRFlushErr, badOpcode
 		q.scq.out = append(q.scq.out, wc)
 	}
-	q.kept, q.sent = nil, nil
+	q.kept, q.sent = nil, q.sent[len(q.kept):]
 	q.postWaiting()
 }
 
