@@ -3,7 +3,6 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +46,6 @@ type channel struct {
 	inbox list.Inbox[op]
 	wake  func()
 	jobs  chan *op
-	wg    sync.WaitGroup
 }
 
 // OpenChannel implements backend.Device.
@@ -243,7 +241,7 @@ func (c *channel) start(o *op) bool {
 	c.working++
 	if c.workers < c.d.maxWorkers && c.working > c.workers {
 		c.workers++
-		c.wg.Go(c.work)
+		c.d.workers.Go(c.work)
 	}
 	c.jobs <- o // has room for all outstanding ops
 	return true
@@ -369,14 +367,14 @@ func (c *channel) Arm() bool {
 	return c.ring == nil || c.ring.Arm()
 }
 
-// Close implements backend.Channel. It ends the workers.
+// Close implements backend.Channel. It does not wait for the workers, which are idle, or still in
+// wake: Disk.Close does.
 func (c *channel) Close() error {
 	if c.outstanding != 0 {
 		return fmt.Errorf("close channel of %s: %d operations are outstanding", c.d.cfg.Path,
 			c.outstanding)
 	}
 	close(c.jobs)
-	c.wg.Wait() // workers are idle, or have just returned from wake
 	var errs []error
 	if c.added {
 		errs = append(errs, c.ring.RemoveFile(c.file))

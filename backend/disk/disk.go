@@ -104,6 +104,7 @@ type Disk struct {
 	// maxWorkers limits the blocking system calls in progress per channel. Workers are started when
 	// needed; with io_uring they are needed for unaligned data and little else.
 	maxWorkers int
+	workers    sync.WaitGroup // of all channels
 	// inject replaces results in tests. Any goroutine calls it.
 	inject func(s step, res int32) int32
 }
@@ -201,6 +202,7 @@ func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
 	}
+	d.workers.Wait() // they are idle, or in Reactor.Wake
 	d.stopWatch()
 	if err := CloseLocked(d.cfg.FD); err != nil {
 		return fmt.Errorf("close %s: %w", d.cfg.Path, err)

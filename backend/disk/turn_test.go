@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -115,4 +116,29 @@ func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 	d.ranges.mustBeFree(t)
 	c.Close()
 	mustClose(t, d)
+}
+
+// TestCloseChannel: a channel closes while a worker wakes the reactor, and the disk after that.
+func TestCloseChannel(t *testing.T) {
+	d := newDisk(t, 1<<20, false, Engine{Name: Threads})
+	waking, woken := make(chan struct{}), make(chan struct{})
+	c := testutil.Value(d.OpenChannel(backend.Reactor{Wake: func() {
+		close(waking)
+		<-woken
+	}}))(t)
+	io := &backend.IO{
+		Op: backend.OpRead, Len: 512, Segs: []mem.Segment{{B: make([]byte, 512)}},
+	}
+	c.Submit([]*backend.IO{io})
+	<-waking
+	var done [1]*backend.IO
+	testutil.MustTrue(t, c.Poll(done[:]) == 1 && io.Err == nil, "the read is not done: %v", io.Err)
+	closed := make(chan error, 2)
+	go func() { closed <- c.Close() }()
+	testutil.Check(t, testutil.Receive(t, "the end of Close", closed))
+	go func() { closed <- d.Close() }()
+	testutil.Until(t, "the channel is closed", func() bool { return d.channels.Load() == 0 })
+	testutil.True(t, len(closed) == 0, "the disk does not wait for the worker")
+	close(woken)
+	testutil.Check(t, testutil.Receive(t, "the end of Close", closed))
 }

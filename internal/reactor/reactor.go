@@ -84,6 +84,7 @@ type Reactor struct {
 
 	// The only fields that other goroutines access.
 	state   atomic.Uint32
+	waking  atomic.Int32 // calls of Wake that may write to evfd
 	mailbox list.Inbox[post]
 	_       [64]byte
 
@@ -159,9 +160,12 @@ func New(cfg Config) (*Reactor, error) {
 	return r, nil
 }
 
-// Close frees the descriptors. Run must have returned or never been called, and Post and Wake must
-// no longer be called.
+// Close frees the descriptors. Run must have returned or never been called, and Post must no longer
+// be called. Wake does nothing from now on.
 func (r *Reactor) Close() error {
+	for r.state.Store(notified); r.waking.Load() > 0; {
+		runtime.Gosched() // a Wake has begun before
+	}
 	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }
 
@@ -216,8 +220,14 @@ func (r *Reactor) Wake() {
 		default:
 			// The state stays asleep, so that no wake-up depends on a goroutine that is preempted
 			// right here. Surplus writes only add to the counter.
-			_, _ = unix.Write(r.evfd, eventOne)
-			return
+			r.waking.Add(1)
+			sleeps := r.state.Load() == asleep // otherwise it may be closed
+			if sleeps {
+				_, _ = unix.Write(r.evfd, eventOne)
+			}
+			if r.waking.Add(-1); sleeps {
+				return
+			}
 		}
 	}
 }

@@ -329,3 +329,18 @@ func TestYield(t *testing.T) {
 	}
 	testutil.Check(t, r.Close())
 }
+
+// TestWakeClosed: a reactor that is closed does not write to a descriptor that may be another
+// file's by now. Close waits for a Wake that is about to write.
+func TestWakeClosed(t *testing.T) {
+	r := testutil.Value(New(Config{}))(t)
+	r.waking.Add(1)
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close() }()
+	testutil.Until(t, "Close has begun", func() bool { return r.state.Load() == notified })
+	testutil.True(t, len(closed) == 0, "Close does not wait")
+	r.waking.Add(-1)
+	testutil.Check(t, testutil.Receive(t, "the end of Close", closed))
+	r.Wake()
+	testutil.Equal(t, r.state.Load(), notified, "the state of a closed reactor")
+}
