@@ -13,7 +13,7 @@ import (
 // onSoft: the tests run on the soft stack, not on the fake.
 var onSoft bool
 
-// newFabric makes a network of machines. iWARP has only the fake.
+// newFabric makes a network of machines. Soft iWARP has no network in memory.
 func newFabric(o verbstest.Options) *verbstest.Fabric {
 	o.Soft = onSoft && !o.IWARP
 	return verbstest.New(o)
