@@ -51,13 +51,6 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 	}
 }
 
-func TestServeTCP(t *testing.T) {
-	s := started(t,
-		Options{Config: parse(t,
-			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-}
-
 // TestStopDisconnectsHosts: a host that stays connected does not keep the target from stopping.
 func TestStopDisconnectsHosts(t *testing.T) {
 	s := started(t,
