@@ -197,6 +197,14 @@ func (x *attacker) write(b []byte) {
 	testutil.Value(x.socket.Write(b))(x.t)
 }
 
+// writeSlowly sends bytes one by one, until the victim ends the connection.
+func (x *attacker) writeSlowly(b []byte) {
+	for i := 0; i < len(b) && x.victim.ends == 0; i++ {
+		x.write(b[i : i+1])
+		x.victim.poll()
+	}
+}
+
 // step runs the engine until nothing moves.
 func (x *attacker) step() {
 	for range 10 {
@@ -219,7 +227,7 @@ func sum(use bool, b []byte) uint32 { return crc(use, 0, b) }
 func (x *attacker) terminated() string {
 	x.t.Helper()
 	x.step()
-	testutil.Equal(x.t, x.victim.ends, 1, "ends of the connection")
+	testutil.MustEqual(x.t, x.victim.ends, 1, "ends of the connection")
 	b := testutil.Value(io.ReadAll(x.socket))(x.t)
 	for len(b) > 0 {
 		op, n, why := parsePrefix(b)
