@@ -1,8 +1,8 @@
-# A host without RDMA device (bench) against the kernel's target over soft RoCE (rxe): it verifies
+# A host without RDMA device (bench) against the kernel's target over soft RoCE (rxe) or siw: it verifies
 # what it has written, with small and large I/O on several queues. The kernel's target fetches the
 # data of large writes with RDMA READ. Then the same while packets are lost, which both sides repeat.
-# variants: soft soft6
-# covers: nvme/host fabric/rdma/verbs/soft fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm internal/bench
+# variants: soft soft6 softiw softiw6
+# covers: nvme/host fabric/rdma/verbs/soft fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm internal/bench
 # cpus: 2
 # limit: 240
 . "$LAB_DIR/lib.sh"
@@ -13,15 +13,19 @@ lab_up
 ADDR=$HOSTADDR
 target_start
 case $FAMILY in 4) at=$ADDR:$PORT ;; 6) at=[$ADDR]:$PORT ;; esac
+IWARP=; [ $SOFT_HOST = rxe ] || IWARP=--iwarp
 verify() { # ARGUMENT...: writes, reads and compares
-  on_target "$TARGET_BIN" bench --transport rdma --address "$at" --subsystem "$NQN" \
+  on_target "$TARGET_BIN" bench --transport rdma $IWARP --address "$at" --subsystem "$NQN" \
     --timeout 60s --verify --destroy-data "$@" >/run/bench.log 2>&1 ||
     fail "$*: $(cat /run/bench.log)"
   say "$*: $(grep -E '^[a-z]+ (reads|writes)' /run/bench.log | tr '\n' ';')"
 }
 verify --rw randwrite --bs 4k --numjobs 4 --size 16m
 verify --rw randwrite --bs 128k --numjobs 2
-verify --rw write --bs 1m --iodepth 4
+# Over siw the kernel's target does not answer reads of 1 MiB on a queue of four commands: probably
+# their work requests, of at most six pages each, are more than its send queue has.
+DEPTH=4; [ $SOFT_HOST = rxe ] || DEPTH=32
+verify --rw write --bs 1m --iodepth $DEPTH
 
 both() { "$@" dev veth1 root "${NETEM[@]}"; on_target "$@" dev veth0 root "${NETEM[@]}"; }
 for fault in "loss 1%" "delay 1ms reorder 25% 50%" "duplicate 1%"; do

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -133,7 +135,7 @@ func TestSlowSetup(t *testing.T) {
 	h.neighbour()
 }
 
-// TestStalledPeer accepts a peer that sends its RTR never, and one that does not receive.
+// TestStalledPeer accepts a peer that never sends its RTR.
 func TestStalledPeer(t *testing.T) {
 	h := newIWARPHost(t, mpa.Options{SetupTime: setup})
 	peer := h.dial()
@@ -145,6 +147,36 @@ func TestStalledPeer(t *testing.T) {
 	testutil.Equal(t, answer(peer), "MPA ID Rep Frame\x10\x02\x00\x04\x80\x04\x80\x04",
 		"reply, and the end without an RTR")
 	h.event(verbs.EventConnectError)
+	testutil.Must(t, qp.Destroy())
+	testutil.Must(t, id.Destroy())
+	h.neighbour()
+}
+
+// TestDeafPeer accepts a peer that asks for more data than the sockets hold, and does not receive
+// it: the connection ends after SendTime.
+func TestDeafPeer(t *testing.T) {
+	h := newIWARPHost(t, mpa.Options{SendTime: setup})
+	const size = 64 << 20
+	memory := testutil.Value(mem.Map("test", size))(t)
+	defer func() { testutil.Check(t, memory.Unmap()) }()
+	m := testutil.Value(h.pd.RegMR(memory.Bytes(), verbs.AccessRemoteRead))(t)
+	defer func() { testutil.Check(t, m.Dereg()) }()
+	peer := h.dial()
+	_, err := io.WriteString(peer, "MPA ID Req Frame\x18\x02\x00\x04\x00\x04\x00\x04")
+	testutil.Must(t, err)
+	id := h.event(verbs.EventConnectRequest).ID
+	qp := h.qp(id)
+	testutil.Must(t, id.Accept(verbs.ConnParam{ResponderResources: 4, InitiatorDepth: 4}))
+	h.event(verbs.EventEstablished)
+	request := []byte("\x00\x2e\x41\x41\x00\x00\x00\x00") // a READ request, the first one
+	request = append(request, "\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00"...)
+	request = append(request, make([]byte, 12)...) // the sink
+	request = binary.BigEndian.AppendUint32(request, size)
+	request = binary.BigEndian.AppendUint32(request, m.RKey())
+	request = binary.BigEndian.AppendUint64(request, mem.Addr(memory.Bytes()))
+	_, err = peer.Write(append(request, 0, 0, 0, 0))
+	testutil.Must(t, err)
+	h.event(verbs.EventDisconnected)
 	testutil.Must(t, qp.Destroy())
 	testutil.Must(t, id.Destroy())
 	h.neighbour()
