@@ -87,6 +87,7 @@ func ended(q *host.Queue) error {
 }
 
 func TestKeepAliveExpiry(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		t.Parallel() // it mostly waits
 		c := h.connect(v,

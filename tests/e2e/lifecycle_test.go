@@ -17,6 +17,7 @@ import (
 // TestSubmissionQueueWraps sends more commands than a 16-bit counter can count, through queues of
 // different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		t.Parallel()
 		c := h.connect(v)

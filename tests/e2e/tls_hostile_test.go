@@ -123,6 +123,7 @@ func untilEnd(t *testing.T, c net.Conn) []byte {
 
 // TestTLSUnfinished: an unfinished handshake or connection ends in time.
 func TestTLSUnfinished(t *testing.T) {
+	t.Parallel()
 	needTLS(t)
 	const limit = time.Second
 	h := newEnv(t, options{tcp: func(c *tcp.Config) {
