@@ -1,5 +1,5 @@
-// Package packet has the headers and opcodes of InfiniBand transport packets, which RoCEv2 carries
-// in UDP datagrams, and the arithmetic of their sequence numbers.
+// Package packet has the headers, opcodes and checksum of InfiniBand transport packets, which
+// RoCEv2 carries in UDP datagrams, and the arithmetic of their sequence numbers.
 //
 // Sections in its comments refer to the InfiniBand Architecture Specification, volume 1, release
 // 1.4.

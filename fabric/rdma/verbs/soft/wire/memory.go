@@ -59,7 +59,7 @@ type Memory struct {
 	conns []*memoryConn // open
 	free  []*datagram
 	seq   uint64
-	icrc  invariant
+	icrc  packet.ICRC
 }
 
 // A datagram is a packet on the way, with its ICRC.
@@ -68,7 +68,7 @@ type datagram struct {
 	at       time.Duration // of the arrival
 	seq      uint64        // order of packets that arrive at the same time
 	allowsCE bool
-	buf      [packet.MaxSize + icrcSize]byte
+	buf      [packet.MaxSize + packet.ICRCSize]byte
 }
 
 // NewMemory makes a network without hosts.
@@ -165,9 +165,9 @@ func (m *Memory) send(d *datagram) {
 		return
 	}
 	n := len(d.p.Data)
-	d.p.Data = d.buf[:n+icrcSize]
-	m.icrc.set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
-	m.icrc.put(d.p.Data)
+	d.p.Data = d.buf[:n+packet.ICRCSize]
+	m.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+	m.icrc.Put(d.p.Data)
 	if m.chance(m.opts.Duplicate) {
 		e := m.get()
 		e.p, e.allowsCE = d.p, d.allowsCE
@@ -313,7 +313,7 @@ type memoryConn struct {
 	// Guarded by the lock of the network, like the timer of the descriptor:
 	queue    arrivals
 	received []*datagram // packets of the last Recv
-	icrc     invariant
+	icrc     packet.ICRC
 	timed    time.Duration // by SetTimer
 	closed   bool
 }
@@ -378,15 +378,15 @@ func (c *memoryConn) Recv() ([]Packet, error) {
 	for len(c.queue) > 0 && c.queue[0].at <= now && len(c.received) < MaxBatch {
 		d := heap.Pop(&c.queue).(*datagram)
 		c.received = append(c.received, d)
-		c.icrc.set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
-		if !c.icrc.check(d.p.Data, false) {
+		c.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+		if !c.icrc.Check(d.p.Data, false) {
 			c.stats.BadICRC.Add(1)
 			continue
 		}
 		c.stats.Received.Add(1)
 		c.packets = append(c.packets, Packet{
 			Local: d.p.Remote, Remote: d.p.Local, CE: d.p.CE,
-			Data: d.p.Data[:len(d.p.Data)-icrcSize],
+			Data: d.p.Data[:len(d.p.Data)-packet.ICRCSize],
 		})
 	}
 	if c.timed <= now {

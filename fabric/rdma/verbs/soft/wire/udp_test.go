@@ -3,11 +3,13 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,16 +188,16 @@ func TestUDPHostile(t *testing.T) {
 	source := from.LocalAddr().(*net.UDPAddr).AddrPort()
 	to := netip.AddrPortFrom(loopB, c.net.port)
 	datagram := func(n int, id uint16) []byte {
-		p := make([]byte, packet.BTHSize+n+icrcSize)
+		p := make([]byte, packet.BTHSize+n+packet.ICRCSize)
 		h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: 5, PSN: 1}
 		h.Put(p)
 		for i := range n {
 			p[packet.BTHSize+i] = byte(1 + i)
 		}
-		var v invariant
-		v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port(), to.Port())
-		v.identify(id)
-		v.put(p)
+		var v packet.ICRC
+		v.Set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port(), to.Port())
+		v.Identify(id)
+		v.Put(p)
 		return p
 	}
 	flip := func(p []byte, i int) []byte { p[i] ^= 1; return p }
@@ -213,9 +215,9 @@ func TestUDPHostile(t *testing.T) {
 		{"ICRC", flip(datagram(64, 0), 12+64), 0, 1, 0},
 		{"other source port", func() []byte {
 			p := datagram(64, 0)
-			var v invariant
-			v.set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port()^1, to.Port())
-			v.put(p)
+			var v packet.ICRC
+			v.Set(netip.MustParseAddr("127.0.0.9"), loopB, source.Port()^1, to.Port())
+			v.Put(p)
 			return p
 		}(), 0, 1, 0},
 		{"empty", nil, 0, 0, 1},
@@ -312,7 +314,7 @@ func TestUDPBlocked(t *testing.T) {
 			}
 			testutil.Must(t, err)
 			psn := binary.BigEndian.Uint32(buf[8:])
-			if k != packet.BTHSize+icrcSize || psn != uint32(arrived) {
+			if k != packet.BTHSize+packet.ICRCSize || psn != uint32(arrived) {
 				t.Fatalf("packet %d has number %d, %d bytes", arrived, psn, k)
 			}
 			arrived++
@@ -355,16 +357,20 @@ func TestUDPHeader(t *testing.T) {
 		for seen := 0; seen < 20; {
 			k, err := unix.Read(fd, b)
 			testutil.Must(t, err)
-			v, id, sealed := split(b[:k:k])
-			udp := b[v.ip:]
-			if k < v.ip+udpSize || binary.BigEndian.Uint16(udp) != c.port[family(p.Local)] ||
-				binary.BigEndian.Uint16(udp[2:]) != c.net.port {
+			ip, fragment := 40, []byte(nil) // identification, DF and offset
+			if family(p.Local) == ip4 {
+				ip, fragment = 20, b[4:8]
+			}
+			if k < ip+8 || binary.BigEndian.Uint16(b[ip:]) != c.port[family(p.Local)] ||
+				binary.BigEndian.Uint16(b[ip+2:]) != c.net.port {
 				continue
 			}
 			seen++
-			if id != 0 || v.ip == ip4Size && b[6] != 0x40 || !v.check(sealed, false) {
-				t.Fatalf("packet %d: identification %#x, ICRC %v: % x", seen, id,
-					v.check(sealed, false), b[:v.ip])
+			var v packet.ICRC
+			v.Set(p.Local, p.Remote, c.port[family(p.Local)], c.net.port)
+			if right := v.Check(b[ip+8:k], false); !right ||
+				fragment != nil && !bytes.Equal(fragment, []byte{0, 0, 0x40, 0}) {
+				t.Fatalf("packet %d: ICRC %v: % x", seen, right, b[:ip])
 			}
 		}
 	}
@@ -423,7 +429,8 @@ func TestMetadata(t *testing.T) {
 			"ff020000 00000000 00000000 00000001 01000000", "invalid IP",
 		},
 	} {
-		data, b := unhex(t, tt.data), make([]byte, 64)
+		data := testutil.Value(hex.DecodeString(strings.ReplaceAll(tt.data, " ", "")))(t)
+		b := make([]byte, 64)
 		in, rest := putControl(b, tt.level, tt.kind, len(data))
 		copy(in, data)
 		m := readMetadata(b[:len(b)-len(rest)])
@@ -686,10 +693,10 @@ func TestUDPRuns(t *testing.T) {
 		got = append(got, r.count)
 		for id := range r.count {
 			k := (r.first + id) % maxQueued
-			n := b.lengths[k] + icrcSize
+			n := b.lengths[k] + packet.ICRCSize
 			v := &b.paths[k].route.icrc
-			v.identify(uint16(id))
-			if !v.check(b.data[at:at+n], false) {
+			v.Identify(uint16(id))
+			if !v.Check(b.data[at:at+n], false) {
 				t.Errorf("send %d: packet %d has a wrong ICRC", i, id)
 			}
 			at += n

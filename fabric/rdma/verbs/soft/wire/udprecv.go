@@ -41,7 +41,7 @@ type inbox struct {
 	from      netip.AddrPort
 
 	packets  []Packet
-	icrc     invariant
+	icrc     packet.ICRC
 	sender   netip.AddrPort // of icrc, as well as receiver
 	receiver netip.Addr
 	zones    map[uint32]string // names of interfaces with link-local senders, by index
@@ -142,12 +142,12 @@ func (c *udpConn) take() bool {
 		b.rest = nil
 		b.next++
 	}
-	n := len(p) - icrcSize
+	n := len(p) - packet.ICRCSize
 	if n < packet.BTHSize || len(p) > frame || n%4 != 0 || !b.meta.local.IsValid() {
 		c.stats.Malformed.Add(1)
 		return true
 	}
-	if !b.icrc.check(p, true) {
+	if !b.icrc.Check(p, true) {
 		c.stats.BadICRC.Add(1)
 		return true
 	}
@@ -178,7 +178,7 @@ func (c *udpConn) begin(i int) {
 	}
 	if b.meta.local.IsValid() && (b.from != b.sender || b.meta.local != b.receiver) {
 		b.sender, b.receiver = b.from, b.meta.local
-		b.icrc.set(b.from.Addr(), b.meta.local, b.from.Port(), c.net.port)
+		b.icrc.Set(b.from.Addr(), b.meta.local, b.from.Port(), c.net.port)
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 
 const (
 	// frame is the room for a packet with its ICRC.
-	frame = packet.MaxSize + icrcSize
+	frame = packet.MaxSize + packet.ICRCSize
 	// maxQueued is the number of packets in a batch.
 	maxQueued = 2 * MaxBatch
 	// maxShared is the number of packets that share a send (UDP_MAX_SEGMENTS before Linux 6.10).
 	maxShared = 64
 	// maxSegmented is the largest number of bytes of packets that share a send: they pass the
 	// system as one IP packet, and the length in its header has 16 bits.
-	maxSegmented = 1<<16 - 1 - ip6Size - udpSize
+	maxSegmented = 1<<16 - 1 - 40 - 8 // less the headers of IPv6 and UDP
 )
 
 // A batch is the packets to send: two rings, of packets and of the sends that they form. A send is
@@ -78,7 +78,7 @@ type route struct {
 	name              [nameSize]byte
 	control           [controlSize]byte
 	nameLen, controls int // bytes used
-	icrc              invariant
+	icrc              packet.ICRC
 }
 
 // resolve fills in the route of a path.
@@ -97,7 +97,7 @@ func (c *udpConn) resolve(p *Path) error {
 	}
 	r := &p.route
 	*r = route{conn: c, family: f}
-	r.icrc.set(local, remote, c.port[f], c.net.port)
+	r.icrc.Set(local, remote, c.port[f], c.net.port)
 	binary.NativeEndian.PutUint16(r.name[:], uint16(families[f].domain))
 	binary.BigEndian.PutUint16(r.name[2:], c.net.port)
 	var data, rest []byte
@@ -141,13 +141,13 @@ func (c *udpConn) Alloc(p *Path, n int) []byte {
 	i := b.packets.add()
 	b.paths[i], b.lengths[i] = p, n
 	b.unsealed = true
-	b.end += n + icrcSize
-	return b.data[b.end-n-icrcSize:][:n:n]
+	b.end += n + packet.ICRCSize
+	return b.data[b.end-n-packet.ICRCSize:][:n:n]
 }
 
 // isFull reports whether there is no room for a packet of n bytes.
 func (b *batch) isFull(n int) bool {
-	return b.packets.count == maxQueued || b.end+n+icrcSize > len(b.data)
+	return b.packets.count == maxQueued || b.end+n+packet.ICRCSize > len(b.data)
 }
 
 // seal completes the last packet: it joins the last send or begins another one, which decides its
@@ -160,7 +160,7 @@ func (b *batch) seal(next *Path, length int) {
 	}
 	b.unsealed = false
 	i := b.packets.at(b.packets.count - 1)
-	route, n := &b.paths[i].route, b.lengths[i]+icrcSize
+	route, n := &b.paths[i].route, b.lengths[i]+packet.ICRCSize
 	at := b.sends.at(max(b.sends.count, 1) - 1)
 	r := &b.runs[at]
 	control := route.control[:route.controls]
@@ -172,14 +172,14 @@ func (b *batch) seal(next *Path, length int) {
 			binary.NativeEndian.PutUint16(data, uint16(r.bytes))
 		}
 		control = b.controls[at][:route.controls+unix.CmsgSpace(2)]
-		r.full = n < b.lengths[r.first]+icrcSize
+		r.full = n < b.lengths[r.first]+packet.ICRCSize
 	} else {
 		at = b.sends.add()
 		r = &b.runs[at]
 		*r = run{first: i, start: b.end - n}
 	}
-	route.icrc.identify(uint16(r.count))
-	route.icrc.put(b.data[b.end-n : b.end])
+	route.icrc.Identify(uint16(r.count))
+	route.icrc.Put(b.data[b.end-n : b.end])
 	r.count++
 	r.bytes += n
 	sys.SetIovec(&b.iov[at], b.data[r.start:b.end])
@@ -190,7 +190,7 @@ func (b *batch) seal(next *Path, length int) {
 func (b *batch) joins(r *run, i, n int) bool {
 	p := b.paths[i]
 	return b.segment && p.Segment && p == b.paths[r.first] && !r.full && r.count < maxShared &&
-		n <= b.lengths[r.first]+icrcSize && r.bytes+n <= maxSegmented
+		n <= b.lengths[r.first]+packet.ICRCSize && r.bytes+n <= maxSegmented
 }
 
 // Flush is Conn.Flush.

@@ -112,7 +112,7 @@ type Path struct {
 	MTU int
 	// Segment lets packets of one length that follow each other in the batch pass the system as
 	// one (UDP_SEGMENT), a shorter one at the end. That saves most of the CPU time. Segment may
-	// change at any time. Without it every packet has the identification 0 (see icrc.go).
+	// change at any time. Without it every packet has the identification 0 (see packet.ICRC).
 	Segment bool
 
 	route route

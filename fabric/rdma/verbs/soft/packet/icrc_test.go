@@ -1,4 +1,4 @@
-package wire
+package packet
 
 import (
 	"encoding/binary"
@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -46,7 +44,7 @@ var golden = []struct{ name, packet string }{
 }
 
 // split takes a packet with its IP header apart.
-func split(b []byte) (v invariant, id uint16, packet []byte) {
+func split(b []byte) (v ICRC, id uint16, packet []byte) {
 	ip := ip4Size
 	var src, dst netip.Addr
 	if b[0]>>4 == 4 {
@@ -58,16 +56,16 @@ func split(b []byte) (v invariant, id uint16, packet []byte) {
 		src, _ = netip.AddrFromSlice(b[8:24])
 		dst, _ = netip.AddrFromSlice(b[24:40])
 	}
-	v.set(src, dst, binary.BigEndian.Uint16(b[ip:]), binary.BigEndian.Uint16(b[ip+2:]))
+	v.Set(src, dst, binary.BigEndian.Uint16(b[ip:]), binary.BigEndian.Uint16(b[ip+2:]))
 	return v, id, b[ip+udpSize:]
 }
 
 func TestICRCGolden(t *testing.T) {
 	for _, g := range golden {
 		v, id, b := split(unhex(t, g.packet))
-		v.identify(id) // as if the socket had told
-		if !v.check(b, false) {
-			n := len(b) - icrcSize
+		v.Identify(id) // as if the socket had told
+		if !v.Check(b, false) {
+			n := len(b) - ICRCSize
 			t.Errorf("%s: ICRC %08x, computed %08x", g.name, binary.LittleEndian.Uint32(b[n:]),
 				v.sum(b[:n]))
 		}
@@ -78,29 +76,29 @@ func TestICRCGolden(t *testing.T) {
 func TestICRCIdentification(t *testing.T) {
 	for _, g := range golden {
 		v, id, b := split(unhex(t, g.packet))
-		n := len(b) - icrcSize
+		n := len(b) - ICRCSize
 		got, ok := identification(v.sum(b[:n])^binary.LittleEndian.Uint32(b[n:]), n)
 		if v.ip == ip4Size && (!ok || got != id) {
 			t.Errorf("%s: identification %#x %v, want %#x", g.name, got, ok, id)
 		}
-		if !v.check(b, true) || v.check(b, false) != (id == 0) {
-			t.Errorf("%s: any identification %v, only 0 %v", g.name, v.check(b, true),
-				v.check(b, false))
+		if !v.Check(b, true) || v.Check(b, false) != (id == 0) {
+			t.Errorf("%s: any identification %v, only 0 %v", g.name, v.Check(b, true),
+				v.Check(b, false))
 		}
 	}
 
 	r := rand.New(rand.NewPCG(1, 2))
-	var v invariant
-	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
-	b := make([]byte, packet.MaxSize+icrcSize)
+	var v ICRC
+	v.Set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, 4791)
+	b := make([]byte, MaxSize+ICRCSize)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
-	for n := packet.BTHSize; n <= packet.MaxSize; n += 4 {
+	for n := BTHSize; n <= MaxSize; n += 4 {
 		want := uint16(r.Uint32())
-		v.identify(want)
+		v.Identify(want)
 		with := v.sum(b[:n])
-		v.identify(0)
+		v.Identify(0)
 		if got, ok := identification(with^v.sum(b[:n]), n); !ok || got != want {
 			t.Fatalf("%d bytes: %#x %v, want %#x", n, got, ok, want)
 		}
@@ -110,24 +108,24 @@ func TestICRCIdentification(t *testing.T) {
 // A change that passes needs a fitting identification: about one of 65,536 does. A change of one
 // byte never does, in any length.
 func TestICRCCorruption(t *testing.T) {
-	var v invariant
-	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
+	var v ICRC
+	v.Set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, 4791)
 	r := rand.New(rand.NewPCG(3, 4))
-	b := make([]byte, 256+packet.BTHSize+icrcSize)
+	b := make([]byte, 256+BTHSize+ICRCSize)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
-	v.put(b)
+	v.Put(b)
 	passed := 0
 	for range 1 << 16 {
 		c := [2]int{r.IntN(len(b)), r.IntN(len(b))}
 		x := [2]byte{byte(1 + r.IntN(255)), byte(1 + r.IntN(255))}
 		b[c[0]] ^= x[0]
 		b[c[1]] ^= x[1]
-		if v.check(b, true) && c[0] != 4 && c[1] != 4 && c[0] != c[1] {
+		if v.Check(b, true) && c[0] != 4 && c[1] != 4 && c[0] != c[1] {
 			passed++
 		}
-		if v.check(b, false) && c[0] != 4 && c[1] != 4 && c[0] != c[1] {
+		if v.Check(b, false) && c[0] != 4 && c[1] != 4 && c[0] != c[1] {
 			t.Fatalf("changes of the bytes %v passed", c)
 		}
 		b[c[0]] ^= x[0]
@@ -139,23 +137,23 @@ func TestICRCCorruption(t *testing.T) {
 }
 
 func BenchmarkICRC(b *testing.B) {
-	var v invariant
-	v.set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, Port)
-	p := make([]byte, 4096+packet.BTHSize+icrcSize)
-	v.put(p)
+	var v ICRC
+	v.Set(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), 50000, 4791)
+	p := make([]byte, 4096+BTHSize+ICRCSize)
+	v.Put(p)
 	b.Run("4096", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			v.check(p, true)
+			v.Check(p, true)
 		}
 	})
-	v.identify(7)
-	v.put(p)
-	v.identify(0)
+	v.Identify(7)
+	v.Put(p)
+	v.Identify(0)
 	b.Run("4096, identification", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			v.check(p, true)
+			v.Check(p, true)
 		}
 	})
 }

@@ -1,12 +1,10 @@
-package wire
+package packet
 
 import (
 	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
 	"net/netip"
-
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
 // The ICRC (invariant CRC, section 7.8.1 and, for RoCEv2, A17.3.3) is the CRC-32 of Ethernet over
@@ -24,15 +22,17 @@ import (
 // one send with UDP_SEGMENT have 0, 1, 2 and so on. Other senders count.
 //
 // A CRC is linear: the difference between the ICRC received and the one with the identification 0
-// depends only on the identification and the number of bytes behind it. So check finds the
+// depends only on the identification and the number of bytes behind it. So Check finds the
 // identification with one multiplication. Of 2^32 wrong ICRCs, 2^16 pass then, because they fit
 // some identification.
 
 // afterLRH is the CRC of the eight bytes of ones.
 const afterLRH = 0x2144df1c
 
+// ICRCSize is the number of bytes of the checksum.
+const ICRCSize = 4
+
 const (
-	icrcSize = 4
 	ip4Size  = 20
 	ip6Size  = 40
 	udpSize  = 8
@@ -42,9 +42,9 @@ const (
 	polyOne  = 1 << 31    // the polynomial 1
 )
 
-// invariant sums the masked headers in front of a packet. The headers lie in memory that lives
-// long, since crc32.Update makes its argument escape.
-type invariant struct {
+// An ICRC computes the checksums of packets with the same addresses and ports. It lies in memory
+// that lives long, since crc32.Update makes its argument escape. One goroutine at a time uses it.
+type ICRC struct {
 	header [ip6Size + udpSize]byte
 	ip     int    // bytes of the IP header
 	id     uint32 // the difference that the identification makes to crc
@@ -54,9 +54,9 @@ type invariant struct {
 	crc    uint32
 }
 
-// set fills in addresses and source port. Both addresses are of one family; an IPv4 address is not
+// Set fills in addresses and source port. Both addresses are of one family; an IPv4 address is not
 // mapped to IPv6.
-func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
+func (v *ICRC) Set(src, dst netip.Addr, srcPort, dstPort uint16) {
 	v.id, v.length = 0, 0
 	h := v.header[:]
 	if src.Is4() {
@@ -82,8 +82,8 @@ func (v *invariant) set(src, dst netip.Addr, srcPort, dstPort uint16) {
 	u[6], u[7] = 0xff, 0xff
 }
 
-// identify sets the identification, which is 0 after set.
-func (v *invariant) identify(id uint16) {
+// Identify sets the identification, which is 0 after set.
+func (v *ICRC) Identify(id uint16) {
 	v.id = 0
 	for ; id != 0 && v.ip == ip4Size; id &= id - 1 {
 		v.id ^= idBits[bits.TrailingZeros16(id)]
@@ -103,7 +103,7 @@ var idBits = func() (t [16]uint32) {
 
 // sum computes the ICRC of packet b, from BTH to the padding. It changes b[4] for the time of the
 // call.
-func (v *invariant) sum(b []byte) uint32 {
+func (v *ICRC) sum(b []byte) uint32 {
 	if len(b) != v.length {
 		v.measure(len(b))
 	}
@@ -115,9 +115,9 @@ func (v *invariant) sum(b []byte) uint32 {
 }
 
 // measure sums the headers in front of packets of a length.
-func (v *invariant) measure(length int) {
+func (v *ICRC) measure(length int) {
 	h := v.header[:v.ip+udpSize]
-	udp := udpSize + length + icrcSize
+	udp := udpSize + length + ICRCSize
 	if v.ip == ip4Size {
 		binary.BigEndian.PutUint16(h[2:], uint16(ip4Size+udp))
 	} else {
@@ -127,16 +127,16 @@ func (v *invariant) measure(length int) {
 	v.length, v.crc = length, crc32.Update(afterLRH, crc32.IEEETable, h)
 }
 
-// put writes the ICRC behind the packet: b is the packet with four bytes more.
-func (v *invariant) put(b []byte) {
-	n := len(b) - icrcSize
+// Put writes the ICRC behind the packet: b is the packet with four bytes more.
+func (v *ICRC) Put(b []byte) {
+	n := len(b) - ICRCSize
 	binary.LittleEndian.PutUint32(b[n:], v.sum(b[:n]))
 }
 
-// check reports whether the last four bytes of b are the ICRC of the others. With anyID, an IPv4
+// Check reports whether the last four bytes of b are the ICRC of the others. With anyID, an IPv4
 // packet may have any identification.
-func (v *invariant) check(b []byte, anyID bool) bool {
-	n := len(b) - icrcSize
+func (v *ICRC) Check(b []byte, anyID bool) bool {
+	n := len(b) - ICRCSize
 	diff := v.sum(b[:n]) ^ binary.LittleEndian.Uint32(b[n:])
 	if diff == 0 {
 		return true
@@ -162,7 +162,7 @@ func identification(diff uint32, n int) (id uint16, ok bool) {
 
 // backwards[i] is x^-8k for a packet of 4i bytes, where k is the number of bytes from the
 // identification to the padding.
-var backwards = func() (t [packet.MaxSize/4 + 1]uint32) {
+var backwards = func() (t [MaxSize/4 + 1]uint32) {
 	p := uint32(polyOne)
 	for range 8 * (idToUDP + udpSize) {
 		p = divideX(p)
