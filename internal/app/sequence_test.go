@@ -426,10 +426,11 @@ func (s *sequence) event() string {
 	return fmt.Sprintf("%#x", uint32(e))
 }
 
-// begin starts the target, and returns the error if that fails.
+// begin starts the target, and returns the error if that fails. No host was let in before.
 func (s *sequence) begin() string {
 	if err := s.tryStart(); err != nil {
 		text := err.Error()
+		testutil.Equal(s.t, len(s.server.Addrs()), 0, "%s: listeners", s.d.Pos)
 		s.must(s.server.Stop(s.t.Context()))
 		return text
 	}
