@@ -409,7 +409,7 @@ func (q *QP) transmitAndAck(left int) (again bool) {
 		r.waited++
 		return true
 	}
-	return !q.acknowledge(packet.AckNoCredits, r.expected-1) || again
+	return !q.acknowledge(packet.AckNoCredits, r.acked) || again
 }
 
 // Expire implements engine.Endpoint.

@@ -102,3 +102,26 @@ func TestLateRead(t *testing.T) {
 			"opcode %d was sent at %v, want a pause of %v", op, sent, want)
 	}
 }
+
+// TestAckOfRead repeats a SEND before a READ whose response was lost. The ACK has the PSN of the
+// SEND: with that of the READ the requester of rxe would take it for the response.
+func TestAckOfRead(t *testing.T) {
+	x := newAttacker(t, options{})
+	x.a.recv(1, 0, 64)
+	send := x.header(packet.SendOnly)
+	x.send(send, 64)
+	x.send(x.header(packet.ReadRequest), 0, x.reth(0, 64))
+	var acks []uint32
+	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+		var h packet.Header
+		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == packet.KindAck {
+			acks = append(acks, h.PSN)
+		}
+		return true
+	}})
+	x.send(send, 64)
+	x.a.poll()
+	x.settle()
+	testutil.True(t, len(acks) == 1 && acks[0] == send.PSN, "ACKs of %v, want of %d", acks,
+		send.PSN)
+}

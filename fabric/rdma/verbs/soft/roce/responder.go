@@ -17,8 +17,11 @@ const (
 // The responder executes requests in the order of PSNs.
 type responder struct {
 	expected seq
-	msn      uint32 // messages completed
-	message  message
+	// acked is the PSN of the last SEND or WRITE packet executed, which an ACK has. A READ is
+	// acknowledged by its response only: rxe would take an ACK with its PSN for the response.
+	acked   seq
+	msn     uint32 // messages completed
+	message message
 
 	recv     verbs.RecvWR // of the SEND that has begun, or the one completed last
 	recvRoom uint32       // bytes its elements have
@@ -56,6 +59,7 @@ type read struct {
 
 func (r *responder) connect(p *Peer) {
 	r.reads = make([]read, min(p.ResponderResources, maxReads))
+	r.acked = r.expected - 1
 	r.rnrTimer = p.MinRNRTimer & 31
 }
 
@@ -156,6 +160,7 @@ func (q *QP) send(h *packet.Header) packet.Syndrome {
 		r.msn++
 		q.completeRecv(wc)
 	}
+	r.acked = r.expected
 	r.expected++
 	return 0
 }
@@ -200,6 +205,7 @@ func (q *QP) write(h *packet.Header) packet.Syndrome {
 		r.message = messageNone
 		r.msn++
 	}
+	r.acked = r.expected
 	r.expected++
 	return 0
 }
