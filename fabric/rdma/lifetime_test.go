@@ -88,11 +88,9 @@ func TestDisconnectInEveryState(t *testing.T) {
 		sends.Release()
 		testutil.Until(t, "the queue pair is destroyed",
 			func() bool { return b.f.Live("target").QPs == 0 })
-		b.on(func() {
-			if b.g.queues.len() != 1 || b.g.first().state != queueDestroyed {
-				t.Errorf("%d queues, the first in state %d: the handler still has a request",
-					b.g.queues.len(), b.g.first().state)
-			}
+		testutil.Until(t, "the queue waits for the request that the handler has", func() (ok bool) {
+			b.on(func() { ok = b.g.queues.len() == 1 && b.g.first().state == queueDestroyed })
+			return ok
 		})
 		b.letGo()
 		b.idle()
