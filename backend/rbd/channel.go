@@ -138,7 +138,7 @@ func (c *channel) add(io *backend.IO, im *image) error {
 
 // fill describes the memory of a read or write. The IO keeps it alive.
 func fill(o *C.struct_op, io *backend.IO) error {
-	if n := C.int(len(io.Segs)); C.int(o.room) < n && C.op_reserve(o, n) < 0 {
+	if n := C.int32_t(len(io.Segs)); o.room < n && C.op_reserve(o, n) < 0 {
 		return fmt.Errorf("image: %v of %d pieces: %w: %w", io.Op, n, unix.ENOMEM, backend.ErrIO)
 	}
 	iov := unsafe.Slice(o.iov, len(io.Segs))

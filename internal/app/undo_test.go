@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +16,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
-
-// failing is listenAny with a listener that cannot be opened, which is the last change of all.
-func failing(t *testing.T) string {
-	t.Helper()
-	return fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
-		listenAny, listen(t, "127.0.0.1:0").AddrPort().Port())
-}
 
 func (l *live) refuse(listeners, subsystems string) error {
 	l.t.Helper()
