@@ -48,7 +48,7 @@ type conn struct {
 	deadline time.Duration
 	interval time.Duration // between repetitions
 	tries    int           // repetitions left
-	patient  bool          // an MRA has prolonged the interval
+	patient  bool          // an MRA has prolonged the interval, here or at the peer
 
 	host  *host
 	class class
@@ -180,11 +180,21 @@ func (c *conn) refuse(reason uint16, private []byte) {
 	q.reason, q.of = reason, ofREQ
 	copy(q.private[:], private)
 	c.send(q)
-	c.linger(rejected, 2*c.interval)
+	c.linger(rejected, c.refusal())
 	// The queue pair of the peer is not connected, and its next request may name it.
 	if k := c.key(c.peer.QPN); c.m.queues[k] == c {
 		delete(c.m.queues, k)
 	}
+}
+
+// refusal is the time for which a REJ is remembered: a few REQs of the peer may be lost, and an MRA
+// makes the next one late.
+func (c *conn) refusal() time.Duration {
+	d := 4 * c.interval
+	if c.patient {
+		d += ibTime(c.m.opt.patience())
+	}
+	return d
 }
 
 // connected is the end of the handshake.

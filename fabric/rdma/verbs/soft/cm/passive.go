@@ -80,8 +80,10 @@ func (m *Manager) repeatedREQ(c *conn, p *wire.Packet, q *message) {
 		a := c.message(attrMRA)
 		a.of, a.wait = ofREQ, m.opt.patience()
 		m.answer(p, a)
+		c.patient = true
 	case c.state == rejected:
 		c.again()
+		m.start(c, c.refusal())
 	}
 	// Otherwise REP has been sent and repeats itself, within its own limit.
 }

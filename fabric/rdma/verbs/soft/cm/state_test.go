@@ -475,17 +475,44 @@ func TestRepetitions(t *testing.T) {
 		testutil.Equal(t, p.count(verbs.EventEstablished), 1, "connections")
 		testutil.Equal(t, p.m.stats.Repeated.Load()+a.m.stats.Duplicates.Load(), 2, "REPs again")
 	})
-	t.Run("REJ", func(t *testing.T) {
-		w, a, p := start(attrREJ)
-		p.on = func(ev verbs.Event) {
-			testutil.Must(t, ev.ID.Reject([]byte("no")))
-			p.end(ev.ID)
-		}
-		a.connect(p)
-		w.run(10 * time.Second)
-		testutil.Equal(t, fmt.Sprint(a.types(), p.types()), "[REJECTED] [CONNECT_REQUEST]",
+	reject := func(t *testing.T, ev verbs.Event, p *machine) {
+		testutil.Must(t, ev.ID.Reject([]byte("no")))
+		p.end(ev.ID)
+	}
+	rejected := func(t *testing.T, a, p *machine) {
+		testutil.MustEqual(t, fmt.Sprint(a.types(), p.types()), "[REJECTED] [CONNECT_REQUEST]",
 			"events")
 		testutil.Equal(t, string(a.log[0].Param.PrivateData[:2]), "no", "private data")
+	}
+	t.Run("REJ", func(t *testing.T) {
+		w, a, p := start(attrREJ)
+		p.on = func(ev verbs.Event) { reject(t, ev, p) }
+		a.connect(p)
+		w.run(10 * time.Second)
+		rejected(t, a, p)
+	})
+	t.Run("REJ and then REQ", func(t *testing.T) {
+		w, a, p := start(attrREJ)
+		lose, requests := w.lose, 0
+		w.lose = func(n int, s *sent) bool {
+			if s.attr == attrREQ {
+				requests++
+			}
+			return lose(n, s) || s.attr == attrREQ && (requests == 2 || requests == 3)
+		}
+		p.on = func(ev verbs.Event) { reject(t, ev, p) }
+		a.connect(p)
+		w.run(time.Minute)
+		rejected(t, a, p)
+	})
+	t.Run("REJ after MRA", func(t *testing.T) {
+		w, a, p := start(attrREJ)
+		p.on = nil
+		a.connect(p)
+		w.run(6 * time.Second) // the REQ comes again, and MRA makes the third one late
+		reject(t, p.log[0], p)
+		w.run(2 * time.Minute)
+		rejected(t, a, p)
 	})
 	t.Run("DREP", func(t *testing.T) {
 		w, a, p := start(attrDREP)
