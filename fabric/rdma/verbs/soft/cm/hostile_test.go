@@ -200,6 +200,39 @@ func TestManyDeadlines(t *testing.T) {
 	p.empty("after the deadlines")
 }
 
+// TestManyNotes: when the first packets of all half-open connections arrive at once, a step of the
+// manager handles a few of them.
+func TestManyNotes(t *testing.T) {
+	w := newWorld(t, wire.MemoryOptions{})
+	p, x := w.host(2, Options{}), w.attacker()
+	l := p.listen(port, 0)
+	p.serve()
+	for i := range maxHalfStrangers {
+		from := netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
+		x.send(from, p.addr, x.request(from, p.addr, i))
+	}
+	for _, q := range p.dev.queues {
+		q.onFirst()
+	}
+	last := 0
+	for more := true; more; {
+		more = p.m.step()
+		n := p.m.total[classLive]
+		testutil.MustTrue(t, n-last <= maxNoted, "%d connections in a step", n-last)
+		last = n
+	}
+	testutil.Equal(t, last, maxHalfStrangers, "connections")
+	w.settle()
+	for _, ev := range p.log {
+		if ev.Type == verbs.EventConnectRequest {
+			p.end(ev.ID)
+		}
+	}
+	w.run(ever)
+	testutil.Must(t, l.Destroy())
+	p.empty("after the notes")
+}
+
 // TestRepeatedRequest: the same REQ again and again causes no further REP, and no further event.
 func TestRepeatedRequest(t *testing.T) {
 	w := newWorld(t, wire.MemoryOptions{})

@@ -235,16 +235,29 @@ func (m *Manager) step() (more bool) {
 	for i := range packets {
 		m.receive(&packets[i])
 	}
+	more = m.takeNotes()
+	more = m.expire() || more
+	m.flush()
+	return more || len(packets) > 0
+}
+
+// maxNoted is the largest number of connections whose notes a step takes.
+const maxNoted = 64
+
+// takeNotes takes notes of the engines, and reports whether there are more.
+func (m *Manager) takeNotes() (more bool) {
 	m.noteMu.Lock()
-	noted := m.noted
-	m.noted = nil
+	n := min(len(m.noted), maxNoted)
+	noted := m.noted[:n]
+	m.noted = m.noted[n:]
+	if more = len(m.noted) > 0; !more {
+		m.noted = nil
+	}
 	m.noteMu.Unlock()
 	for _, c := range noted {
 		c.takeNotes()
 	}
-	more = m.expire()
-	m.flush()
-	return more || len(packets) > 0
+	return more
 }
 
 // flush sends the messages of a step and sets the timer. Every method that may have sent something
