@@ -251,30 +251,37 @@ func (l *rdmaLink) postRecvs() error {
 }
 
 func (l *rdmaLink) poll(q *Queue) error {
+	_, err := l.reap(q)
+	return err
+}
+
+// reap posts commands and handles completions. last is the number of completions that the last poll
+// of the device has found.
+func (l *rdmaLink) reap(q *Queue) (last int, err error) {
 	if err := l.flush(); err != nil {
-		return err
+		return 0, err
 	}
 	for {
 		n, err := l.cq.Poll(l.wcs[:])
 		if err != nil {
-			return fmt.Errorf("%w: completion queue: %w", ErrClosed, err)
+			return 0, fmt.Errorf("%w: completion queue: %w", ErrClosed, err)
 		}
 		for i := range l.wcs[:n] {
 			if err := l.handle(q, &l.wcs[i]); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		if err := l.postRecvs(); err != nil {
-			return err
+			return 0, err
 		}
-		if n < len(l.wcs) {
+		if last = n; n < len(l.wcs) {
 			break
 		}
 	}
 	if l.disconnected.Load() {
-		return fmt.Errorf("%w: the controller disconnected", ErrClosed)
+		return 0, fmt.Errorf("%w: the controller disconnected", ErrClosed)
 	}
-	return nil
+	return last, nil
 }
 
 func (l *rdmaLink) handle(q *Queue, wc *verbs.WC) error {
@@ -338,12 +345,16 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	if err := l.cq.ReqNotify(); err != nil {
 		return err
 	}
-	before := len(q.done)
-	if err := l.poll(q); err != nil || len(q.done) > before {
-		if err != nil {
+	// Until there is none: a soft device may have put off packets, which leave then.
+	for before, last := len(q.done), 1; last > 0; {
+		var err error
+		if last, err = l.reap(q); err != nil {
 			_ = q.fail(err)
+			return err
 		}
-		return err
+		if len(q.done) > before {
+			return nil
+		}
 	}
 	l.fds = [3]unix.PollFd{
 		{Fd: int32(l.ch.FD()), Events: unix.POLLIN},
