@@ -20,8 +20,12 @@
 // answers again. The requester goes back to una after a NAK, after an acknowledgment that skips the
 // data of a READ (an implied NAK), and when nothing was acknowledged for too long: "go-back-N".
 //
-// The responder acknowledges once for all packets that the engine received together. Responses are
-// in the order of PSNs: an ACK or NAK waits until the READs before it are answered.
+// A SEND of several packets has FIRST, MIDDLE and LAST. Each packet of a WRITE is a message of its
+// own (ONLY), so that all have one length.
+//
+// The responder acknowledges once for all packets that the engine received together. The ACK may
+// wait for a few turns of the engine, to leave with other packets. Responses are in the order of
+// PSNs: an ACK or NAK waits until the READs before it are answered.
 //
 // Three things end a connection: an error of a local work request, an error that the peer reports
 // by a NAK, and an error in a request of the peer, which gets a NAK. The queue pair then goes to
