@@ -24,9 +24,15 @@ import (
 type Cluster struct {
 	dir      string
 	port     int
-	daemons  map[string]*exec.Cmd
+	daemons  map[string]*daemon
 	commands map[string][]string
 	images   atomic.Int32
+}
+
+// daemon is a running daemon.
+type daemon struct {
+	*exec.Cmd
+	ended chan struct{} // closed at its end
 }
 
 // Pool is the pool of images.
@@ -41,7 +47,7 @@ func New(tb testing.TB) *Cluster {
 	dir, err := os.MkdirTemp("", "ceph-")
 	testutil.Must(tb, err)
 	c := &Cluster{
-		dir: dir, port: freePort(tb), daemons: map[string]*exec.Cmd{},
+		dir: dir, port: freePort(tb), daemons: map[string]*daemon{},
 		commands: map[string][]string{
 			"mon": {"ceph-mon", "-f", "-i", "a"}, "osd": {"ceph-osd", "-f", "-i", "0"},
 		},
@@ -148,14 +154,19 @@ func (c *Cluster) Start(tb testing.TB, name string) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	testutil.Must(tb, cmd.Start())
-	c.daemons[name] = cmd
+	d := &daemon{cmd, make(chan struct{})}
+	c.daemons[name] = d
+	go func() {
+		_ = cmd.Wait()
+		close(d.ended)
+	}()
 }
 
 // Stop kills a daemon.
 func (c *Cluster) Stop(tb testing.TB, name string) {
 	tb.Helper()
 	_ = c.daemons[name].Process.Kill()
-	_ = c.daemons[name].Wait()
+	<-c.daemons[name].ended
 	delete(c.daemons, name)
 }
 
@@ -204,11 +215,24 @@ func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
+	for _, d := range c.daemons {
+		go func() {
+			select {
+			case <-d.ended:
+				cancel() // nothing will answer
+			case <-ctx.Done():
+			}
+		}()
+	}
 	cmd := exec.CommandContext(ctx, name, append(args, "-c", c.Conf())...)
 	cmd.WaitDelay = time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
+		for _, log := range []string{"mon.a.log", "osd.0.log"} {
+			text, _ := os.ReadFile(c.Path(log))
+			fmt.Fprintf(&errs, "%s: ... %s\n", log, text[max(0, len(text)-1000):])
+		}
 		tb.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out.String(),
 			errs.String())
 	}
