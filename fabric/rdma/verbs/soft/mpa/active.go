@@ -40,7 +40,7 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	id.cancel = cancel
 	d := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(id.local), Control: m.control,
-		KeepAliveConfig: keepAlive,
+		KeepAliveConfig: m.keepAlive(),
 	}
 	d.SetMultipathTCP(false)
 	to := id.remote.String()

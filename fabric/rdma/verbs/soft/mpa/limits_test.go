@@ -1,8 +1,12 @@
 package mpa
 
 import (
+	"fmt"
 	"net"
+	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -49,4 +53,35 @@ func TestAdmit(t *testing.T) {
 		m.leave(remoteAddr(c))
 	}
 	testutil.True(t, len(m.half) == 0 && len(m.hosts) == 0, "left: %d, %v", len(m.half), m.hosts)
+}
+
+// TestProbes: an idle connection survives lost probes.
+func TestProbes(t *testing.T) {
+	m := New(nil, nil, Options{})
+	cm := testutil.Value(m.NewCM())(t)
+	l := testutil.Value(cm.Listen(netip.MustParseAddrPort("0.0.0.0:0"), 0, 0))(t)
+	c := testutil.Value(net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", l.Local().Port())))(t)
+	var accepted net.Conn
+	testutil.Until(t, "accepted", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(m.half) > 0 {
+			accepted = m.half[0]
+		}
+		return accepted != nil
+	})
+	option := func(name int) (n int) {
+		raw := testutil.Value(accepted.(*net.TCPConn).SyscallConn())(t)
+		testutil.Must(t, raw.Control(func(fd uintptr) {
+			n = testutil.Value(unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name))(t)
+		}))
+		return n
+	}
+	first, every := option(unix.TCP_KEEPIDLE), option(unix.TCP_KEEPINTVL)
+	end := option(unix.TCP_USER_TIMEOUT) / 1000
+	testutil.True(t, end > 0 && first+3*every <= end,
+		"probes after %d s, every %d s; the end after %d s", first, every, end)
+	for _, end := range []func() error{c.Close, l.Destroy, cm.Close, m.Close} {
+		testutil.Check(t, end())
+	}
 }

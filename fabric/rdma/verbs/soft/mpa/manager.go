@@ -60,8 +60,8 @@ type Options struct {
 	SetupTime time.Duration
 	// DrainTime is the time that a closed connection is drained. Default 1 s.
 	DrainTime time.Duration
-	// SendTime is the time without progress after which a connection to a peer that does not
-	// receive ends (TCP_USER_TIMEOUT in tcp(7)). Default 30 s.
+	// SendTime is the time after which a connection to a peer that does not receive, or does not
+	// answer probes, ends (TCP_USER_TIMEOUT in tcp(7)). Default 30 s.
 	SendTime time.Duration
 	// CRC makes the active side ask for checksums. The passive side does as the peer asks.
 	CRC bool
@@ -222,8 +222,7 @@ func (m *Manager) drain(fd int, drain bool) {
 	})
 }
 
-// control sets the options of a socket, as of the listeners for NVMe/TCP; accepted sockets inherit
-// them.
+// control sets the options of a socket; accepted sockets inherit them.
 func (m *Manager) control(network, _ string, c syscall.RawConn) (err error) {
 	set := func(fd, level, option, value int) {
 		if err == nil {
@@ -241,9 +240,12 @@ func (m *Manager) control(network, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// keepAlive ends connections to peers that have disappeared, as of the listeners for NVMe/TCP.
-var keepAlive = net.KeepAliveConfig{
-	Enable: true, Idle: time.Minute, Interval: 10 * time.Second, Count: 6,
+// keepAlive ends connections to peers that have disappeared. After SendTime without a packet, the
+// first probe without an answer ends a connection (tcp_keepalive_timer in net/ipv4/tcp_timer.c), so
+// there are several probes before.
+func (m *Manager) keepAlive() net.KeepAliveConfig {
+	t := m.opt.SendTime
+	return net.KeepAliveConfig{Enable: true, Idle: t / 2, Interval: t / 10}
 }
 
 // takeFD returns the descriptor of a connection and closes the connection, without a message.

@@ -42,7 +42,7 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	if a.Is4() {
 		network = "tcp4"
 	}
-	config := net.ListenConfig{Control: m.control, KeepAliveConfig: keepAlive}
+	config := net.ListenConfig{Control: m.control, KeepAliveConfig: m.keepAlive()}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(m.ctx, network, addr.String())
 	if err != nil {
