@@ -126,6 +126,10 @@ func (e *Engine) Polled() bool { return e.polled }
 // engine runs it again when the socket takes packets.
 func (e *Engine) Conn() wire.Conn { return &e.conn }
 
+// Moved counts n packets that an endpoint has sent or received at a socket of its own, so that
+// the bound of a turn holds for all endpoints together. Engine held.
+func (e *Engine) Moved(n int) { e.conn.sent += n }
+
 // Now returns the clock of the socket at the start of the turn. Engine held.
 func (e *Engine) Now() time.Duration { return e.now }
 

@@ -49,6 +49,7 @@ type QP struct {
 	writable bool // it may take bytes
 	hungUp   bool // the stream ends, or has failed
 	overrun  bool // a completion queue has failed
+	moved    int  // bytes of the turn, and fpduCost for each FPDU
 
 	pieces [][]byte // of a payload, see locate
 
@@ -264,8 +265,13 @@ func (q *QP) complete(cq *engine.CQ, wc *verbs.WC) {
 	}
 }
 
+// fpduCost is the number of bytes that an FPDU counts as besides its own: about as many are copied
+// in the time that it takes.
+const fpduCost = 1 << 10
+
 // Run implements engine.Endpoint.
 func (q *QP) Run() (again bool) {
+	q.moved = 0
 	if q.overrun {
 		q.toError(true)
 	}
@@ -278,6 +284,7 @@ func (q *QP) Run() (again bool) {
 	case stateError:
 		q.flush() // work requests posted since
 	}
+	q.eng.Moved(q.moved / fpduCost)
 	return again && q.load() == stateReady
 }
 

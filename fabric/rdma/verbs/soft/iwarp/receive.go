@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// receiveTurn is the number of bytes after which others get their turn.
+	// receiveTurn is the number of bytes, with fpduCost, after which others get their turn.
 	receiveTurn = 256 << 10
 	// directMin is the least payload that is received to its memory directly.
 	directMin = 8 << 10
@@ -58,8 +58,8 @@ func (r *receiver) connect(p *mpa.Peer) {
 // more.
 func (q *QP) receive() (again bool) {
 	l := q.lane
-	for budget := receiveTurn; q.readable; {
-		if budget <= 0 {
+	for q.readable {
+		if q.moved >= receiveTurn {
 			return true
 		}
 		iov, direct := l.iov[:0], 0
@@ -86,7 +86,7 @@ func (q *QP) receive() (again bool) {
 			q.toError(false)
 			return false
 		}
-		budget -= n
+		q.moved += n
 		if k := min(n, direct); k > 0 {
 			q.placed(k)
 		}
@@ -324,6 +324,7 @@ func (q *QP) end() reason {
 		}
 	}
 	q.stats.ReceivedFPDUs.Add(1)
+	q.moved += fpduCost
 	first := q.first
 	if q.first {
 		q.first, q.started = false, true

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// sendTurn is the number of bytes after which others get their turn, and about the largest
-	// number of one send.
+	// sendTurn is the number of bytes, with fpduCost, after which others get their turn, and about
+	// the largest number of bytes of one send.
 	sendTurn = 256 << 10
 	// minFPDU is the smallest limit for the length of FPDUs: a peer that asks for tiny segments
 	// (TCP maximum segment size) does not make them as expensive as it likes.
@@ -270,8 +270,8 @@ func (q *QP) sendRTR(k mpa.RTR) {
 
 // transmit sends FPDUs, at most a turn. It reports whether there may be more to send now.
 func (q *QP) transmit() (again bool) {
-	for budget := sendTurn; q.started && q.writable; {
-		if budget <= 0 {
+	for most := q.moved + sendTurn; q.started && q.writable; {
+		if q.moved >= most {
 			return true
 		}
 		iov, plan, want := q.gather()
@@ -285,7 +285,7 @@ func (q *QP) transmit() (again bool) {
 			return false
 		}
 		q.advance(plan, n)
-		budget -= n
+		q.moved += n + len(plan)*fpduCost
 		if n < want {
 			q.writable = false
 			q.stats.Blocked.Add(1)
