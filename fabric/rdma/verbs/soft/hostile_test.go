@@ -2,12 +2,15 @@ package soft
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
@@ -179,5 +182,101 @@ func TestDeafPeer(t *testing.T) {
 	h.event(verbs.EventDisconnected)
 	testutil.Must(t, qp.Destroy())
 	testutil.Must(t, id.Destroy())
+	h.neighbour()
+}
+
+// counter returns a counter of the host.
+func (h *iwarpHost) counter(name string) (n uint64) {
+	for _, c := range h.p.Counters() {
+		if c.Counter == name {
+			n = c.Value
+		}
+	}
+	return n
+}
+
+// TestSetupEnds ends connections before they are established, in every way, and in each more often
+// than a host may have such connections. They leave nothing: the next ones are served, and testutil
+// looks for sockets and goroutines.
+func TestSetupEnds(t *testing.T) {
+	const most = 128 // of a host
+	h := newIWARPHost(t, mpa.Options{})
+	dial := func(to verbs.ID, bytes string) *net.TCPConn {
+		c := testutil.Value(net.Dial("tcp", to.Local().String()))(t).(*net.TCPConn)
+		testutil.Value(io.WriteString(c, bytes))(t)
+		return c
+	}
+	const request = "MPA ID Req Frame\x10\x02\x00\x04\x80\x04\xc0\x04" // with RTR
+	accept := func(c *net.TCPConn, id verbs.ID, end func() error) error {
+		qp := h.qp(id)
+		if err := id.Accept(verbs.ConnParam{ResponderResources: 1}); err != nil {
+			return err
+		}
+		testutil.Must(t, end())
+		h.event(verbs.EventConnectError)
+		answer(c)
+		return qp.Destroy()
+	}
+	for _, end := range []func(c *net.TCPConn, id verbs.ID) error{
+		func(_ *net.TCPConn, id verbs.ID) error { return id.Reject(nil) },
+		func(c *net.TCPConn, _ verbs.ID) error { return c.Close() },
+		func(c *net.TCPConn, _ verbs.ID) error { return c.CloseWrite() },
+		func(_ *net.TCPConn, id verbs.ID) error {
+			testutil.Is(t, id.Accept(verbs.ConnParam{}), unix.EINVAL, "accept without a queue pair")
+			return nil
+		},
+		func(_ *net.TCPConn, id verbs.ID) error {
+			qp := h.qp(id)
+			testutil.Must(t, qp.ToError())
+			testutil.Is(t, id.Accept(verbs.ConnParam{}), unix.EINVAL, "accept a failed queue pair")
+			return qp.Destroy()
+		},
+		func(_ *net.TCPConn, id verbs.ID) error {
+			qp := h.qp(id)
+			testutil.Must(t, id.Accept(verbs.ConnParam{ResponderResources: 1}))
+			return qp.Destroy()
+		},
+		func(c *net.TCPConn, id verbs.ID) error { return accept(c, id, c.CloseWrite) },
+		func(c *net.TCPConn, id verbs.ID) error { return accept(c, id, id.Disconnect) },
+		func(c *net.TCPConn, id verbs.ID) error {
+			testutil.Must(t, c.CloseWrite())
+			return accept(c, id, func() error { return nil })
+		},
+		func(c *net.TCPConn, id verbs.ID) error {
+			return accept(c, id, func() error { return errors.Join(c.SetLinger(0), c.Close()) })
+		},
+	} {
+		for range most + 1 {
+			c := dial(h.l, request)
+			id := h.event(verbs.EventConnectRequest).ID
+			testutil.Must(t, end(c, id))
+			testutil.Must(t, id.Destroy())
+			_ = c.Close()
+		}
+	}
+	for _, bytes := range []string{"", request[:9]} {
+		before := h.counter("cm_invalid")
+		for i := range uint64(most + 1) {
+			testutil.Must(t, dial(h.l, bytes).Close())
+			testutil.Until(t, "noticed", func() bool {
+				return h.counter("cm_invalid") == before+i+1
+			})
+		}
+	}
+	// A listener that ends with requests that nobody has seen.
+	l := testutil.Value(h.cm.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0, 0))(t)
+	before := h.counter("cm_rcvd")
+	var waiting [9]net.Conn
+	for i := range waiting {
+		waiting[i] = dial(l, request)
+	}
+	testutil.Until(t, "requests", func() bool {
+		return h.counter("cm_rcvd") == before+uint64(len(waiting))
+	})
+	testutil.Must(t, l.Destroy())
+	for _, c := range waiting {
+		testutil.Equal(t, answer(c), "MPA ID Rep Frame\x30\x02\x00\x04\x00\x00\x00\x00", "answer")
+		testutil.Must(t, c.Close())
+	}
 	h.neighbour()
 }
