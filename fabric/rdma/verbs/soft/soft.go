@@ -7,7 +7,8 @@
 //	verbs.QP                 soft/roce    soft/iwarp  queue pairs: messages, and their ends
 //	verbs.CQ, PD, MR, SRQ    soft/engine              queues and memory; one engine per
 //	                                                  completion vector
-//	                         soft/wire                packets: headers, checksum, sockets
+//	                         soft/packet              headers and checksum of RoCEv2
+//	                         soft/wire                sockets
 //
 // RoCE has no authentication and no encryption: a sender that forges the addresses of a connection
 // only has to guess its numbers. Queue pairs, keys, PSNs and communication IDs are
