@@ -64,8 +64,8 @@ type Config struct {
 	// corrupted writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
 	// StagingSize is the memory per reactor and iWARP device for reading data of hosts, in bytes.
-	// iWARP requires that memory to be writable by any peer that has its key, so it is kept apart
-	// from everything else.
+	// Such a device needs a sink of READs that any peer with its key can write, so this memory is
+	// kept apart from everything else.
 	StagingSize int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
 	// including queues being connected. Both are at most QueuesLimit. Package admission divides
