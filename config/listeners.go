@@ -55,9 +55,9 @@ func (l *Listener) value() lang.Value {
 			fabric.DeviceStack, fabric.SoftStack, fabric.SoftIWARPStack,
 		}), "`rdma` only: an RDMA `device` of this machine, or RDMA in this program, over "+
 			"ordinary sockets and without privileges: RoCEv2 at UDP port 4791 (`soft`), or iWARP "+
-			"at the TCP port of the listener (`soft-iwarp`). Hosts need an RDMA device of the "+
-			"same kind, rdma_rxe or siw either way. Set it to `device` to wait for a device that "+
-			"comes late, and to `soft-iwarp` when hosts have iWARP adapters.").
+			"at the TCP port of the listener (`soft-iwarp`). Hosts need RDMA of the same kind "+
+			"either way: an adapter, rdma_rxe or siw. Set it to `device` to wait for a device "+
+			"that comes late, and to `soft-iwarp` when hosts have iWARP.").
 			Without("a device if there is one with the address, else `soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+

@@ -94,13 +94,27 @@ func TestDocumentation(t *testing.T) {
 	}
 	b.WriteString(backendsHead)
 	for _, k := range volumes.Backends {
-		writeSection(&b, "### `"+k.Name+"`", k.Doc, k.New().Keys())
+		writeSection(&b, "### `"+k.Name+"`", k.Doc, withInner(k.New().Keys()))
 	}
 	golden(t, "../../docs/configuration.md", b.String())
 	_, example, _ := strings.Cut(documentationHead, "```yaml")
 	example, _, _ = strings.Cut(example, "```")
 	testutil.Equal(t, testutil.Err(Parse("docs/configuration.md", []byte(example), nil)), nil,
 		"its example")
+}
+
+// withInner adds the keys of mappings behind them.
+func withInner(keys []lang.Key) (all []lang.Key) {
+	for _, k := range keys {
+		all = append(all, k)
+		if m, ok := k.Value.(lang.Mapping); ok {
+			for _, inner := range m {
+				inner.Name = k.Name + "." + inner.Name
+				all = append(all, inner)
+			}
+		}
+	}
+	return all
 }
 
 func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {

@@ -68,7 +68,7 @@ type store struct {
 	check func(report)
 	// path is the place of the storage; nil if it has no path.
 	path *string
-	// image is the name of an image, which takes the place of a path; nil if it is none.
+	// image is the name of an image, which takes the place of a path; nil for other storage.
 	image *string
 	ceph  *rbd.Ceph
 	// creates reports whether open creates a missing file; nil: never.
@@ -239,8 +239,8 @@ func newRBD() config.Options {
 				lang.NewKey("keyring", lang.Path(&c.Ceph.Keyring), "Path of the file with the "+
 					"client's key. Set it when ceph.conf does not name it.").
 					Without("the one of ceph.conf"),
-			}, "Access to the cluster. Set it when the default cluster or its administrator is "+
-				"not to be used."),
+			}, "Access to the cluster. Set it when the cluster is not that of "+
+				"`/etc/ceph/ceph.conf`, or the client is not its administrator."),
 			blockSizeKey(&c.BlockSize),
 		},
 	}
