@@ -25,7 +25,7 @@ import (
 const (
 	// patience is the maximum time to open or close an image. Ceph itself has no limit.
 	patience = 30 * time.Second
-	// checkInterval is the time between checks of the size, retryInterval the one between attempts
+	// checkInterval is the time between checks of the size, retryInterval the time between attempts
 	// to open a fenced image again.
 	checkInterval = time.Second
 	retryInterval = 10 * time.Second
@@ -40,8 +40,8 @@ type image struct {
 	ioctx, handle unsafe.Pointer
 
 	users   atomic.Int64
-	retired atomic.Bool   // no further users
-	idle    chan struct{} // has a value once a retired image has no users
+	retired atomic.Bool   // it gets no further users
+	idle    chan struct{} // gets a value when a retired image has no users
 }
 
 // openImage opens the image of cfg and describes it.
@@ -163,8 +163,7 @@ func (im *image) describe(cfg *Config, name *Name) (*backend.Info, error) {
 		// An operation on one object is one transaction, and objects are multiples of a page.
 		PhysicalBlockSize: max(cfg.BlockSize, page), OptimalIO: int(unit),
 		ReadOnly: cfg.ReadOnly, Discard: true, Thin: true,
-		// The identifier stays when the image is renamed, and another image of the same name has
-		// another one.
+		// A renamed image keeps its identifier, and a new image with an old name gets a new one.
 		Identity: fmt.Sprintf("rbd:%s/%s/%s/%s", im.cl.fsid, name.Pool, name.Namespace,
 			C.GoString(&id[0])),
 	}
@@ -189,7 +188,7 @@ func (d *device) use() *image {
 		return nil
 	}
 	im.users.Add(1)
-	if d.image.Load() == im { // from here on it is not closed
+	if d.image.Load() == im { // it stays open while it has this user
 		return im
 	}
 	im.leave(1)
@@ -284,7 +283,7 @@ func (d *device) Notify(fn func()) {
 	d.notify = fn
 }
 
-// change sets the description, and reports that if it is new.
+// change sets the description, and calls notify if it is new.
 func (d *device) change(info *backend.Info) {
 	if *info == d.Info() {
 		return
@@ -317,7 +316,7 @@ func (d *device) watch() {
 }
 
 // check compares the image with its description. librbd has the size in memory, and reads it again
-// after it has been notified of a change.
+// when the cluster notifies it of a change.
 func (d *device) check() {
 	info, err := d.image.Load().describe(&d.cfg, &d.name)
 	switch {
@@ -375,7 +374,7 @@ func (d *device) reopen() bool {
 	}
 }
 
-// again opens the image again, if it still is the one with this identity.
+// again opens the image again if it still has this identity.
 func (d *device) again(identity string) error {
 	im, info, err := openImage(&d.cfg)
 	if err != nil {
@@ -383,7 +382,7 @@ func (d *device) again(identity string) error {
 	}
 	if info.Identity != identity {
 		im.close()
-		return fmt.Errorf("another image has its name now, which is not touched; restart the "+
+		return fmt.Errorf("another image has this name now, and is not touched; restart the "+
 			"target to use it: it is %s, not %s", info.Identity, identity)
 	}
 	select {

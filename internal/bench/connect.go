@@ -72,7 +72,7 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	switch c.Transport {
 	case "tcp":
 		if c.IWARP {
-			return o, errors.New("--iwarp is of --transport rdma")
+			return o, errors.New("--iwarp needs --transport rdma")
 		}
 		t := host.TCP{Addr: addr, HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest}
 		t.PSK, err = c.psk(1)

@@ -56,7 +56,7 @@ func Bench(version string, stack func(iwarp bool) verbs.Provider) *cobra.Command
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Transport, "transport", "tcp", "tcp or rdma")
-	f.BoolVar(&c.IWARP, "iwarp", false, "with rdma: iWARP in this program, over TCP")
+	f.BoolVar(&c.IWARP, "iwarp", false, "with rdma: iWARP over TCP, in this program")
 	f.StringVar(&c.Address, "address", "", "HOST or HOST:PORT of the target (required; port 4420)")
 	f.StringVar(&c.Subsystem, "subsystem", "", "NQN of the subsystem (required)")
 	f.StringVar(&c.HostNQN, "host-nqn", "",

@@ -69,7 +69,7 @@ type Target struct {
 	// Memory is the memory that RDMA registers for all reactors, in bytes.
 	Memory int64
 	// RDMA: there are listeners for RDMA. Device: one of them needs an RDMA device. Soft: none uses
-	// one. IWARP: all use iWARP without a device.
+	// one. IWARP: all do iWARP without a device.
 	RDMA, Device, Soft, IWARP bool
 	// Listeners are the listeners for TCP.
 	Listeners []Listener

@@ -98,7 +98,7 @@ func (m Machine) rdmaFiles(t Target) (list []Finding) {
 func inSoftware(found string) Finding {
 	return Finding{
 		"rdma", Note, found,
-		"Its processor does the work of an adapter. NVMe/TCP is faster on the same network, " +
+		"The processor does the work of an adapter. NVMe/TCP is faster on the same network, " +
 			"unless the hosts have RDMA adapters.",
 		"if there is an adapter, load its driver and ib_uverbs",
 	}
@@ -147,9 +147,9 @@ func (m Machine) udp() (list []Finding) {
 		off, err := m.FeaturesOff(name, "rx-gro", "tx-udp-segmentation")
 		if err == nil && len(off) > 0 {
 			list = append(list, Finding{
-				"rdma", Note, name + ": off are " + strings.Join(off, ", "),
-				"RoCEv2 without a device sends and receives many packets at once. Then the " +
-					"system handles each of them on its own.",
+				"rdma", Note, name + " has switched off " + strings.Join(off, ", "),
+				"RoCEv2 without a device sends and receives many packets at once. Without " +
+					"these features the system handles them one by one.",
 				fmt.Sprintf("ethtool -K %s %s on", name, strings.Join(off, " on ")),
 			})
 		}
@@ -161,9 +161,9 @@ func (m Machine) udp() (list []Finding) {
 		}
 		if ports, err := m.UDPPortsHashed(name); err == nil && !ports && queues > 1 {
 			list = append(list, Finding{
-				"rdma", Note, name + " chooses receive queues of UDP packets by addresses only",
-				fmt.Sprintf("All packets of a host then arrive in one of its %d queues, which one "+
-					"processor serves.", queues),
+				"rdma", Note, name + " chooses the receive queue of UDP packets by addresses only",
+				fmt.Sprintf("All packets of a host arrive in the same one of its %d queues, which "+
+					"one processor serves.", queues),
 				fmt.Sprintf("ethtool -N %s rx-flow-hash udp4 sdfn", name),
 			})
 		}

@@ -323,7 +323,7 @@ func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 	n := volumes.Find(next, m.Object(next))
 	if n != nil && n.Image() != "" { // managed_paths has no images
 		return control.NewProblem(http.StatusForbidden, "the request exports image "+n.Image(),
-			"Write it to the configuration file, which alone can export images.").At("request")
+			"Only the configuration file can export images: add the namespace there.").At("request")
 	}
 	if n == nil || n.Path() == "" {
 		return nil

@@ -374,7 +374,7 @@ func (vs *Volumes) MayResize(name config.Object, size int64, shrink, configured 
 			"Change size there and reload.")
 	case st.image != nil:
 		return conflict("subsystem", "its storage is an image, which has its own size",
-			"Resize the image (rbd resize): the target notices it in a second.")
+			"Resize the image (rbd resize): the target notices it within a second.")
 	case st.resize == nil:
 		return conflict("subsystem", "its storage is a device, which has its own size",
 			"Resize the volume (lvextend, for instance): the target notices it in a second.")
