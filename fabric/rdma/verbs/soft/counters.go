@@ -6,11 +6,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
-// counters takes the sum of some counters with a name.
+// counters is called with each counter of a device: its name, and the values that it adds up.
 type counters func(name string, values ...*atomic.Uint64)
 
-// Counters returns the counters of the device since its sockets are open, none before. Counters
-// that drivers of adapters have, too, have their names. Any goroutine may call it.
+// Counters returns the counters of the device, none before its sockets are open. Counters that
+// drivers of adapters also have get the same names. Any goroutine may call it.
 func (p *Provider) Counters() []observed.PortCounter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

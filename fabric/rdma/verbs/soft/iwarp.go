@@ -35,8 +35,8 @@ func openIWARP(net wire.Network, p *Provider) (stack, error) {
 	return dev, nil
 }
 
-// Attr describes the device. Shared receive queues are of no use: a message that finds no receive
-// ends its connection.
+// Attr describes the device. It has no shared receive queues, because a message that finds no
+// receive ends its connection.
 func (d *iwarpDevice) Attr() verbs.DeviceAttr {
 	a := d.Device.Attr()
 	a.IWARP, a.MaxSRQ = true, 0
@@ -60,7 +60,7 @@ func (d *iwarpDevice) NewQP(pd verbs.PD, init verbs.QPInit) (mpa.QP, error) {
 	return iwarpQP{q, d}, nil
 }
 
-// iwarpQP is a queue pair that can fail to be destroyed.
+// iwarpQP is a queue pair. Its Destroy fails if a test wants that.
 type iwarpQP struct {
 	*iwarp.QP
 	dev *iwarpDevice

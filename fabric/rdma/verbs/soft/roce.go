@@ -53,7 +53,7 @@ func (d *roceDevice) NewQP(pd verbs.PD, init verbs.QPInit) (cm.QP, error) {
 	return queuePair{q, d}, nil
 }
 
-// queuePair makes a queue pair one of the communication manager.
+// queuePair is a cm.QP.
 type queuePair struct {
 	*roce.QP
 	dev *roceDevice

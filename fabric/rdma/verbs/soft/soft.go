@@ -11,8 +11,7 @@
 //	                         soft/wire                sockets
 //
 // RoCE has no authentication and no encryption: a sender that forges the addresses of a connection
-// only has to guess its numbers. Queue pairs, keys, PSNs and communication IDs are
-// random.
+// only has to guess its numbers. So QP numbers, keys, PSNs and communication IDs are random.
 package soft
 
 import (
@@ -50,7 +49,7 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	dev    stack // nil if not open
-	// failDestroy makes queue pairs stay, for tests.
+	// failDestroy makes Destroy of a queue pair fail, for tests.
 	failDestroy atomic.Bool
 }
 

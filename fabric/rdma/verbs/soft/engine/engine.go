@@ -75,7 +75,7 @@ type Stats struct {
 	HandedOver, HandOverLost atomic.Uint64
 }
 
-// conn is a socket that remembers, for a turn, that a batch was full, and the packets sent.
+// conn is a socket that remembers, for a turn, whether a batch was full, and the packets sent.
 type conn struct {
 	wire.Conn
 	blocked bool
@@ -186,7 +186,7 @@ func (e *Engine) help() {
 
 // turn makes a turn, lets go of the engine, and reports whether it found a note.
 func (e *Engine) turn() (worked bool) {
-	defer e.held.Store(false) // also after a panic, for those who clean up
+	defer e.held.Store(false) // also after a panic: cleaning up takes it again
 	e.count.Begin()
 	e.conn.blocked, e.conn.sent = false, 0
 	more := false

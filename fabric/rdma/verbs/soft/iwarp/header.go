@@ -69,18 +69,18 @@ func (op opcode) headerSize() int {
 	return untaggedSize
 }
 
-// A header is that of a segment.
+// A header is the header of a segment, with the fields of all operations.
 type header struct {
 	op   opcode
 	last bool
 	// n is the number of bytes of payload.
 	n uint32
-	// Tagged: key of the memory and address in it.
+	// Tagged: the key of the memory, and the address in it.
 	stag uint32
 	to   uint64
-	// Untagged. stag is the key to invalidate.
+	// Untagged; stag is the key to invalidate.
 	queue, msn, mo uint32
-	// READ request: the sink is stag and to.
+	// READ request; its sink is stag and to.
 	size, source uint32
 	sourceTo     uint64
 }
@@ -120,7 +120,7 @@ func (h *header) put(b []byte) int {
 	return size
 }
 
-// parsePrefix checks the first bytes of an FPDU and returns the operation. length is that of MPA.
+// parsePrefix checks the prefix of an FPDU. It returns the operation and the length field.
 func parsePrefix(b []byte) (op opcode, length int, why reason) {
 	length = int(binary.BigEndian.Uint16(b))
 	control := binary.BigEndian.Uint16(b[2:])
@@ -143,7 +143,7 @@ func parsePrefix(b []byte) (op opcode, length int, why reason) {
 	return op, length, noReason
 }
 
-// parse reads a header that parsePrefix has accepted and that is complete.
+// parse reads a complete header. parsePrefix has accepted its prefix.
 func (h *header) parse(b []byte) {
 	control := binary.BigEndian.Uint16(b[2:])
 	*h = header{op: opcode(control & opcodeMask), last: control&last != 0}
@@ -170,8 +170,8 @@ func pad(n int) int { return -n & 3 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// putTrailer writes padding and CRC of an FPDU and returns their length. n is the length of the
-// rest, and crc its CRC, unless the sides do without.
+// putTrailer writes the padding and the CRC of an FPDU and returns their length. The FPDU has n
+// bytes before them with the CRC crc. If use is false, the CRC is zero.
 func putTrailer(b []byte, n int, crc uint32, use bool) int {
 	p := pad(n)
 	clear(b[:p+crcSize])
@@ -204,5 +204,5 @@ const (
 	badLength          reason = 0x2003
 )
 
-// protection reports whether the reason is one of remote protection errors.
+// protection reports whether the reason is a remote protection error.
 func (r reason) protection() bool { return r>>8 == 0x01 || r>>8 == 0x11 }

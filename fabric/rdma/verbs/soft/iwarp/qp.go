@@ -28,9 +28,9 @@ const (
 	stateDestroyed              // no method is called anymore
 )
 
-// A QP is a queue pair. PostSend and PostRecv may run in one goroutine each while another one holds
-// the engine: they write behind the tail of a ring, the holder reads before it. Everything else is
-// used only by the goroutine that holds the engine.
+// A QP is a queue pair. PostSend and PostRecv may each run in one goroutine while another one holds
+// the engine: they write behind the tail of a ring, and the holder reads before it. Only the
+// goroutine that holds the engine uses everything else.
 type QP struct {
 	engine.Handle
 	dev      *engine.Device
@@ -47,11 +47,11 @@ type QP struct {
 	peer     mpa.Peer
 	readable bool // the socket may have bytes
 	writable bool // it may take bytes
-	hungUp   bool // the stream ends, or has failed
+	hungUp   bool // the stream has ended or failed
 	overrun  bool // a completion queue has failed
 	moved    int  // bytes of the turn, and fpduCost for each FPDU
 
-	pieces [][]byte // of a payload, see locate
+	pieces [][]byte // the memory of a payload, see locate
 
 	sendQueue
 	transmitter
@@ -69,8 +69,8 @@ type Stats struct {
 	Blocked atomic.Uint64
 }
 
-// New makes a queue pair of a protection domain. Both completion queues belong to one engine. stats
-// counts its events; queue pairs may share it.
+// New makes a queue pair of a protection domain. Both completion queues must belong to one engine.
+// stats counts its events; queue pairs may share it.
 func New(w *Network, d *engine.Device, pd *engine.PD, init verbs.QPInit, stats *Stats) (
 	*QP, error,
 ) {
@@ -79,10 +79,10 @@ func New(w *Network, d *engine.Device, pd *engine.PD, init verbs.QPInit, stats *
 	attr := d.Attr()
 	switch {
 	case !ok1 || !ok2 || scq.Engine() != rcq.Engine():
-		return nil, fmt.Errorf("create queue pair: both completion queues need to be of this "+
+		return nil, fmt.Errorf("create queue pair: both completion queues must be of this "+
 			"device and have the same vector: %w", unix.EINVAL)
 	case init.SRQ != nil:
-		return nil, fmt.Errorf("create queue pair: no shared receive queues on iWARP: %w",
+		return nil, fmt.Errorf("create queue pair: iWARP has no shared receive queues: %w",
 			unix.EINVAL)
 	case init.MaxSendWR < 0 || init.MaxSendWR > attr.MaxQPWR || init.MaxRecvWR < 0 ||
 		init.MaxRecvWR > attr.MaxQPWR || init.MaxSendSGE < 0 || init.MaxSendSGE > attr.MaxSGE ||
@@ -188,7 +188,7 @@ func (q *QP) Destroy() error {
 
 func (q *QP) load() state { return state(q.state.Load()) }
 
-// leave gives the socket back. drain is that of mpa.Peer.
+// leave gives the socket back; for drain see mpa.Peer.
 func (q *QP) leave(drain bool) {
 	if q.fd >= 0 {
 		q.lane.Remove(q.fd)
@@ -207,7 +207,8 @@ func (q *QP) toError(drain bool) {
 	q.leave(drain)
 }
 
-// terminate tells the peer its error, unless a part of an FPDU is on the way, and fails.
+// terminate tells the peer its error, unless the socket has a part of an FPDU, and fails the queue
+// pair.
 func (q *QP) terminate(why reason) {
 	if q.partial == 0 {
 		var b [untaggedSize + 4 + maxHeader + maxTrailer]byte
@@ -226,13 +227,13 @@ func (q *QP) terminate(why reason) {
 		h.put(b[:])
 		n := len(body)
 		n += putTrailer(b[n:], n, crc(q.peer.CRC, 0, b[:n]), q.peer.CRC)
-		_, _ = sys.Send(q.fd, b[:n], 0) // the peer learns it from the end otherwise
+		_, _ = sys.Send(q.fd, b[:n], 0) // without it the peer only sees the end
 		q.stats.SentTerminates.Add(1)
 	}
 	q.toError(true)
 }
 
-// flush completes everything posted in the error state.
+// flush completes everything posted, as flushed.
 func (q *QP) flush() {
 	q.flushSends()
 	if q.inSend {
@@ -292,8 +293,8 @@ func (q *QP) Run() (again bool) {
 func (q *QP) Receive(*wire.Packet, *packet.Header) {}
 func (q *QP) Expire()                              {}
 
-// locate finds the bytes [off, off+n) of the elements and keeps them in pieces. It reports false if
-// a key does not allow it, or the elements are shorter. The rights are checked for each segment,
+// locate finds the bytes [off, off+n) of the elements and keeps them in pieces. It reports whether
+// the keys allow the access and the elements have these bytes. It is called for each segment,
 // because a region may be deregistered in between.
 func (q *QP) locate(sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
 	q.pieces = q.pieces[:0]

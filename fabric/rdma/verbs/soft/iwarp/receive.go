@@ -12,7 +12,7 @@ import (
 const (
 	// receiveTurn is the number of bytes, with fpduCost, after which others get their turn.
 	receiveTurn = 256 << 10
-	// directMin is the least payload that is received to its memory directly.
+	// directMin is the least payload that is received directly to its memory.
 	directMin = 8 << 10
 )
 
@@ -25,11 +25,11 @@ const (
 	inTrailer
 )
 
-// The receiver is in the middle of an FPDU and of a message.
+// The receiver has the part of an FPDU and of a message that has arrived.
 type receiver struct {
 	phase  phase
 	header [maxHeader]byte
-	have   int // bytes of the header, or trailer
+	have   int // bytes that have arrived of the header, or trailer
 	need   int
 	seg    header
 	left   uint32 // bytes of payload to come
@@ -42,9 +42,9 @@ type receiver struct {
 	recv    verbs.RecvWR
 	got     uint32 // bytes of it, or of the response to the oldest READ
 	readGot uint32
-	// Message numbers expected next (RFC 5041, section 4.3: they begin with 1).
+	// The next message numbers (RFC 5041, section 4.3: they begin with 1).
 	sendMSN, readMSN uint32
-	// first: no FPDU has come yet.
+	// first is set until the first FPDU has arrived.
 	first bool
 	term  [4 + maxHeader]byte // of a Terminate message
 }
@@ -54,8 +54,8 @@ func (r *receiver) connect(p *mpa.Peer) {
 	r.first = !p.Active
 }
 
-// receive handles the bytes that have arrived, at most a turn. It reports whether there may be
-// more.
+// receive handles the bytes that have arrived, at most a turn of them. It reports whether there may
+// be more.
 func (q *QP) receive() (again bool) {
 	l := q.lane
 	for q.readable {
@@ -106,7 +106,7 @@ func (q *QP) receive() (again bool) {
 // ended is returned instead of a reason if the queue pair has failed.
 const ended reason = 0xfffe
 
-// placed counts n bytes of payload that are in pieces.
+// placed counts n bytes of payload received into pieces.
 func (q *QP) placed(n int) {
 	left := n
 	for _, b := range q.pieces {
@@ -236,7 +236,7 @@ func (q *QP) begin() reason {
 			return badLength
 		}
 	case h.op == opWrite && h.n > 0:
-		// All of the segment must fit, before a byte of it is placed.
+		// The whole segment must fit before a byte of it is placed.
 		if !q.locateRemote(h.stag, h.to, h.n, verbs.AccessRemoteWrite) {
 			return badSTag
 		}
@@ -251,7 +251,7 @@ func (q *QP) beginSend(h *header) reason {
 	case h.msn != q.sendMSN:
 		return badMSN
 	case q.first && q.peer.RTR == mpa.RTRSend && h.last && h.n == 0:
-		return noReason // it takes no receive
+		return noReason // an RTR takes no receive
 	case !q.inSend:
 		if h.mo != 0 {
 			return badOffset
@@ -388,8 +388,8 @@ func (q *QP) endRead() {
 	}
 }
 
-// endTerminate ends the connection as the peer says. Its error belongs to the oldest READ if it is
-// about protection of memory: only a READ waits for the peer.
+// endTerminate ends the connection with the error of the peer. A protection error belongs to the
+// oldest READ, since only READs wait for the peer.
 func (q *QP) endTerminate() reason {
 	q.stats.ReceivedTerminates.Add(1)
 	why := reason(binary.BigEndian.Uint16(q.term[:]))

@@ -17,8 +17,8 @@ const (
 	// sendTurn is the number of bytes, with fpduCost, after which others get their turn, and about
 	// the largest number of bytes of one send.
 	sendTurn = 256 << 10
-	// minFPDU is the smallest limit for the length of FPDUs: a peer that asks for tiny segments
-	// (TCP maximum segment size) does not make them as expensive as it likes.
+	// minFPDU is the smallest limit for the length of FPDUs, also for a peer that asks for tiny
+	// TCP segments, which would make each byte expensive.
 	minFPDU = 512
 )
 
@@ -52,8 +52,8 @@ var (
 	errSendWR    = fmt.Errorf("post send: malformed work request: %w", unix.EINVAL)
 )
 
-// PostSend implements verbs.QP. It sends as much as the socket takes, unless another goroutine
-// holds the engine, which then does it.
+// PostSend implements verbs.QP. It sends as much as the socket takes; if another goroutine holds
+// the engine, that one sends.
 func (q *QP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	if q.load() == stateInit {
 		return 0, errSendState
@@ -80,7 +80,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	return n, err
 }
 
-// put fills a slot.
+// put fills a slot. It returns false for a malformed work request.
 func (r *sendQueue) put(at uint64, wr *verbs.SendWR, sges []verbs.SGE) bool {
 	n := int(wr.NumSGE)
 	if n > r.maxSGE || wr.Flags&verbs.SendInline != 0 ||
@@ -122,7 +122,7 @@ func (r *sendQueue) slot(at uint64) (*sendWR, []verbs.SGE) {
 	return e, r.sges[i*r.maxSGE:][:e.NumSGE]
 }
 
-// completeSends completes work requests in order.
+// completeSends completes the oldest work requests, as far as they are done.
 func (q *QP) completeSends() {
 	head := q.head.Load()
 	for ; head < q.tail.Load(); head++ {
@@ -137,7 +137,7 @@ func (q *QP) completeSends() {
 	q.head.Store(head)
 }
 
-// flushSends completes all work requests.
+// flushSends completes all work requests: the ones that are not done fail.
 func (q *QP) flushSends() {
 	q.completeSends()
 	head := q.head.Load()
@@ -172,30 +172,29 @@ type transmitter struct {
 	pos position
 	// partial is the number of bytes that the socket has taken of the FPDU at pos.
 	partial int
-	// started: the peer is ready to receive.
+	// started is set when the peer is ready to receive.
 	started bool
 	limit   int // the largest length of an FPDU
 
-	// reads are the READ requests that have been sent, by position.read, and readDone is the
-	// number of those that are answered. Each has a key of its own, stag plus the number, which
-	// is of use for nothing but its response.
+	// reads are the READ requests sent, by position.read, and readDone is the number of answered
+	// ones. Each has a key of its own, stag plus its number, which is good for its response only.
 	reads    []read
 	readDone uint64
 	stag     uint32
 
-	// responses are the READ requests of the peer, by position.response. responseDone have been
-	// answered, responseEnd have come.
+	// responses are the READ requests of the peer, by position.response. responseEnd have come,
+	// and responseDone of them have been answered.
 	responses                 []response
 	responseDone, responseEnd uint64
 }
 
-// A position is a place in the stream of FPDUs.
+// A position is a place in the stream, at the beginning of an FPDU.
 type position struct {
 	wr, response, read uint64 // the next ones to begin; wr is an index of the send queue
 	off                uint32 // in the current message
 	msn                uint32 // of the next SEND
 	in                 source // of the current message
-	turn               source // the one that had its turn last
+	turn               source // of the message before
 }
 
 // A source is where messages come from.
@@ -268,7 +267,7 @@ func (q *QP) sendRTR(k mpa.RTR) {
 	q.stats.SentFPDUs.Add(1)
 }
 
-// transmit sends FPDUs, at most a turn. It reports whether there may be more to send now.
+// transmit sends FPDUs, at most a turn of them. It reports whether it could send more now.
 func (q *QP) transmit() (again bool) {
 	for most := q.moved + sendTurn; q.started && q.writable; {
 		if q.moved >= most {
@@ -312,7 +311,7 @@ func (q *QP) gather() (iov []sys.Iovec, plan []fpdu, want int) {
 				q.cannotSend(from, status)
 				return nil, nil, 0
 			}
-			break // the others first
+			break // the FPDUs before it are sent first
 		}
 		if len(iov)+len(q.pieces)+2 > maxVectors && len(plan) > 0 {
 			break
@@ -341,7 +340,7 @@ func (q *QP) gather() (iov []sys.Iovec, plan []fpdu, want int) {
 	return sys.Advance(iov, q.partial), plan, want - q.partial
 }
 
-// appendHead adds bytes of the lane's heads, to the last vector if they follow it.
+// appendHead adds bytes of the lane's heads, to the last vector if they lie behind it.
 func (q *QP) appendHead(iov []sys.Iovec, from, to int) []sys.Iovec {
 	b := q.lane.heads[from:to]
 	if n := len(iov); n > 0 && from > 0 {
@@ -356,8 +355,7 @@ func (q *QP) appendHead(iov []sys.Iovec, from, to int) []sys.Iovec {
 	return iov
 }
 
-// choose returns the source of the FPDU at a position. Messages of the two take turns, and one is
-// finished before the next begins.
+// choose returns the source of the FPDU at a position. The sources take turns, message by message.
 func (q *QP) choose(p *position) source {
 	if p.in != nothing {
 		return p.in
@@ -453,7 +451,7 @@ func (q *QP) advance(plan []fpdu, n int) {
 		f := &plan[i]
 		if n < f.size {
 			if n > 0 {
-				q.pos.in = f.from // the rest must follow
+				q.pos.in = f.from // the rest comes next
 			}
 			break
 		}
@@ -487,7 +485,7 @@ func (q *QP) cannotSend(from source, status verbs.WCStatus) {
 	q.toError(true)
 }
 
-// crc continues a CRC, if it is used.
+// crc continues a CRC, which is 0 if the sides do not use it.
 func crc(use bool, sum uint32, b []byte) uint32 {
 	if !use {
 		return 0

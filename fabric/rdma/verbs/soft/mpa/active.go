@@ -116,7 +116,7 @@ func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
 	})
 }
 
-// agrees reports whether the RTR that a reply has chosen was offered (RFC 6581, section 9.2).
+// agrees reports whether a reply has chosen an RTR that was offered (RFC 6581, section 9.2).
 func (q *frame) agrees(r *frame) bool {
 	switch k := r.rtr(); {
 	case q.rtr() == NoRTR || k == NoRTR:
@@ -127,7 +127,7 @@ func (q *frame) agrees(r *frame) bool {
 	return true
 }
 
-// failed is the end of a connection without a reply.
+// failed ends a connection that got no reply.
 func (id *ID) failed(err error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||

@@ -10,12 +10,12 @@
 //
 //	Disconnect    FIN         ->             Disconnected; the queue pair fails
 //
-// The request tells whether its sender wants checksums, how many RDMA READs each side does at once,
-// and, in peer-to-peer mode, with which message it will show that it is ready (RTR). Markers are
-// refused: no device needs them.
+// The request has three settings: whether its sender wants checksums, how many RDMA READs each side
+// does at once and, in peer-to-peer mode, the message by which its sender will show that it is
+// ready (RTR). Markers are refused: no device needs them.
 //
 // Until its request has arrived, a connection has a goroutine and a deadline. The number of such
-// connections is bounded, and a new one takes the place of the oldest (limits.go). Established
-// connections belong to their queue pair; a closed one is drained for a moment, so that the last
-// bytes arrive before the peer sees the end.
+// connections is bounded, and a new one takes the place of the oldest (limits.go). The socket of an
+// established connection belongs to its queue pair. A closed one is drained for a moment, so that
+// the last bytes arrive before the peer sees the end.
 package mpa

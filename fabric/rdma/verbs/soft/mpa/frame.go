@@ -24,7 +24,7 @@ const (
 	flagReject   = 0x2000
 	flagEnhanced = 0x1000
 	// flagLarge allows FPDUs larger than a TCP segment: a reserved bit that the kernel's siw uses
-	// (MPA_RR_FLAG_GSO_EXP in drivers/infiniband/sw/siw/iwarp.h). Software gains from them.
+	// (MPA_RR_FLAG_GSO_EXP in drivers/infiniband/sw/siw/iwarp.h). They are cheaper in software.
 	flagLarge = 0x0800
 )
 
@@ -110,8 +110,8 @@ func readFrame(r io.Reader, key string) (*frame, error) {
 	return f, nil
 }
 
-// RTR is the first message of a peer-to-peer connection, by which the active side tells that it is
-// ready to receive.
+// RTR is the first message of a peer-to-peer connection: it shows that the active side is ready to
+// receive.
 type RTR uint8
 
 // The kinds of RTR messages.
@@ -134,7 +134,7 @@ func (f *frame) rtr() RTR {
 	case f.ird&rtrSend != 0:
 		return RTRSend
 	}
-	return RTRWrite // nothing offered: as siw does
+	return RTRWrite // as siw does if none is offered
 }
 
 // setRTR sets the control flags of a reply.
@@ -149,8 +149,8 @@ func (f *frame) setRTR(k RTR) {
 	}
 }
 
-// depths returns the numbers of READs that the sender serves and issues. Revision 1 does not tell
-// them; every device can do one.
+// depths returns the numbers of READs that the sender serves and issues. Revision 1 does not have
+// them, and every device can do one.
 func (f *frame) depths() (ird, ord uint8) {
 	if !f.is(flagEnhanced) {
 		return 1, 1

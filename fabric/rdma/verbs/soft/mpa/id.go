@@ -93,7 +93,7 @@ type ID struct {
 	listener         net.Listener
 	backlog, pending int
 	// of a request: the connection until it is accepted, the frame, the listener until Next
-	// returns it, and whether the account of its host has it.
+	// returns it, and whether it counts for its host.
 	conn    net.Conn
 	request *frame
 	parent  *ID
@@ -263,7 +263,7 @@ func (id *ID) connect(c net.Conn, p Peer) error {
 	return nil
 }
 
-// ready: the first message of the peer has arrived. m.mu is held.
+// ready notes that the first message of the peer has arrived. m.mu is held.
 func (id *ID) ready() {
 	if id.state != idAccepted {
 		return
@@ -278,7 +278,7 @@ func (id *ID) establish(p verbs.ConnParam) {
 	id.post(verbs.Event{Type: verbs.EventEstablished, Param: p})
 }
 
-// uncount ends the account of a connection that is not established.
+// uncount ends the count of a connection that is not established.
 func (id *ID) uncount() {
 	if id.counted {
 		id.counted = false
@@ -286,7 +286,7 @@ func (id *ID) uncount() {
 	}
 }
 
-// ended: the queue pair has given its socket back. m.mu is held.
+// ended notes that the queue pair has given its socket back. m.mu is held.
 func (id *ID) ended(l *link) {
 	if id.link != l {
 		return

@@ -11,8 +11,8 @@ const (
 	// maxHalfHost is the number of connections of a host that are not established. A further one
 	// is closed.
 	maxHalfHost = 128
-	// maxHalf is the number of connections without their request yet. A further one takes the
-	// place of the oldest: a host that is honest needs only a moment, so others do not keep it out.
+	// maxHalf is the number of connections without a request so far. A further one takes the
+	// place of the oldest. An honest host needs only a moment, so others do not keep it out.
 	maxHalf = 512
 	// maxDrained is the number of closed connections that are drained. Others are closed at once.
 	maxDrained = 256
@@ -20,8 +20,8 @@ const (
 	drainBytes = 1 << 20
 )
 
-// admit counts a new connection, without its request yet, and makes room for it. It reports
-// false if its host has too many. m.mu is held.
+// admit counts a new connection and makes room for it. It returns false if its host has too many.
+// m.mu is held.
 func (m *Manager) admit(c net.Conn) bool {
 	addr := remoteAddr(c)
 	if m.closed || m.hosts[addr] >= maxHalfHost {
@@ -43,7 +43,7 @@ func (m *Manager) arrived(c net.Conn) {
 	m.half = slices.DeleteFunc(m.half, func(x net.Conn) bool { return x == c })
 }
 
-// leave ends the account of a connection that is not established. m.mu is held.
+// leave ends the count of a connection that is not established. m.mu is held.
 func (m *Manager) leave(addr netip.Addr) {
 	if m.hosts[addr]--; m.hosts[addr] <= 0 {
 		delete(m.hosts, addr)

@@ -31,7 +31,7 @@ type QP interface {
 	Connect(Peer) error
 }
 
-// A Peer is the other side of a connection, and how to talk to it.
+// A Peer is the other side of a connection, and the agreement with it.
 type Peer struct {
 	// FD is the TCP socket. The queue pair gives it back with Ended.
 	FD int
@@ -46,9 +46,9 @@ type Peer struct {
 	// issue.
 	ResponderResources, InitiatorDepth uint8
 	// First is called once, when the first message of the peer has arrived on the passive side.
-	// Ended is called once, when the queue pair gives its socket back, which is always; drain
-	// reports whether the peer may not have received everything. They neither block nor call the
-	// queue pair.
+	// Ended is called once, when the queue pair gives its socket back, as every queue pair does.
+	// drain reports whether the peer may not have received everything. Both functions neither
+	// block nor call the queue pair.
 	First func()
 	Ended func(drain bool)
 }
@@ -56,16 +56,16 @@ type Peer struct {
 // Options are times. Zero values mean the defaults.
 type Options struct {
 	// SetupTime is the time for the request or reply of a peer, and for its RTR. Default 10 s, as
-	// siw (MPAREQ_TIMEOUT in drivers/infiniband/sw/siw/siw_cm.h).
+	// in siw (MPAREQ_TIMEOUT in drivers/infiniband/sw/siw/siw_cm.h).
 	SetupTime time.Duration
 	// DrainTime is the time that a closed connection is drained. Default 1 s.
 	DrainTime time.Duration
 	// SendTime is the time after which a connection to a peer that does not receive, or does not
 	// answer probes, ends (TCP_USER_TIMEOUT in tcp(7)). Default 30 s.
 	SendTime time.Duration
-	// CRC makes the active side ask for checksums. The passive side does as the peer asks.
+	// CRC makes the active side ask for checksums. The passive side uses them if the peer asks.
 	CRC bool
-	// Revision is that of requests, 1 or 2. Default 2.
+	// Revision is the revision of requests, 1 or 2. Default 2.
 	Revision uint8
 	// RTR makes the active side offer RTR messages.
 	RTR bool

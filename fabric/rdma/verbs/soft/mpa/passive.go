@@ -64,7 +64,7 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	return id, nil
 }
 
-// acceptPause is the time until accept is tried again after an error: there are no descriptors.
+// acceptPause is the time until accept is tried again after an error, such as no free descriptor.
 const acceptPause = 100 * time.Millisecond
 
 // accept accepts TCP connections until the listener is closed.
@@ -211,7 +211,7 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 	return nil
 }
 
-// Reject sends a reply that refuses.
+// Reject sends a reply that refuses the request.
 func (id *ID) Reject(private []byte) error {
 	m := id.m
 	m.mu.Lock()

@@ -101,8 +101,7 @@ var idBits = func() (t [16]uint32) {
 	return t
 }()
 
-// sum computes the ICRC of packet b, from BTH to the padding. It changes b[4] for the time of the
-// call.
+// sum computes the ICRC of packet b, from BTH to the padding. It changes b[4] during the call.
 func (v *ICRC) sum(b []byte) uint32 {
 	if len(b) != v.length {
 		v.measure(len(b))

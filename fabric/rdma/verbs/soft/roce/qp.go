@@ -26,7 +26,7 @@ const (
 	// burst is the number of packets that a queue pair sends before others get their turn: the data
 	// and the responses of many small commands.
 	burst = 128
-	// maxWaits is the number of turns that an ACK waits for requests that it can leave with.
+	// maxWaits is the number of turns that an ACK waits for requests to share their send.
 	maxWaits = 3
 )
 
@@ -388,9 +388,9 @@ func (q *QP) Run() (again bool) {
 	return q.transmitAndAck(left)
 }
 
-// transmitAndAck sends requests and then the ACK, which is short and can end a send of theirs. So
-// it waits a few turns for the end of the requests, and for responses to the peer's, if another
-// turn comes soon.
+// transmitAndAck sends requests and then the ACK, a short packet that can share the last send of
+// the requests. So, if another turn comes soon, the ACK waits a few turns for the end of the
+// requests, and for responses to those of the peer.
 func (q *QP) transmitAndAck(left int) (again bool) {
 	r := &q.responder
 	if !r.ack {

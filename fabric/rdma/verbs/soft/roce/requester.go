@@ -18,10 +18,9 @@ const (
 	firstWindow = 32
 	minWindow   = 2
 	maxWindow   = 256
-	// readChunk is the least number of bytes that one READ request asks for, and readPackets the
-	// number of packets, which may be more bytes. A longer READ is sent as several requests, so
-	// that the window also holds for READs. Chunks begin at multiples of their size, so that a
-	// repeated request never spans two earlier ones.
+	// A READ longer than a chunk is sent as several requests, so that the window also holds for
+	// READs. A chunk is readChunk bytes or readPackets packets, whichever is more. Chunks begin at
+	// multiples of their size, so that a repeated request never spans two earlier ones.
 	readChunk   = 32 << 10
 	readPackets = 16
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
@@ -345,8 +344,8 @@ func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 }
 
 // sendData sends a packet of a SEND or WRITE. Each packet of a WRITE is a message of its own, with
-// its own RETH: packets of one length share a send, and a FIRST is longer than a MIDDLE. The peer's
-// memory gets the same bytes, and here only the work request completes.
+// its own RETH: packets of one length share a send, and a FIRST is longer than a MIDDLE. The memory
+// of the peer gets the same bytes, and only the whole work request completes.
 func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	r := &q.requester
 	last := r.next+1 == e.end
@@ -642,13 +641,13 @@ func (q *QP) reviewPath() {
 	default:
 		r.singles++
 		e, _ := r.slot(r.head.Load())
-		q.suspect(r.singles, e.Opcode != verbs.WRRDMARead) // else the response may be lost
+		q.suspect(r.singles, e.Opcode != verbs.WRRDMARead) // of a READ the response may be lost
 	}
 	r.lostAt = r.una
 }
 
-// suspect stops the sharing of sends after n losses that hint at it. If they are sure to be losses
-// of our packets, it also does for later connections to the peer.
+// suspect stops the sharing of sends after n losses that hint at it. If ours is set, the losses are
+// surely of our packets, and later connections to the peer do not share sends either.
 func (q *QP) suspect(n int, ours bool) {
 	if n >= suspicions && q.path.Segment {
 		q.path.Segment = false

@@ -37,7 +37,7 @@ type responder struct {
 	pending int    // reads with something to send
 
 	ack    bool // an acknowledgment is due
-	waited int  // and has waited for so many turns
+	waited int  // the number of turns that it has waited
 	// nak is the NAK that is due, 0 if none. It has the expected PSN.
 	nak packet.Syndrome
 	// silent: a NAK was sent for the expected PSN. Later packets get no other (section 9.7.5.2.8).

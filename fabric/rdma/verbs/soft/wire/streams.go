@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Streams is the Conn of an engine without packets: its endpoints have TCP sockets of their own. It
-// tells them when their sockets are ready.
+// Streams is the Conn of an engine without packets: each endpoint has a TCP socket of its own, and
+// Streams tells it when the socket is ready.
 type Streams struct {
 	*descriptor
 	start   time.Time
@@ -16,7 +16,7 @@ type Streams struct {
 }
 
 // A StreamSocket gets the events of its socket (epoll_ctl(2)), within Recv. An event comes once, as
-// with EPOLLET: the socket is ready until a call of it has moved less than it was asked to.
+// with EPOLLET: the socket stays ready until a call has moved fewer bytes than it was asked to.
 type StreamSocket interface{ Ready(events uint32) }
 
 // NewStreams makes a Conn without sockets.
@@ -36,10 +36,10 @@ func (s *Streams) Add(fd int, to StreamSocket) error {
 	return err
 }
 
-// Remove ends that. The engine is held.
+// Remove ends the watching of a socket. The engine is held.
 func (s *Streams) Remove(fd int) {
 	delete(s.sockets, int32(fd))
-	_ = s.watch(unix.EPOLL_CTL_DEL, fd, 0) // it was added
+	_ = s.watch(unix.EPOLL_CTL_DEL, fd, 0) // cannot fail after Add
 }
 
 // Recv is Conn.Recv. It returns no packets.

@@ -48,7 +48,7 @@ type batch struct {
 type run struct {
 	first, count int
 	start, bytes int  // in data
-	full         bool // a short packet has ended it
+	full         bool // its last packet is short
 }
 
 // A ring is count places from head on, modulo maxQueued.
