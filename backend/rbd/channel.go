@@ -26,8 +26,8 @@ const (
 	// depth is the maximum number of operations of a channel in librbd.
 	depth = 256
 	// zeroPiece and discardPiece are the maximum lengths of one operation of librbd, in bytes,
-	// since librbd makes an operation for each object at once. Longer ones take several, one after
-	// another.
+	// since librbd starts the operations on all of its objects at once. A longer IO takes several,
+	// one after another.
 	zeroPiece    = 16 << 20
 	discardPiece = 256 << 20
 )
@@ -47,7 +47,7 @@ type channel struct {
 // slot is an operation in librbd.
 type slot struct {
 	io *backend.IO
-	im *image // uses it
+	im *image // the slot is one of its users
 }
 
 // OpenChannel implements backend.Device.
@@ -68,7 +68,7 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return c, nil
 }
 
-// armed and finished are the fields that threads of librbd change as well.
+// armed and finished are the fields that threads of librbd also change.
 func (c *channel) armed() *int32 { return (*int32)(unsafe.Pointer(&c.c.armed)) }
 
 func (c *channel) finished() *uintptr { return (*uintptr)(unsafe.Pointer(&c.c.finished)) }

@@ -32,8 +32,8 @@ var load = sync.OnceValue(func() error {
 // Supported returns the reason why this program cannot export images, or nil if it can.
 func Supported() error { return load() }
 
-// cluster is a connection to a cluster. All images of one Ceph share it: it has about 20 threads. A
-// fence ends a connection for good, so images open others then.
+// cluster is a connection to a cluster. All images with the same Ceph share it, because it has
+// about 20 threads. A fence ends it for good; its images are then opened on another connection.
 type cluster struct {
 	key    Ceph
 	handle unsafe.Pointer
@@ -45,15 +45,15 @@ type cluster struct {
 var clusters = struct {
 	sync.Mutex
 	open map[Ceph]*cluster
-	// silent has the end of the last attempt that no monitor has answered. The next one is not made
-	// before silence has passed, since many images may wait for the same cluster.
+	// silent has the time at which the last attempt ended without an answer of a monitor. Within
+	// silence no other is made, since many images may wait for the same cluster.
 	silent map[Ceph]time.Time
 }{open: map[Ceph]*cluster{}, silent: map[Ceph]time.Time{}}
 
 const silence = 5 * time.Second
 
-// connect returns a connection to the cluster, a new one if there is none. It takes up to 10 s. The
-// caller releases it.
+// connect returns a connection to the cluster, and makes one if there is none, which takes up to
+// 10 s. The caller releases it.
 func connect(c Ceph) (*cluster, error) {
 	clusters.Lock()
 	defer clusters.Unlock()

@@ -1,7 +1,7 @@
 // Package rbd is storage on RBD images of a Ceph cluster. It loads librados and librbd when the
 // first image is opened, so machines without images need neither.
 //
-// Data moves between the reactor's memory and librbd without a copy of this package. Threads of
+// This package does not copy data: librbd reads and writes the memory of the reactor. Threads of
 // librbd complete operations: they put them on a list of the channel without a lock, and write the
 // eventfd of the reactor if it sleeps. One cgo call starts a batch, and none is needed to take
 // completed operations from the list. All channels share one handle of the image, which may hold

@@ -201,8 +201,8 @@ void channel_start(struct channel *c, void *image, int n)
 
 int cluster_open(const char *user, const char *conf, const char *keyring, void **cluster)
 {
-	// A cache would lose completed writes. An operation that has a deadline of its own could be
-	// carried out after it has failed. The connection has deadlines.
+	// A cache would lose completed writes. An operation with a deadline could be carried out after
+	// it has failed. Only the set-up of the connection has deadlines.
 	static const char *const options[][2] = {
 		{"rbd_cache", "false"}, {"rados_osd_op_timeout", "0"},
 		{"client_mount_timeout", "10"}, {"admin_socket", ""},

@@ -1,4 +1,4 @@
-// The calls of librados and librbd that this package needs, and the way of completions from their
+// The calls of librados and librbd that this package needs, and the path of completions from their
 // threads to a reactor.
 
 #ifndef NVMF_RBD_H
@@ -39,7 +39,7 @@ const char *ceph_load(void);
 struct channel *channel_new(int depth, int eventfd);
 void channel_free(struct channel *c);
 int op_reserve(struct op *o, int count);
-// channel_start starts n operations of the batch on an image. Each gets on the list of finished
+// channel_start starts n operations of the batch on an image. Each comes to the list of finished
 // operations sooner or later.
 void channel_start(struct channel *c, void *image, int n);
 

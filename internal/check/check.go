@@ -156,7 +156,7 @@ func Address(c *config.Config, i int, devices verbs.Provider) func(fabric.Addr) 
 				return err
 			}
 		}
-		port := uint16(0) // it has other ports than TCP, but the addresses of the machine
+		port := uint16(0) // RDMA has other ports than TCP, but the same addresses
 		if c.Listeners[i].Stack == fabric.SoftIWARPStack {
 			port = at.Port()
 		}

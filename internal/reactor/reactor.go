@@ -161,10 +161,10 @@ func New(cfg Config) (*Reactor, error) {
 }
 
 // Close frees the descriptors. Run must have returned or never been called, and Post must no longer
-// be called. Wake does nothing from now on.
+// be called. Afterwards Wake does nothing.
 func (r *Reactor) Close() error {
 	for r.state.Store(notified); r.waking.Load() > 0; {
-		runtime.Gosched() // a Wake has begun before
+		runtime.Gosched() // a call of Wake has not returned
 	}
 	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }

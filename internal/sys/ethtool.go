@@ -27,7 +27,7 @@ const (
 	stringsHeader  = 12
 )
 
-// ethtool makes a call of the driver of a network interface. b begins with the command.
+// ethtool calls the driver of a network interface. b begins with the command.
 func ethtool(name string, b []byte) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -50,7 +50,7 @@ func ethtool(name string, b []byte) error {
 	return nil
 }
 
-// words makes the buffer of a call: these words, and room for n bytes.
+// words makes the buffer of a call: the words of list, and room for n bytes.
 func words(n int, list ...uint32) []byte {
 	var b []byte
 	for _, w := range list {
@@ -59,8 +59,8 @@ func words(n int, list ...uint32) []byte {
 	return append(b, make([]byte, n)...)
 }
 
-// FeaturesOff returns the features among names (ethtool -k) that a network interface has turned off
-// and that could be turned on.
+// FeaturesOff returns the features (as ethtool -k names them) that a network interface has turned
+// off and could turn on.
 func FeaturesOff(name string, features ...string) (off []string, err error) {
 	set := words(4, ethtoolGSSETINFO, 0, 1<<ethSSFeatures, 0) // a mask of 64 bits
 	if err := ethtool(name, set); err != nil {

@@ -164,8 +164,8 @@ func (c *controller) stopIO() {
 	onReactors(c.allQueues(), (*session).stop) // the admin queue reads for self-tests
 }
 
-// onReactors has the reactors of queues call fn, which looks at the commands of a queue. They do so
-// in walks, and so before Target.Settled. Any goroutine.
+// onReactors has the reactors of queues call fn, which looks at the commands of a queue. They call
+// it in walks, which end before Target.Settled returns. Any goroutine.
 func onReactors(list []*session, fn func(*session)) {
 	for len(list) > 0 { // bound: reactors
 		h := list[0].h

@@ -14,7 +14,7 @@ type delayLists struct {
 	changing     delayList     // wait for changes of reservations, for drainDeadline
 	stopTimeouts func()        // stops the timer that looks for timeouts, nil if it does not run
 	timeouts     dispatch.Walk // looks for timeouts
-	timeoutsLeft bool          // devices may have commands that it has not seen, or that are left
+	timeoutsLeft bool          // devices may have commands that it has not seen, or has left
 }
 
 // notReadyDelay is how long the completion with the status notReady is delayed, in nanoseconds.

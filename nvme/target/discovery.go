@@ -127,8 +127,7 @@ func (c *controller) stopRemaking() {
 }
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1). The parts that a
-// host reads are of logs that follow one another in c.discoveryLogs, so GENCTR tells it if these
-// differ.
+// host reads come from successive logs in c.discoveryLogs, and GENCTR shows it if they differ.
 func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	log, table, host := sqe.GetLog(), c.t.discoveryTable.Load(), c.discoverer()
 	local, off, n := log.LSP()&nvme.DiscoveryLocal != 0, log.LPO(), log.Bytes()

@@ -39,7 +39,7 @@ func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	release = func() {
 		for i, ns := range list {
 			if paused[i] {
-				wg.Go(func() { _ = ns.Resume() }) // or it was removed
+				wg.Go(func() { _ = ns.Resume() }) // fails only if it was removed
 			}
 		}
 		wg.Wait()

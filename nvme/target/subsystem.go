@@ -273,24 +273,24 @@ func (s *subsystem) each(fn func(*controller)) {
 	})
 }
 
-// notice is a change of a namespace that the controllers of its hosts are told of.
+// notice is a change of a namespace, for the controllers of its hosts.
 type notice struct {
 	ns *namespace
 	namespaces.Notice
 }
 
-// notices are those of a subsystem that its controllers have yet to be told. mu guards them.
+// notices are the notices that the controllers of a subsystem do not have yet. mu guards them.
 type notices struct {
 	mu      sync.Mutex
 	waiting map[notice]bool
-	telling bool // a goroutine does it
+	telling bool // a goroutine passes them on
 }
 
 // fewControllers is how many controllers a reactor looks at in one step.
 const fewControllers = 64
 
-// tell tells the controllers of a notice. If there are many, a goroutine does it, one at a time for
-// each subsystem: a notice that comes again meanwhile is one. Any goroutine, and reactors.
+// tell passes a notice to the controllers. If there are many, a goroutine does it, one for each
+// subsystem; notices that come twice before it passes them on are one. Any goroutine, and reactors.
 func (s *subsystem) tell(n notice) {
 	if s.count.Load() <= fewControllers {
 		n.tell()
@@ -309,7 +309,7 @@ func (s *subsystem) tell(n notice) {
 	}
 }
 
-// tellAll tells notices until there are no more.
+// tellAll passes notices on until there are no more.
 func (w *notices) tellAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

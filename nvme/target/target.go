@@ -80,7 +80,7 @@ type Target struct {
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	kept
 
-	common namespaces.Common // tests wait less
+	common namespaces.Common // tests shorten its deadlines
 }
 
 // hostTables are the settings of hosts in the configuration. Readers take no lock.

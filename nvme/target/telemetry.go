@@ -33,7 +33,7 @@ func (c *controller) capture() (data *[]byte, err error) {
 	return data, err
 }
 
-// captured captures the state of the controller.
+// captured is capture without the turn.
 func (c *controller) captured() (*[]byte, error) {
 	v := admin.Capture{
 		Version: c.t.options.Firmware, Time: time.Now(),

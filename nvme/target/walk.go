@@ -29,7 +29,7 @@ func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next 
 	}
 }
 
-// looks is the number of steps in which a queue ends: all of its commands are looked at.
+// looks is the number of steps in which all commands of the queue are looked at, when it ends.
 func (s *session) looks() int { return 1 + s.used/lookMost }
 
 // look calls fn with a few commands of a queue from at on, until it returns true: it has completed

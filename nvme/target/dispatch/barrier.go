@@ -17,7 +17,7 @@ type channelBarrier struct {
 
 	// holds are by the host of the IOs that they keep away, or allHosts.
 	holds   map[reservation.HostHandle][]*hold
-	awaited int // IOs that the device has and something waits for
+	awaited int // IOs that the device has and that have waits
 }
 
 // allHosts is the host of a blocker that keeps IOs of any host away.
@@ -140,8 +140,8 @@ func waitsFor(io *backend.IO) *awaited {
 	return x
 }
 
-// awaits returns the waits for an IO that the device has, to be changed by the caller. If there are
-// none yet, they are made of x.
+// awaits returns the waits for an IO that the device has; the caller changes them. If there are
+// none yet, it makes them in x.
 func (ch *Channel) awaits(io *backend.IO, x *awaited) *awaited {
 	if io.Awaited == nil {
 		io.Awaited = x

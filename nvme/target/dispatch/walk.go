@@ -5,8 +5,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Walk is a visit of commands, in pieces: of a queue that ends, or a round over all queues of a
-// reactor, for timeouts and fences. It does not visit commands that come meanwhile. Reactor only.
+// Walk is a visit of commands, in pieces: of a queue that ends, or, for timeouts and fences, of all
+// queues of a reactor. It does not visit commands that come meanwhile. Reactor only.
 type Walk struct {
 	// Next takes a step, see list.Pieces. Done is called after the last one.
 	Next func() int
@@ -19,7 +19,7 @@ func (w *Walk) Listed() bool { return w.node.Listed() }
 
 // The kinds of walks.
 const (
-	ownWalk   = iota // for timeouts, of which there is one, and queues that end, or are to end
+	ownWalk   = iota // the one for timeouts, and those of queues that end, or are to end
 	fenceWalk        // the rounds of fences
 	walkKinds
 )
@@ -31,10 +31,10 @@ const (
 type walks struct {
 	own   list.List[Walk]
 	later list.Turns[subnet.Owner, Walk] // rounds of fences that have not begun
-	round *Walk                          // that goes on
+	round *Walk                          // the round that goes on
 	turn  int                            // the kind that took the last step
-	// checks is set while there are any: each IO is checked before the device gets it, since its
-	// command may still have to be visited, and end.
+	// checks is set while there are walks: each IO is checked before the device gets it, because a
+	// walk may still have to visit its command and end it.
 	checks bool
 }
 

@@ -12,14 +12,14 @@ import (
 )
 
 var (
-	// ErrBusy is the error of a change that a device keeps from going on.
+	// ErrBusy is the error of a change that has to wait for its device for too long.
 	ErrBusy = errors.New("the device does not finish its I/O")
 	// ErrNotChangeable is the error of Protect for a state that cannot be changed.
 	ErrNotChangeable = errors.New("the write protection cannot be changed")
 )
 
-// change calls fn, unless the namespace was removed. Changes take turns. Commands that wait since
-// go on afterwards, unless the namespace is paused.
+// change calls fn, unless the namespace was removed. Changes take turns. Commands that have waited
+// for the change go on afterwards, unless the namespace is paused.
 func (ns *Namespace) change(fn func() error) error {
 	ns.updating.Lock()
 	defer ns.updating.Unlock()
@@ -39,7 +39,8 @@ func (ns *Namespace) quiesce() error {
 	return ns.quiesceWithin(ns.common.CloseDeadline, ns.common.DrainDeadline)
 }
 
-// quiesceWithin waits for so long at most, for zero-copy reads and writes and then for the device.
+// quiesceWithin is quiesce with limits: for the wait for zero-copy reads and writes, and for the
+// wait for the device after it.
 func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration) error {
 	if ns.paused.Load() {
 		return nil
@@ -115,7 +116,8 @@ func (ns *Namespace) Resume() error {
 	})
 }
 
-// Stop ends changes and notifications of a namespace that is retired: one that goes on ends first.
+// Stop ends changes and notifications of a namespace that is retired. It waits for the ones that go
+// on.
 func (ns *Namespace) Stop() {
 	ns.updating.Lock()
 	defer ns.updating.Unlock()
@@ -210,8 +212,8 @@ func (ns *Namespace) swap(cfg Config, swap func(backend.Device) (backend.Device,
 	return err
 }
 
-// adopt gives the namespace attributes and notifies hosts of the changes they see. opened: its
-// device was opened since, and earlier losses are forgotten.
+// adopt gives the namespace attributes and notifies hosts of the changes they see. If opened is
+// set, its device was opened anew, and earlier losses are forgotten.
 func (ns *Namespace) adopt(next *Attributes, opened bool) {
 	before := ns.cfg.Load()
 	next.Drive.Continue(before.Drive)
@@ -242,7 +244,7 @@ func (ns *Namespace) setAttributes(a *Attributes, opened bool) {
 	}
 }
 
-// usable says why hosts cannot use a device in place of the one that they know.
+// usable returns the reason why hosts cannot use a device in place of the one that they know.
 func (ns *Namespace) usable(dev backend.Device) error {
 	g, err := newGeometry(dev.Info(), false)
 	if shift := ns.geo.Load().Shift; err == nil && g.Shift != shift {

@@ -7,7 +7,7 @@
 // turns. For another device, commands wait on every reactor until no channel uses the old one (see
 // package dispatch).
 //
-// The package knows no hosts and no controllers. What concerns them it passes to Namespace.Tell.
-// Any goroutine may call the methods that do not say otherwise; those that wait are not for
-// reactors.
+// The package knows no hosts and no controllers: it passes changes that concern them to the
+// function tell of Namespace.Init. Any goroutine may call the methods unless they say otherwise.
+// Reactors do not call methods that wait.
 package namespaces

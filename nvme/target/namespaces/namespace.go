@@ -25,7 +25,7 @@ type Common struct {
 	CloseDeadline, DrainDeadline time.Duration
 }
 
-// Notice is a change that concerns hosts.
+// Notice is a change for the controllers and the reactors of a namespace.
 type Notice uint8
 
 // The notices.
@@ -33,7 +33,7 @@ const (
 	Changed  Notice = iota // Identify shows another namespace, or none, or one that was hidden
 	Regroups               // the namespace is in another ANA group
 	Degrades               // accepted writes may be lost
-	Relimits               // reactors with a channel use other limits; it concerns no hosts
+	Relimits               // reactors with a channel use other limits; it does not concern hosts
 )
 
 // Namespace is a namespace of one subsystem. It is immutable but for fields that are atomic or have

@@ -19,7 +19,7 @@ type state struct {
 	degraded bool      // accepted writes may be lost
 	orphans  int       // IOs that devices still have although their commands were given up
 	since    time.Time // of the first of them
-	logged   bool      // that there are some
+	logged   bool      // the log has that there are some
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
 
@@ -34,7 +34,7 @@ func (ns *Namespace) update(change func(*state)) {
 	cfg := ns.cfg.Load()
 	g, err := newGeometry(cfg.Device.Info(), cfg.ReadOnly || ns.state.degraded ||
 		ns.state.protection != nvme.NoWriteProtect)
-	if err != nil || g.Shift != old.Shift { // nothing that hosts could use
+	if err != nil || g.Shift != old.Shift { // hosts could not use it
 		c := *old
 		g = &c
 		g.Info.Offline = true
@@ -86,7 +86,7 @@ func (ns *Namespace) degrade(err error) {
 // disk.
 const rangeFactor = 10
 
-// TimesOut reports whether an operation may not take so long, in nanoseconds.
+// TimesOut reports whether so many nanoseconds are too long for an operation.
 func (ns *Namespace) TimesOut(op backend.Op, took int64) bool {
 	t := int64(ns.cfg.Load().Timeout)
 	if op == backend.OpDiscard || op == backend.OpWriteZeroes {

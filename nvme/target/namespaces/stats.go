@@ -102,8 +102,8 @@ func newSpaceQuery(dev backend.Device) *admin.Query[Space] {
 	}}
 }
 
-// Thin returns the query of a namespace that takes its space as it is written, and can tell how
-// much; otherwise nil.
+// Thin returns the query of a namespace that takes its space as it is written, nil for others and
+// if the device cannot tell.
 func (ns *Namespace) Thin() *admin.Query[Space] {
 	if !ns.geo.Load().Info.Thin {
 		return nil
