@@ -104,7 +104,8 @@ func (c *Ceph) explain(err error) error {
 			"runs the target read it.")
 	case unix.ETIMEDOUT:
 		return backend.WithHint(fmt.Errorf("cannot be reached: no monitor of %s answers: %w",
-			c.Conf, backend.ErrOffline), "Look at mon_host in it, and at the monitors.")
+			c.Conf, backend.ErrOffline), "Check mon_host in that file, the network, and the "+
+			"monitors.")
 	}
 	return fmt.Errorf("cannot be reached with %s as client.%s: %w", c.Conf, c.User, err)
 }
