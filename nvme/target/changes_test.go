@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // changing is a device with a description that tests change.
@@ -52,4 +55,37 @@ func TestChangeWhileAdded(t *testing.T) {
 	testutil.True(t, n == 1024, "the namespace has %d blocks, want 1024", n)
 	l := r.target.Stats()
 	testutil.True(t, l[0].Ready && !l[1].Ready, "%+v", l)
+}
+
+// watched is a device that calls a function when the notifications of its changes begin.
+type watched struct {
+	backend.Device
+	begin func()
+}
+
+func (d *watched) Notify(fn func()) {
+	if fn != nil && d.begin != nil {
+		d.begin()
+	}
+}
+
+// TestHiddenAndRemoved: a host that may no longer use a namespace is told so, also if the namespace
+// is removed meanwhile. The removal is told to the hosts that may use it until then.
+func TestHiddenAndRemoved(t *testing.T) {
+	dev := &watched{Device: ramDevice(t, 1<<20, 512)}
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	loses, keeps := r.connectHost(0), r.connectOther()
+	var events []*fabrictest.Command
+	for _, h := range []*host{loses, keeps} {
+		r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+		events = append(events, r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
+	}
+	var removed error
+	dev.begin = func() { _, removed = r.target.RemoveNamespace(testSub, 1) }
+	cfg := namespaces.Config{NSID: 1, Hosts: []string{otherHost}}
+	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+	r.must(removed)
+	r.w.Settle()
+	testutil.True(t, events[0].Done && events[1].Done, "told: %v, %v", events[0].Done,
+		events[1].Done)
 }

@@ -37,12 +37,12 @@ func (ns *namespace) tell(n namespaces.Notice, concerns func(hostNQN string) boo
 			h := c.User.(*channel).h
 			h.post(h.relink)
 		}
+	case concerns != nil: // also if it was removed meanwhile, which other hosts are told of
+		ns.notify(n, concerns)
 	case n == namespaces.Changed && ns.sub.namespaces.Load().get(ns.ID.NSID) != ns:
 		// not before it is added, and not after it was removed
-	case concerns == nil:
-		ns.sub.tell(notice{ns, n})
 	default:
-		ns.notify(n, concerns)
+		ns.sub.tell(notice{ns, n})
 	}
 }
 

@@ -56,8 +56,8 @@ type Namespace struct {
 }
 
 // Init makes a namespace of the subsystem nqn with the device of cfg. tell notifies the hosts that
-// a notice concerns; concerns is nil, always on reactors, if these are the hosts that may use the
-// namespace. Any goroutine calls tell, which does not block.
+// a notice concerns. concerns is nil if these are the hosts that may use the namespace, and always
+// on reactors. Any goroutine calls tell, which does not block.
 func (ns *Namespace) Init(nqn string, cfg Config, c *Common,
 	tell func(n Notice, concerns func(hostNQN string) bool),
 ) error {
