@@ -109,9 +109,8 @@ func (ch *Channel) block(io *backend.IO, compared *int) bool {
 
 // await waits until the device has given IOs back.
 type await struct {
-	left  int    // IOs, and searches that may find others
-	done  func() // called when there are none
-	order int    // of a fence, among those of the channel
+	left int    // IOs, and searches that may find others
+	done func() // called when there are none
 }
 
 // less counts one down, and reports whether it was the last one.
@@ -123,7 +122,7 @@ func (a *await) less() bool {
 // The kinds of waits for an IO, at most one of each.
 const (
 	byLock  = iota
-	byFence // the earliest one that waits for it: later ones end after that
+	byFence // the first one that waits for it: others end after that
 	byLate
 	awaitKinds
 )

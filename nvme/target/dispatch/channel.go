@@ -387,7 +387,7 @@ func (ch *Channel) State() State {
 	}
 	b.Late -= b.Locks
 	b.Fences, b.Others = len(ch.fences), len(ch.aborting)+ch.orphans
-	if ch.round != nil || !ch.unseen.Empty() {
+	if len(ch.rounds) > 0 || !ch.unseen.Empty() {
 		b.Others++
 	}
 	for range ch.r.own.All() {

@@ -366,6 +366,41 @@ func TestRoundsOfHosts(t *testing.T) {
 	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 }
 
+// TestFencesOfHosts: a fence of a host waits for one round of each other host, not for all rounds
+// that these have asked for before. It waits for the IO of a round that came first.
+func TestFencesOfHosts(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		r, slow := newReactor(), &slowChannel{room: 1}
+		ch := r.channel(slow)
+		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+		ch.push()
+		io := slow.has.Pop()
+		var order []string
+		fence := func(host string) {
+			ch.setAccess(nil, &fence{
+				aborted: map[reservation.Host]bool{{}: true},
+				change:  &reservation.Change{Host: subnet.Owner{NQN: host}},
+				drained: func() { order = append(order, host) },
+			})
+		}
+		for range 10 * sharedFences {
+			fence("a")
+		}
+		fence("b")
+		if hangs {
+			r.io = io
+			r.walk()
+			testutil.MustEqual(t, len(order), 0, "fences have drained while the device has the IO")
+		}
+		slow.due.Push(io, &io.Node)
+		ch.reap()
+		r.walk()
+		testutil.Equal(t, len(order), 10*sharedFences+1, "fences have drained")
+		testutil.Equal(t, slices.Index(order, "b"), sharedFences, "fences before that of b")
+		testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+	}
+}
+
 // TestCloseAfterHeld: a channel that is to close does so when its last IO, which is held, is
 // withdrawn.
 func TestCloseAfterHeld(t *testing.T) {

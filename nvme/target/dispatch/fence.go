@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // fencing is the part of a channel that keeps hosts from its namespace.
 type fencing struct {
-	fences   []*fence                 // nil but for short times
-	added    int                      // fences that there were
-	round    *Round                   // that has not begun, and other fences may share
+	fences   []*fence                 // whose rounds have begun; nil but for short times
+	rounds   map[subnet.Owner]*Round  // that have not begun, and other fences of a host may share
 	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
 	orphans  int                      // IOs in the device, of commands that were given up
 }
@@ -69,7 +69,8 @@ const sharedFences = 8
 // see Walk.
 type Round struct {
 	ch     *Channel
-	fences []*fence // the first one counts IOs and waits for the round, the others wait for it
+	fences []*fence // of one host: the first counts IOs and waits for the round, the others for it
+	begun  bool
 }
 
 // setAccess adopts the access of hosts to the namespace. The fence ends when the device has no IOs
@@ -82,28 +83,40 @@ func (ch *Channel) setAccess(a *reservation.Access, f *fence) {
 		return
 	}
 	f.access, f.done = a, ch.endFences
-	ch.addFence(f)
 	for id := range f.aborted { // bound: registrants
 		ch.aborting[id]++
 	}
-	if r := ch.round; r != nil && len(r.fences) < sharedFences {
+	host := f.change.Host
+	if r := ch.rounds[host]; r != nil && len(r.fences) < sharedFences {
 		r.fences = append(r.fences, f)
 		return
 	}
 	f.left++
 	r := &Round{ch: ch, fences: []*fence{f}}
-	ch.round = r
+	if ch.rounds == nil {
+		ch.rounds = map[subnet.Owner]*Round{}
+	}
+	ch.rounds[host] = r
 	next := ch.r.Exclude(ch, r)
-	ch.r.startRound(f.change.Host, &Walk{Done: r.end, Next: func() int {
+	ch.r.startRound(host, &Walk{Done: r.end, Next: func() int {
 		r.begin()
 		return next()
 	}})
 }
 
-// begin notes that commands are visited from now on.
+// begin notes that commands are visited from now on. Only then do fences of other hosts wait for
+// the fences of the round.
 func (r *Round) begin() {
-	if r.ch.round == r {
-		r.ch.round = nil
+	if r.begun {
+		return
+	}
+	r.begun = true
+	ch, host := r.ch, r.fences[0].change.Host
+	if ch.rounds[host] == r {
+		delete(ch.rounds, host)
+	}
+	for _, f := range r.fences {
+		ch.addFence(f)
 	}
 }
 
@@ -152,12 +165,9 @@ func (r *Round) Exclude(io *backend.IO, aborted bool) bool {
 		return false
 	case ch.Abort(io, ErrPreempted):
 	case ch.Has(io):
-		x, f := ch.awaits(io, new(awaited)), &r.fences[0].await
-		if later := x.by[byFence]; later == nil || later.order > f.order {
-			if later != nil { // its round has come first, but it ends after f
-				later.left--
-			}
-			x.await(byFence, f)
+		x := ch.awaits(io, new(awaited))
+		if x.by[byFence] == nil { // otherwise a fence waits for it that ends before
+			x.await(byFence, &r.fences[0].await)
 		}
 		if aborted && !x.aborted {
 			x.aborted = true
@@ -178,12 +188,11 @@ func (ch *Channel) addFence(f *fence) {
 		})
 	}
 	ch.fences = append(ch.fences, f)
-	ch.added++
-	f.order = ch.added
 }
 
-// endFences ends the fences that wait for nothing any more, in their order: later fences wait for
-// the IOs of earlier ones as well. All fences wait for IOs that were given up, of any host.
+// endFences ends the fences that wait for nothing any more, in the order of their rounds: later
+// fences wait for the IOs of earlier ones as well. All fences wait for IOs that were given up, of
+// any host.
 func (ch *Channel) endFences() {
 	for len(ch.fences) > 0 && ch.fences[0].left == 0 && ch.orphans == 0 {
 		ch.fences[0].drained()
