@@ -42,7 +42,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	here, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
 		ps = append(ps, Listener(c, i, &here, func(at fabric.Addr) error {
-			if at.Transport == nvme.TransportTCP {
+			if onTCP(c.Listeners[i]) {
 				if _, used := m.InUse(at.AddrPort); used {
 					return nil // the check of the machine reports the user
 				}
@@ -108,6 +108,11 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 	return list
 }
 
+// onTCP reports whether a listener has a TCP port of the system.
+func onTCP(l config.Listener) bool {
+	return l.Transport == nvme.TransportTCP || l.Stack == fabric.SoftIWARPStack
+}
+
 // demands returns the requirements of a configuration on a machine.
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
@@ -128,7 +133,7 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
 	for _, l := range c.Listeners {
-		if l.Transport != nvme.TransportTCP {
+		if !onTCP(l) {
 			continue
 		}
 		addrs, _ := listeners.Addresses(l, m)

@@ -65,6 +65,15 @@ func TestDoctor(t *testing.T) {
 			"listener", "is served by process " + fmt.Sprint(os.Getpid()),
 		},
 		{
+			"iwarp", listener("transport: rdma, stack: soft-iwarp, address: 127.0.0.1, port: " +
+				port), true, doctor.OK,
+			"listener", "is served by process " + fmt.Sprint(os.Getpid()),
+		},
+		{
+			"iwarp, no warning", listener("transport: rdma, stack: soft-iwarp, address: " +
+				"127.0.0.1, port: " + port), true, doctor.OK, configuration, "is valid",
+		},
+		{
 			"rdma", listener("transport: rdma, address: 127.0.0.1, stack: device"), true,
 			doctor.Error, "locked memory", "the limit of this user is 64 KiB",
 		},

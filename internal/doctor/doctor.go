@@ -71,7 +71,7 @@ type Target struct {
 	// RDMA: there are listeners for RDMA. Device: one of them needs an RDMA device. Soft: none uses
 	// one. IWARP: all do iWARP without a device.
 	RDMA, Device, Soft, IWARP bool
-	// Listeners are the listeners for TCP.
+	// Listeners are the listeners with a TCP port: for TCP, and for iWARP without a device.
 	Listeners []Listener
 	Storage   []Storage
 	// Sockets are the control sockets to look at, beginning with the one that a target of this user
