@@ -136,8 +136,8 @@ func (n *Name) explain(c *Ceph, err error) error {
 			"image (\"rbd ls "+n.Pool+"\" lists them), or make the image with \"rbd create\".")
 	case unix.EPERM, unix.EACCES:
 		return backend.WithHint(fmt.Errorf("cannot be opened by client.%s", c.User),
-			"Allow it: ceph auth caps client."+c.User+" mon 'profile rbd' osd 'profile rbd pool="+
-				n.Pool+"'.")
+			"Allow it, and repeat the other pools of the client, which the command replaces: ceph "+
+				"auth caps client."+c.User+" mon 'profile rbd' osd 'profile rbd pool="+n.Pool+"'.")
 	case unix.EROFS:
 		return backend.WithHint(errors.New("takes no writes"), "Make the namespace read_only.")
 	case unix.ESHUTDOWN:
