@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 // The libraries are loaded when the first image is opened, so a program that exports no image runs
@@ -53,6 +54,10 @@ enum { write_zeroes_thick = 1 };
 		uint8_t parent, uint8_t whole_objects, \
 		int (*each)(uint64_t, size_t, int, void *), void *arg)) \
 	F(int, rbd_get_id, (void *image, char *id, size_t n)) \
+	F(int, rbd_metadata_list, (void *image, const char *after, uint64_t most, char *keys, \
+		size_t *keys_n, char *values, size_t *values_n)) \
+	F(int, rbd_pool_metadata_list, (void *ioctx, const char *after, uint64_t most, char *keys, \
+		size_t *keys_n, char *values, size_t *values_n)) \
 	F(int, rbd_aio_create_completion, \
 		(void *arg, void (*finished)(void *, void *), void **completion)) \
 	F(void, rbd_aio_release, (void *completion)) \
@@ -205,7 +210,7 @@ int cluster_open(const char *user, const char *conf, const char *keyring, void *
 	// it has failed. Only the set-up of the connection has deadlines.
 	static const char *const options[][2] = {
 		{"rbd_cache", "false"}, {"rados_osd_op_timeout", "0"},
-		{"client_mount_timeout", "10"}, {"admin_socket", ""},
+		{"rbd_plugins", ""}, {"client_mount_timeout", "10"}, {"admin_socket", ""},
 	};
 	void *c;
 	int err = rados_create(&c, user);
@@ -253,6 +258,29 @@ int image_close(void *ioctx, void *image)
 	int err = rbd_close(image);
 	rados_ioctx_destroy(ioctx);
 	return err;
+}
+
+int image_cached(void *ioctx, void *image)
+{
+	// The caches in memory, and of the plugin pwl_cache: the last name before that of the setting,
+	// its name, and its value without a cache. A client with a namespace of the pool may list the
+	// settings of the pool, but not get one.
+	static const char *const settings[][3] = {
+		{"conf_rbd_c", "conf_rbd_cache", "false"}, {"conf_rbd_plugin", "conf_rbd_plugins", ""},
+	};
+	rados_ioctx_set_namespace(ioctx, ""); // that of the pool's settings
+	for (int i = 0; i < 4; i++) {
+		const char *const *s = settings[i / 2];
+		char key[512] = "", value[4096] = "";
+		size_t key_n = sizeof key, value_n = sizeof value;
+		int err = i % 2 ? rbd_metadata_list(image, s[0], 1, key, &key_n, value, &value_n)
+			: rbd_pool_metadata_list(ioctx, s[0], 1, key, &key_n, value, &value_n);
+		if (err < 0 && err != -ENOENT)
+			return err;
+		if (err >= 0 && strcmp(key, s[1]) == 0 && strcmp(value, s[2]) != 0)
+			return 1;
+	}
+	return 0;
 }
 
 int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n)

@@ -100,6 +100,9 @@ func (cfg *Config) open() (*image, *backend.Info, error) {
 		return nil, nil, name.explain(&cfg.Ceph, err)
 	}
 	info, err := im.describe(cfg, &name)
+	if err == nil {
+		err = im.checkCaches(&name)
+	}
 	if err != nil {
 		im.close()
 		return nil, nil, err
@@ -124,6 +127,21 @@ func (im *image) open(name *Name, readOnly bool) error {
 	if n := C.image_open(im.cl.handle, texts[0], texts[1], texts[2], texts[3], ro, &im.ioctx,
 		&im.handle); n < 0 {
 		return unix.Errno(-n)
+	}
+	return nil
+}
+
+// checkCaches returns an error if librbd may have a cache of the image, which would lose completed
+// writes.
+func (im *image) checkCaches(name *Name) error {
+	switch n := C.image_cached(im.ioctx, im.handle); {
+	case n < 0:
+		return fmt.Errorf("its settings cannot be read: %w", unix.Errno(-n))
+	case n > 0:
+		return backend.WithHint(errors.New("has a cache by a setting of its own or of its pool, "+
+			"rbd_cache or rbd_plugins, which would lose writes"), "Delete it: rbd config image "+
+			"rm "+name.Pool+"/"+name.Image+" rbd_cache, or rbd config pool rm "+name.Pool+
+			" rbd_cache.")
 	}
 	return nil
 }
@@ -155,13 +173,19 @@ func (im *image) describe(cfg *Config, name *Name) (*backend.Info, error) {
 	if n := C.image_stat(im.handle, &size, &unit, &id[0], C.size_t(len(id))); n < 0 {
 		return nil, fmt.Errorf("cannot be described: %w", unix.Errno(-n))
 	}
+	// Part of a block at the end is not used: librbd would cut off a write of the whole block.
+	size -= size % C.uint64_t(max(cfg.BlockSize, 1))
 	if err := backend.CheckGeometry(int64(size), cfg.BlockSize); err != nil {
 		return nil, err
 	}
+	if int(unit) < cfg.BlockSize {
+		return nil, backend.WithHint(fmt.Errorf("has stripes of %d bytes, so blocks of %d could "+
+			"be torn", unit, cfg.BlockSize), "Make block_size smaller.")
+	}
 	info := &backend.Info{
 		Size: int64(size), BlockSize: cfg.BlockSize,
-		// An operation on one object is one transaction, and objects are multiples of a page.
-		PhysicalBlockSize: max(cfg.BlockSize, page), OptimalIO: int(unit),
+		// An operation on one object is one transaction.
+		PhysicalBlockSize: max(cfg.BlockSize, min(page, int(unit))), OptimalIO: int(unit),
 		ReadOnly: cfg.ReadOnly, Discard: true, Thin: true,
 		// A renamed image keeps its identifier, and a new image with an old name gets a new one.
 		Identity: fmt.Sprintf("rbd:%s/%s/%s/%s", im.cl.fsid, name.Pool, name.Namespace,

@@ -52,7 +52,11 @@ int cluster_fsid(void *cluster, char *text, size_t n);
 int image_open(void *cluster, const char *pool, const char *space, const char *name,
 	const char *snapshot, int read_only, void **ioctx, void **image);
 int image_close(void *ioctx, void *image);
-int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n);// image_space counts the bytes of the image's objects, if the image knows them (fast-diff).
+int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n);
+// image_cached returns 1 if a setting of the pool or image, which comes before those of the
+// connection, lets librbd have a cache.
+int image_cached(void *ioctx, void *image);
+// image_space counts the bytes of the image's objects, if the image knows them (fast-diff).
 int image_space(void *image, uint64_t size, uint64_t *used);
 
 #endif

@@ -60,7 +60,8 @@ func TestCluster(t *testing.T) {
 	}
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"Refused": refused, "Resize": resize, "Fence": fence, "Full": full, "Snapshot": snapshot,
-		"LongRanges": longRanges, "Space": space,
+		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
+		"PartOfBlock": partOfBlock,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -277,4 +278,42 @@ func longRanges(t *testing.T, c *cephtest.Cluster) {
 				"%v of %d at %d: %d at %d", op.Op, op.Len, op.Off, b[0], off)
 		}
 	}
+}
+
+// caches: an image for which librbd would have a cache is refused.
+func caches(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	for _, at := range [][]string{{"image", cfg.Image}, {"pool", cephtest.Pool}} {
+		c.RBD(t, "config", at[0], "set", at[1], "rbd_cache", "true")
+		testutil.Fails(t, testutil.Err(Open(cfg)), "rbd config "+at[0]+" rm", "%s", at[0])
+		c.RBD(t, "config", at[0], "set", at[1], "rbd_cache", "false")
+		mustClose(t, mustOpen(t, cfg))
+		c.RBD(t, "config", at[0], "rm", at[1], "rbd_cache")
+	}
+}
+
+// layout: no unit that is said to be whole is in two objects.
+func layout(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, cephtest.Pool+"/striped")
+	c.RBD(t, "create", "--size", "8M", "--object-size", "8K", "--stripe-unit", "1K",
+		"--stripe-count", "4", cfg.Image)
+	dev := mustOpen(t, cfg)
+	testutil.Equal(t, dev.Info().PhysicalBlockSize, 1024, "physical block size")
+	mustClose(t, dev)
+	cfg.BlockSize = 2048
+	testutil.Fails(t, testutil.Err(Open(cfg)), "stripes of 1024 bytes", "")
+}
+
+// partOfBlock: the rest of an image that is no whole block takes no writes.
+func partOfBlock(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	notified := make(chan int64, 10)
+	dev.(backend.Changer).Notify(func() { notified <- dev.Info().Size })
+	c.RBD(t, "resize", "--size", "4194404B", "--allow-shrink", cfg.Image)
+	testutil.Equal(t, testutil.Receive(t, "the smaller size", notified), 4<<20, "size")
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	testutil.Is(t, write(client, 4<<20, client.Memory(0, block)), backend.ErrOutOfRange, "")
 }
