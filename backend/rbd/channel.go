@@ -225,10 +225,8 @@ func (c *channel) outcome(o *C.struct_op, io *backend.IO) error {
 		kind = backend.ErrNoSpace
 	case unix.EROFS:
 		kind = backend.ErrReadOnly
-	case unix.EINVAL: // librbd checks the range
-		if io.Off+io.Len > c.d.Info().Size {
-			kind = backend.ErrOutOfRange
-		}
+	case unix.EINVAL: // librbd checks the range, and knows of a smaller size before the device
+		kind = backend.ErrOutOfRange
 	}
 	return fmt.Errorf("image: %v of %d bytes at %d: %w: %w", io.Op, io.Len, io.Off, errno, kind)
 }

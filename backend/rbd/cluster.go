@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"time"
 	"unsafe"
@@ -65,6 +66,9 @@ func connect(c Ceph) (*cluster, error) {
 		return nil, c.explain(unix.ETIMEDOUT)
 	}
 	delete(clusters.silent, c)
+	if err := c.readable(); err != nil {
+		return nil, err
+	}
 	cl := &cluster{key: c, users: 1}
 	user, conf, keyring := C.CString(c.User), C.CString(c.Conf), C.CString(c.Keyring)
 	defer C.free(unsafe.Pointer(user))
@@ -84,6 +88,19 @@ func connect(c Ceph) (*cluster, error) {
 	cl.fsid = C.GoString(&id[0])
 	clusters.open[c] = cl
 	return cl, nil
+}
+
+// readable returns an error if a file cannot be read. librados would return that of a wrong key.
+func (c *Ceph) readable() error {
+	for _, path := range []string{c.Conf, c.Keyring} {
+		f, err := os.Open(path)
+		if path != "" && err != nil {
+			return backend.WithHint(fmt.Errorf("cannot be reached: %w", err), "Correct ceph.conf "+
+				"or ceph.keyring, and let the user that runs the target read the file.")
+		}
+		_ = f.Close()
+	}
+	return nil
 }
 
 // explain describes the failure of a connection.

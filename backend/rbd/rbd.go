@@ -22,9 +22,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
+// patience is the maximum time to open an image, closePatience the one that Close waits. Ceph
+// itself has no limit.
+var patience, closePatience = 15 * time.Second, 5 * time.Second
+
 const (
-	// patience is the maximum time to open or close an image. Ceph itself has no limit.
-	patience = 30 * time.Second
 	// checkInterval is the time between checks of the size, retryInterval the time between attempts
 	// to open a fenced image again.
 	checkInterval = time.Second
@@ -44,10 +46,29 @@ type image struct {
 	idle    chan struct{} // gets a value when a retired image has no users
 }
 
+// late has the images whose opening has taken longer than patience and has not ended, since each
+// holds a thread, and the end of the last patience with each cluster, since many images may wait
+// for the same one.
+var late = struct {
+	sync.Mutex
+	images map[Config]bool
+	last   map[Ceph]time.Time
+}{images: map[Config]bool{}, last: map[Ceph]time.Time{}}
+
 // openImage opens the image of cfg and describes it.
 func openImage(cfg *Config) (*image, *backend.Info, error) {
 	if err := load(); err != nil {
 		return nil, nil, err
+	}
+	key := Config{Image: cfg.Image, Ceph: cfg.Ceph}
+	slow := backend.WithHint(fmt.Errorf("was not opened within %v: %w", patience,
+		backend.ErrOffline), "Look at \"ceph health\".")
+	late.Lock()
+	last, ok := late.last[cfg.Ceph]
+	wait := late.images[key] || ok && time.Since(last) < silence
+	late.Unlock()
+	if wait {
+		return nil, nil, slow
 	}
 	type result struct {
 		im   *image
@@ -63,6 +84,9 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 			if err == nil {
 				im.close()
 			}
+			late.Lock()
+			defer late.Unlock()
+			delete(late.images, key)
 		}
 	}()
 	timer := time.NewTimer(patience)
@@ -71,9 +95,11 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 	case r := <-done:
 		return r.im, r.info, r.err
 	case <-timer.C:
+		late.Lock()
+		defer late.Unlock()
+		late.images[key], late.last[cfg.Ceph] = true, time.Now()
 		close(expired)
-		return nil, nil, backend.WithHint(fmt.Errorf("was not opened within %v: %w", patience,
-			backend.ErrOffline), "Look at \"ceph health\".")
+		return nil, nil, slow
 	}
 }
 
@@ -240,6 +266,20 @@ func (d *device) Space() (allocated, free int64, err error) {
 	}
 }
 
+// drain waits until the image, which is nowhere to be got, has no users. It returns false if stop
+// is closed before.
+func (im *image) drain(stop <-chan struct{}) bool {
+	im.retired.Store(true)
+	for im.users.Load() != 0 {
+		select {
+		case <-im.idle:
+		case <-stop:
+			return false
+		}
+	}
+	return true
+}
+
 // leave ends n uses. Any goroutine may call it.
 func (im *image) leave(n int) {
 	if im.users.Add(-int64(n)) == 0 && im.retired.Load() {
@@ -262,6 +302,7 @@ type device struct {
 	image    atomic.Pointer[image] // nil while it is offline
 	info     atomic.Pointer[backend.Info]
 	channels atomic.Int32
+	refused  string // why the description could not be used last, in the log already
 
 	mu     sync.Mutex // held while notify runs
 	notify func()
@@ -278,7 +319,7 @@ func Probe(cfg Config) (r backend.Report) {
 	return r
 }
 
-// Open opens an image. It takes up to 30 s if the cluster does not answer.
+// Open opens an image. It takes up to 15 s if the cluster does not answer.
 func Open(cfg Config) (backend.Device, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -343,14 +384,18 @@ func (d *device) watch() {
 // when the cluster notifies it of a change.
 func (d *device) check() {
 	info, err := d.image.Load().describe(&d.cfg, &d.name)
+	reason := ""
 	switch {
 	case errors.Is(err, unix.ESHUTDOWN):
 		d.fenced()
 	case err != nil:
-		d.cfg.Log.Warn("the description of an image cannot be used", "err", err)
+		if reason = err.Error(); reason != d.refused {
+			d.cfg.Log.Warn("the description of an image cannot be used", "err", err)
+		}
 	default:
 		d.change(info)
 	}
+	d.refused = reason
 }
 
 // fenced makes the device open the image again. Any goroutine may call it.
@@ -369,15 +414,10 @@ func (d *device) reopen() bool {
 	offline.Offline = true
 	d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
 	d.change(&offline)
-	old.retired.Store(true)
 	old.cl.retire()
-	for old.users.Load() != 0 {
-		select {
-		case <-old.idle:
-		case <-d.stop:
-			d.image.Store(old) // for Close
-			return false
-		}
+	if !old.drain(d.stop) {
+		d.image.Store(old) // for Close
+		return false
 	}
 	old.close()
 	retry := time.NewTimer(0)
@@ -418,7 +458,8 @@ func (d *device) again(identity string) error {
 	return nil
 }
 
-// Close implements backend.Device. It waits 30 s at most.
+// Close implements backend.Device. It waits 5 s at most: an image whose cluster does not answer is
+// closed when the cluster answers.
 func (d *device) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close image %s: %d channels are open", d.cfg.Image, n)
@@ -428,18 +469,19 @@ func (d *device) Close() error {
 	go func() {
 		defer close(done)
 		<-d.ended
-		if im := d.image.Load(); im != nil {
+		if im := d.image.Swap(nil); im != nil {
+			im.drain(nil) // Space may use it
 			im.close()
 		}
 	}()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(closePatience)
 	defer timer.Stop()
 	select {
 	case <-done:
-		return nil
 	case <-timer.C:
-		return fmt.Errorf("close image %s: the cluster does not answer", d.cfg.Image)
+		d.cfg.Log.Warn("an image is closed later, since its cluster does not answer")
 	}
+	return nil
 }
 
 var (

@@ -6,8 +6,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
@@ -59,6 +63,7 @@ func TestCluster(t *testing.T) {
 		})
 	}
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
+		"Silent":  silent,
 		"Refused": refused, "Resize": resize, "Fence": fence, "Full": full, "Snapshot": snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
 		"PartOfBlock": partOfBlock,
@@ -116,6 +121,13 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 	}
 	report := Probe(good)
 	testutil.Check(t, report.Err())
+
+	runtime.LockOSThread() // of nobody now
+	defer runtime.UnlockOSThread()
+	testutil.Must(t, unix.Setfsuid(65534))
+	_, err := connect(Ceph{Conf: c.Conf(), User: "nobody"})
+	testutil.Must(t, unix.Setfsuid(os.Getuid()))
+	testutil.Fails(t, err, c.Conf()+": permission denied", "a file that cannot be read")
 }
 
 // resize: hosts get another size when the image gets one.
@@ -131,6 +143,12 @@ func resize(t *testing.T, c *cephtest.Cluster) {
 	defer client.Close()
 	testutil.Check(t, write(client, 16<<20-block, client.Memory(0, block)))
 	c.RBD(t, "resize", "--size", "8M", "--allow-shrink", cfg.Image)
+	var err error
+	testutil.Until(t, "a write fails", func() bool {
+		err = write(client, 8<<20, client.Memory(0, block))
+		return err != nil
+	})
+	testutil.Is(t, err, backend.ErrOutOfRange, "the first that fails")
 	testutil.Equal(t, testutil.Receive(t, "the smaller size", notified), 8<<20, "size")
 	testutil.Is(t, write(client, 8<<20, client.Memory(0, block)), backend.ErrOutOfRange, "")
 }
@@ -184,6 +202,40 @@ func watcher(t *testing.T, c *cephtest.Cluster, image string) string {
 	testutil.Must(t, json.Unmarshal([]byte(c.RBD(t, "status", "--format", "json", image)), &status))
 	testutil.MustEqual(t, len(status.Watchers), 1, "watchers")
 	return status.Watchers[0].Address
+}
+
+// silent: an image of a cluster that does not answer holds one thread, however often it is opened,
+// and a device is closed for its user. It is not used afterwards.
+func silent(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering,exclusive-lock,object-map,fast-diff"))
+	cfg.Ceph.Keyring = c.Path("client.admin.keyring") // so others have another connection
+	dev := mustOpen(t, cfg)
+	restore := func(a, b time.Duration) func() {
+		return func() { patience, closePatience = a, b }
+	}(patience, closePatience)
+	defer restore()
+	patience, closePatience = 10*time.Millisecond, 10*time.Millisecond
+	stacks := func(in string) int {
+		var b [1 << 20]byte
+		return strings.Count(string(b[:runtime.Stack(b[:], true)]), in)
+	}
+	c.Pause(t, "osd")
+	for range 3 {
+		testutil.Is(t, testutil.Err(Open(cfg)), backend.ErrOffline, "")
+		clear(late.last)
+	}
+	testutil.Equal(t, stacks("rbd.(*Config).open("), 1, "goroutines that open the image")
+	mustClose(t, dev)
+	c.Continue(t, "osd")
+	_, _, err := dev.(backend.SpaceReporter).Space()
+	testutil.Is(t, err, backend.ErrOffline, "space of a closed device")
+	restore()
+	testutil.Until(t, "the image can be opened again", func() bool {
+		dev, err = Open(cfg)
+		return err == nil
+	})
+	mustClose(t, dev)
+	testutil.Until(t, "both are closed", func() bool { return stacks("(*device).Close") == 0 })
 }
 
 // full: writes that need space fail while the cluster is full, and succeed again afterwards.

@@ -294,14 +294,20 @@ func (vs *Volumes) Stop() {
 
 // Close closes all storage. The target must be closed.
 func (vs *Volumes) Close() error {
-	var errs []error
+	var devices []backend.Device
 	for _, v := range vs.list {
 		if v.dev != nil {
-			errs = append(errs, v.dev.Close())
+			devices = append(devices, v.dev)
 		}
 	}
 	for r := range vs.retired {
-		errs = append(errs, r.dev.Close())
+		devices = append(devices, r.dev)
 	}
+	errs := make([]error, len(devices))
+	var wg sync.WaitGroup
+	for i, dev := range devices { // at once: each may wait for a cluster
+		wg.Go(func() { errs[i] = dev.Close() })
+	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
