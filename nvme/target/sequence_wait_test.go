@@ -104,8 +104,9 @@ func (s *sequence) await(a *arguments) string {
 	if a.flag("now") {
 		return s.progress(a.word(0))
 	} else if a.flag("returned") { // without completing, as its queue has ended
+		s.r.w.Settle()
 		for _, c := range all {
-			if c.q.Closed() && c.q.Outstanding() > 0 {
+			if c.q.Outstanding() > 0 && (c.q.Closed() || !c.Done) {
 				return "the queue still has it"
 			}
 		}
@@ -125,7 +126,11 @@ func (s *sequence) await(a *arguments) string {
 		if !c.CQE.Status().OK() {
 			s.failed = c.SQE.CID()
 		}
-		out = append(out, (c.CQE.Status() &^ nvme.More).String())
+		text := (c.CQE.Status() &^ nvme.More).String()
+		if v := c.CQE.DW0(); v != 0 && !c.CQE.Status().OK() {
+			text += fmt.Sprintf(" value=%#x", v)
+		}
+		out = append(out, text)
 	}
 	if len(slices.Compact(slices.Clone(out))) == 1 {
 		return out[0]

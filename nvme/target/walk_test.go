@@ -236,7 +236,9 @@ func TestStopSteps(t *testing.T) {
 			return n
 		}
 		end(c)
-		for before := left(); before > 0; {
+		before := left()
+		testutil.MustTrue(t, before >= queues, "%s: all at once, but for %d queues", name, before)
+		for before > 0 {
 			r.send(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			r.w.Step()
 			n := left()
