@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"log/slog"
+	"strings"
+	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // set returns b with one byte changed.
@@ -31,4 +34,19 @@ var (
 func newRecorder() (*ratelog.Recorder, options) {
 	r := ratelog.NewRecorder(slog.DiscardHandler)
 	return r, options{cfg: Config{Log: slog.New(r)}}
+}
+
+// TestHostileLog: any number of bad PDUs leaves a few log lines.
+func TestHostileLog(t *testing.T) {
+	var log testutil.Log
+	tg := serve(t, options{cfg: Config{Log: log.Logger()}})
+	for range 100 {
+		c := tg.dial(t)
+		c.send(random(77, 128))
+		c.term(pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffType})
+	}
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	n := strings.Count(log.String(), "level=WARN")
+	// Ten in as many seconds, each with a count of dropped lines.
+	testutil.True(t, n > 0 && n <= 40, "%d lines", n)
 }
