@@ -1,6 +1,8 @@
 package app
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -29,4 +31,21 @@ func TestAccessComesLast(t *testing.T) {
 	l.apply(listenAny, sub(both, inRAM)+"log: {slow_io: 1s}\n")
 	testutil.True(t, looked, "the host had access too early, or nobody has looked")
 	testutil.Check(t, testutil.Err(l.connect(testNQN, hostB, 0)))
+}
+
+// TestFinalComesLast: a subsystem is gone for good only after all else has changed.
+func TestFinalComesLast(t *testing.T) {
+	one := sub(anyHosts, inRAM)
+	l := newLive(t, listenAny, one+strings.Replace(one, testNQN, testNQN+"-more", 1))
+	why := func() string { return fmt.Sprint(testutil.Err(l.connect(testNQN+"-more", hostA, 0))) }
+	during := ""
+	l.s.engine.Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
+		during = why()
+		return nil
+	}}
+	l.apply(listenAny, one+"log: {slow_io: 1s}\n")
+	after := why()
+	testutil.True(t, strings.Contains(during, "Connect Invalid Parameters") &&
+		!strings.Contains(during, "DNR") && strings.Contains(after, "DNR"), "%q, then %q", during,
+		after)
 }
