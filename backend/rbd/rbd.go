@@ -127,7 +127,7 @@ func (cfg *Config) open() (*image, *backend.Info, error) {
 	}
 	info, err := im.describe(cfg, &name)
 	if err == nil {
-		err = im.checkCaches(&name)
+		err = im.checkCaches(cfg.Image, name.Pool)
 	}
 	if err != nil {
 		im.close()
@@ -159,15 +159,14 @@ func (im *image) open(name *Name, readOnly bool) error {
 
 // checkCaches returns an error if librbd may have a cache of the image, which would lose completed
 // writes.
-func (im *image) checkCaches(name *Name) error {
+func (im *image) checkCaches(name, pool string) error {
 	switch n := C.image_cached(im.ioctx, im.handle); {
 	case n < 0:
 		return fmt.Errorf("its settings cannot be read: %w", unix.Errno(-n))
 	case n > 0:
 		return backend.WithHint(errors.New("has a cache by a setting of its own or of its pool, "+
 			"rbd_cache or rbd_plugins, which would lose writes"), "Delete it: rbd config image "+
-			"rm "+name.Pool+"/"+name.Image+" rbd_cache, or rbd config pool rm "+name.Pool+
-			" rbd_cache.")
+			"rm "+name+" rbd_cache, or rbd config pool rm "+pool+" rbd_cache.")
 	}
 	return nil
 }

@@ -334,10 +334,13 @@ func longRanges(t *testing.T, c *cephtest.Cluster) {
 
 // caches: an image for which librbd would have a cache is refused.
 func caches(t *testing.T, c *cephtest.Cluster) {
-	cfg := admin(c, c.Image(t, "8M", "layering"))
+	c.RBD(t, "namespace", "create", cephtest.Pool+"/caches")
+	cfg := admin(c, cephtest.Pool+"/caches/a")
+	c.RBD(t, "create", "--size", "8M", cfg.Image)
 	for _, at := range [][]string{{"image", cfg.Image}, {"pool", cephtest.Pool}} {
 		c.RBD(t, "config", at[0], "set", at[1], "rbd_cache", "true")
-		testutil.Fails(t, testutil.Err(Open(cfg)), "rbd config "+at[0]+" rm", "%s", at[0])
+		testutil.Fails(t, testutil.Err(Open(cfg)), "rbd config "+at[0]+" rm "+at[1]+" rbd_cache",
+			"%s", at[0])
 		c.RBD(t, "config", at[0], "set", at[1], "rbd_cache", "false")
 		mustClose(t, mustOpen(t, cfg))
 		c.RBD(t, "config", at[0], "rm", at[1], "rbd_cache")
