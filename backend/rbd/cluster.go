@@ -30,9 +30,6 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// Supported returns the reason why this program cannot export images, or nil if it can.
-func Supported() error { return load() }
-
 // cluster is a connection to a cluster. All images with the same Ceph share it, because it has
 // about 20 threads. A fence ends it for good; its images are then opened on another connection.
 type cluster struct {
@@ -90,11 +87,14 @@ func connect(c Ceph) (*cluster, error) {
 	return cl, nil
 }
 
-// readable returns an error if a file cannot be read. librados would return that of a wrong key.
+// readable returns an error if a file cannot be read. librados would report a wrong key.
 func (c *Ceph) readable() error {
 	for _, path := range []string{c.Conf, c.Keyring} {
+		if path == "" {
+			continue
+		}
 		f, err := os.Open(path)
-		if path != "" && err != nil {
+		if err != nil {
 			return backend.WithHint(fmt.Errorf("cannot be reached: %w", err), "Correct ceph.conf "+
 				"or ceph.keyring, and let the user that runs the target read the file.")
 		}

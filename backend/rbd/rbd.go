@@ -27,8 +27,8 @@ import (
 var patience, closePatience = 15 * time.Second, 5 * time.Second
 
 const (
-	// checkInterval is the time between checks of the size, retryInterval the time between attempts
-	// to open a fenced image again.
+	// checkInterval is the time between checks of the size, retryInterval the least time between
+	// attempts to open a fenced image again.
 	checkInterval = time.Second
 	retryInterval = 10 * time.Second
 )
@@ -265,8 +265,8 @@ func (d *device) Space() (allocated, free int64, err error) {
 	}
 }
 
-// drain waits until the image, which is nowhere to be got, has no users. It returns false if stop
-// is closed before.
+// drain waits until the image, which gets no further users, has none. It returns false if stop is
+// closed first.
 func (im *image) drain(stop <-chan struct{}) bool {
 	im.retired.Store(true)
 	for im.users.Load() != 0 {
@@ -301,7 +301,8 @@ type device struct {
 	image    atomic.Pointer[image] // nil while it is offline
 	info     atomic.Pointer[backend.Info]
 	channels atomic.Int32
-	refused  string // why the description could not be used last, in the log already
+	refused  string    // why the description could not be used last, in the log already
+	reopened time.Time // the last attempt to open the image again
 
 	mu     sync.Mutex // held while notify runs
 	notify func()
@@ -419,7 +420,7 @@ func (d *device) reopen() bool {
 		return false
 	}
 	old.close()
-	retry := time.NewTimer(0)
+	retry := time.NewTimer(time.Until(d.reopened.Add(retryInterval)))
 	defer retry.Stop()
 	for {
 		select {
@@ -427,6 +428,7 @@ func (d *device) reopen() bool {
 			return false
 		case <-retry.C:
 		}
+		d.reopened = time.Now()
 		err := d.again(offline.Identity)
 		if err == nil {
 			d.cfg.Log.Warn("an image is back")

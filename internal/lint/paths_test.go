@@ -3,6 +3,7 @@ package lint
 import (
 	"go/ast"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -128,4 +129,23 @@ func TestPictureHasEveryPackage(t *testing.T) {
 			testutil.True(t, slices.Contains(words, w), "ARCHITECTURE.md does not mention %s", pkg)
 		}
 	}
+}
+
+// topLevel are the entries of the repository's root.
+var topLevel = []string{
+	".ci", ".dockerignore", ".gitignore", ".golangci.yml",
+	"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
+	"SECURITY.md", "backend", "cmd", "config", "docs", "fabric", "go.mod", "go.sum", "internal",
+	"nvme", "packaging", "scripts", "tests",
+}
+
+// TestTopLevel: no file was committed to the root by mistake.
+func TestTopLevel(t *testing.T) {
+	cmd := exec.Command("git", "ls-tree", "--name-only", "HEAD")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("not a clone of the repository: %v", err)
+	}
+	testutil.EqualSlices(t, strings.Fields(string(out)), topLevel, "the root of the repository")
 }

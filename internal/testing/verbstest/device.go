@@ -32,7 +32,7 @@ const rkeyBit = 1 << 31
 
 func (d *device) Attr() verbs.DeviceAttr { return d.opt.Attr }
 
-// call makes the checks common to all calls on the device.
+// call returns the error of a call on the device, if one is due.
 func (d *device) call(c Call) error {
 	if d.removed {
 		return fmt.Errorf("%s: %s: %w", c, d.opt.Attr.Name, unix.EIO)

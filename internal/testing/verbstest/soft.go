@@ -492,7 +492,8 @@ type softDevice struct {
 
 func (d *softDevice) Attr() verbs.DeviceAttr { return d.attr }
 
-// call makes the checks common to all calls but those that free something.
+// call returns the error of a call on the device, if one is due. Calls that free something do not
+// use it.
 func (d *softDevice) call(c Call) error { return d.d.call(c) }
 
 // locked calls fn with the fabric locked, unless the call shall fail.
@@ -575,7 +576,7 @@ func (d *softDevice) Watch(fn func(verbs.AsyncEvent)) (func(), error) {
 	return func() { raised(); stop() }, nil
 }
 
-// own replaces the objects of an event by those that wrap them.
+// own replaces the objects of an event with their wrappers.
 func (d *softDevice) own(ev *verbs.AsyncEvent) {
 	d.h.f.lock()
 	defer d.h.f.unlock()
