@@ -253,6 +253,10 @@ var allowed = map[string][]string{
 	"internal/testing/verbstest": {
 		"fabric/rdma/verbs", "fabric/rdma/verbs/soft", "fabric/rdma/verbs/soft/cm",
 		"fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire", "internal/mem",
+		"internal/testing/wiretest",
+	},
+	"internal/testing/wiretest": {
+		"fabric/rdma/verbs/soft/packet", "fabric/rdma/verbs/soft/wire",
 	},
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
-	packets "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -20,14 +20,14 @@ import (
 // softTarget is a target without an RDMA device, on a network in memory, and the stack of a host.
 type softTarget struct {
 	*env
-	net      *packets.Memory
+	net      *wiretest.Network
 	provider *soft.Provider // of the host
 }
 
 // newSoft starts a target on a network with these faults.
-func newSoft(t *testing.T, faults packets.MemoryOptions) *softTarget {
+func newSoft(t *testing.T, faults wiretest.Options) *softTarget {
 	t.Helper()
-	s := &softTarget{net: packets.NewMemory(faults)}
+	s := &softTarget{net: wiretest.New(faults)}
 	// Short enough that a lost message, or a peer that is gone, does not take seconds.
 	times := cm.Options{ResponseTimeout: 13, AckTimeout: 15}
 	machine := func(name, addr string, engines int, background bool) *soft.Provider {
@@ -56,7 +56,7 @@ func (s *softTarget) connect() *host.Controller {
 // data on several queues while the network loses, doubles and reorders packets.
 func TestSoft(t *testing.T) {
 	t.Parallel()
-	for name, faults := range map[string]packets.MemoryOptions{
+	for name, faults := range map[string]wiretest.Options{
 		"no faults": {},
 		"1 % loss":  {Loss: 0.01, Duplicate: 0.01, Reorder: 0.01},
 		"small MTU": {Loss: 0.01, MTU: 1500},
@@ -127,7 +127,7 @@ func TestSoftIWARP(t *testing.T) {
 // connects again. The data is that of the lost connection.
 func TestSoftReconnect(t *testing.T) {
 	t.Parallel()
-	s := newSoft(t, packets.MemoryOptions{})
+	s := newSoft(t, wiretest.Options{})
 	const size = 64 << 10
 	var want [size]byte
 	pattern(want[:], 1)
@@ -143,12 +143,12 @@ func TestSoftReconnect(t *testing.T) {
 		}
 		copy(buf, want[:])
 		s.Must(hosttest.Write(testutil.Context(t), q, 1, 8, size/512, buf, 0))
-		s.net.SetFaults(packets.MemoryOptions{Loss: 1})
+		s.net.SetFaults(wiretest.Options{Loss: 1})
 		testutil.True(t, hosttest.Read(testutil.Context(t), q, 1, 8, size/512, buf) != nil,
 			"a command completes without a network")
 		_ = q.Close()
 		c.Close()
-		s.net.SetFaults(packets.MemoryOptions{})
+		s.net.SetFaults(wiretest.Options{})
 		s.Until("the host has left", func() bool {
 			return s.Server.Transport(nvme.TransportRDMA).Usage().Connections == 0
 		})

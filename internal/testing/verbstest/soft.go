@@ -16,6 +16,7 @@ import (
 	softcm "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // With Options.Soft the machines have the soft stack, on a network in memory, and this file adds
@@ -24,7 +25,7 @@ import (
 
 // softNet is the network of a Fabric with Options.Soft.
 type softNet struct {
-	mem   *wire.Memory
+	mem   *wiretest.Network
 	steps sync.Mutex // one goroutine at a time runs the engines
 	// stacks and steppers are guarded by the lock of the fabric and by steps.
 	stacks   []*softStack
@@ -49,7 +50,7 @@ type lost struct {
 
 func newSoftNet() *softNet {
 	n := &softNet{cuts: map[[2]netip.Addr]bool{}, drops: map[softDrop]*lost{}}
-	n.mem = wire.NewMemory(wire.MemoryOptions{Filter: n.arrives})
+	n.mem = wiretest.New(wiretest.Options{Filter: n.arrives})
 	return n
 }
 

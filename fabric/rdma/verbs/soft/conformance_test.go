@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbsconf"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -20,19 +21,19 @@ var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 15, Replies: 16}
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		faults  wire.MemoryOptions
+		faults  wiretest.Options
 		engines int
 		rounds  int
 	}{
-		{"no faults", wire.MemoryOptions{}, 1, 0},
-		{"four engines", wire.MemoryOptions{Loss: 0.01}, 4, 0},
-		{"15 % loss", wire.MemoryOptions{Loss: 0.15}, 1, 5},
-		{"all faults", wire.MemoryOptions{
+		{"no faults", wiretest.Options{}, 1, 0},
+		{"four engines", wiretest.Options{Loss: 0.01}, 4, 0},
+		{"15 % loss", wiretest.Options{Loss: 0.15}, 1, 5},
+		{"all faults", wiretest.Options{
 			Loss: 0.01, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, Mark: 0.05, Refuse: 0.1,
 		}, 1, 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			mem := wire.NewMemory(c.faults)
+			mem := wiretest.New(c.faults)
 			v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 			a := provider(t, mem.Host("a", v4, v6), c.engines)
 			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // counting is a network that counts the calls of Open and fails the first one.
@@ -28,7 +29,7 @@ func (c *counting) Open(n int) ([]wire.Conn, error) {
 // TestProvider opens the sockets when they are needed, once, and tries again after an error.
 func TestProvider(t *testing.T) {
 	net := &counting{
-		Network: wire.NewMemory(wire.MemoryOptions{}).Host("a", netip.MustParseAddr("192.0.2.1")),
+		Network: wiretest.New(wiretest.Options{}).Host("a", netip.MustParseAddr("192.0.2.1")),
 	}
 	p := New(Options{Network: net})
 	testutil.Equal(t, net.opens, 0, "calls of Open by New")

@@ -14,13 +14,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // A world is a memory network with a manual clock and the machines on it. The test's goroutine runs
 // everything.
 type world struct {
 	t        testing.TB
-	mem      *wire.Memory
+	mem      *wiretest.Network
 	machines []*machine
 	conns    []wire.Conn
 	// sent are the messages so far. lose is called with each; true loses it.
@@ -33,7 +34,7 @@ type sent struct {
 	message
 }
 
-func newWorld(t testing.TB, opts wire.MemoryOptions) *world {
+func newWorld(t testing.TB, opts wiretest.Options) *world {
 	w := &world{t: t}
 	opts.Manual = true
 	opts.Filter = func(p *wire.Packet) bool {
@@ -44,7 +45,7 @@ func newWorld(t testing.TB, opts wire.MemoryOptions) *world {
 		w.sent = append(w.sent, s)
 		return w.lose == nil || !w.lose(len(w.sent)-1, &s)
 	}
-	w.mem = wire.NewMemory(opts)
+	w.mem = wiretest.New(opts)
 	t.Cleanup(w.close)
 	return w
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // An attacker sends messages of its choice with addresses of its choice.
@@ -89,7 +90,7 @@ func (w *world) connected(a, p *machine) verbs.ID {
 // TestFloodFromOneAddress: a host cannot have more half-open connections than its share, each is
 // answered three times, and other hosts do not notice.
 func TestFloodFromOneAddress(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	l := p.listen(port, 0)
@@ -114,7 +115,7 @@ func TestFloodFromOneAddress(t *testing.T) {
 // TestFloodFromForgedAddresses: strangers together have a share. A host with a connection can make
 // more of them meanwhile, and everybody can afterwards.
 func TestFloodFromForgedAddresses(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, b, p := w.host(1, Options{}), w.host(3, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	l := p.listen(port, 0)
@@ -153,7 +154,7 @@ func TestFloodFromForgedAddresses(t *testing.T) {
 // TestFloodFromOneNetwork: a machine with all addresses of an IPv6 /64 has half of the share of
 // strangers, so that others connect meanwhile.
 func TestFloodFromOneNetwork(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	at := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4 as well
@@ -176,7 +177,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 // TestManyDeadlines: when the deadlines of all half-open connections pass at once, a step of the
 // manager handles a few of them, and the other calls get their turn in between.
 func TestManyDeadlines(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p, x := w.host(2, Options{}), w.attacker()
 	l := p.listen(port, 0)
 	p.serve()
@@ -203,7 +204,7 @@ func TestManyDeadlines(t *testing.T) {
 // TestManyNotes: when the first packets of all half-open connections arrive at once, a step of the
 // manager handles a few of them.
 func TestManyNotes(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p, x := w.host(2, Options{}), w.attacker()
 	l := p.listen(port, 0)
 	p.serve()
@@ -235,7 +236,7 @@ func TestManyNotes(t *testing.T) {
 
 // TestRepeatedRequest: the same REQ again and again causes no further REP, and no further event.
 func TestRepeatedRequest(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p := w.host(2, Options{})
 	x := w.attacker()
 	l := p.listen(port, 0)
@@ -269,7 +270,7 @@ func TestRepeatedRequest(t *testing.T) {
 
 // TestRefused: requests that the Manager refuses by itself, without telling the program.
 func TestRefused(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{MTU: 1500})
+	w := newWorld(t, wiretest.Options{MTU: 1500})
 	p := w.host(2, Options{})
 	x := w.attacker()
 	l := p.listen(port, 0)
@@ -310,7 +311,7 @@ func TestRefused(t *testing.T) {
 
 // TestNoMessage: packets to queue pair 1 that are no messages are counted.
 func TestNoMessage(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p := w.host(2, Options{})
 	x := w.attacker()
 	var mad [madSize]byte
@@ -325,7 +326,7 @@ func TestNoMessage(t *testing.T) {
 
 // TestBacklog: requests beyond the backlog are dropped. The peer repeats them and gets through.
 func TestBacklog(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	l := p.listen(port, 2)
 	var ids []verbs.ID
@@ -354,7 +355,7 @@ func TestBacklog(t *testing.T) {
 // TestWithdrawnUnread: a request that is withdrawn before the program has seen it leaves nothing
 // behind. Otherwise such requests would fill the backlog.
 func TestWithdrawnUnread(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	l := p.listen(port, 8)
@@ -379,7 +380,7 @@ func TestWithdrawnUnread(t *testing.T) {
 
 // TestOtherQueuePair: a packet to another queue pair that was merged with messages goes there.
 func TestOtherQueuePair(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p := w.host(2, Options{})
 	b := make([]byte, packet.BTHSize)
 	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: 5}
@@ -392,7 +393,7 @@ func TestOtherQueuePair(t *testing.T) {
 // TestStaleQueuePair: a request from a queue pair that a connection has is refused, and the
 // connection stays: anybody could have sent it.
 func TestStaleQueuePair(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	p.listen(port, 0)
@@ -441,7 +442,7 @@ func TestOthersConnections(t *testing.T) {
 	}
 	for stage, make := range stages {
 		for a := attrMRA; a <= attrDREP; a++ {
-			w := newWorld(t, wire.MemoryOptions{})
+			w := newWorld(t, wiretest.Options{})
 			active, p := w.host(1, Options{}), w.host(2, Options{})
 			x := w.attacker()
 			p.listen(port, 0)
@@ -502,7 +503,7 @@ func (w *world) snapshot() (s string) {
 
 // TestWrongQueuePairInDREQ: a DREQ names the queue pair that it ends.
 func TestWrongQueuePairInDREQ(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	p.listen(port, 0)
@@ -518,7 +519,7 @@ func TestWrongQueuePairInDREQ(t *testing.T) {
 
 // TestUnknownConnection: answers to messages of connections that do not exist.
 func TestUnknownConnection(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	p := w.host(2, Options{})
 	x := w.attacker()
 	for a, want := range map[attr]attr{
@@ -545,7 +546,7 @@ func TestUnknownConnection(t *testing.T) {
 
 // TestEndlessMRA: a peer cannot hold a request for ever.
 func TestEndlessMRA(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	x := w.attacker()
 	w.lose = func(_ int, s *sent) bool { return s.from == a.addr }
@@ -566,7 +567,7 @@ func TestEndlessMRA(t *testing.T) {
 // acknowledgment.
 func TestLongTimes(t *testing.T) {
 	for _, n := range []uint8{0, 31} {
-		w := newWorld(t, wire.MemoryOptions{})
+		w := newWorld(t, wiretest.Options{})
 		p := w.host(2, Options{})
 		x := w.attacker()
 		p.listen(port, 0)
@@ -593,7 +594,7 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		mad = mad[:len(mad)&^3]
-		w := newWorld(t, wire.MemoryOptions{})
+		w := newWorld(t, wiretest.Options{})
 		defer w.close()
 		a, p := w.host(1, Options{}), w.host(2, Options{})
 		x := w.attacker()

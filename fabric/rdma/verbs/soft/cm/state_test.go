@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 const port = 4420
@@ -20,7 +20,7 @@ const port = 4420
 // TestMessages is a connection without loss: the messages, the events and the parameters of the
 // queue pairs.
 func TestMessages(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{MTU: 1500})
+	w := newWorld(t, wiretest.Options{MTU: 1500})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	l := p.listen(port, 0)
 	id := a.route(p, port)
@@ -184,7 +184,7 @@ func TestLostMessages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for mask := range 1 << first {
-				w := newWorld(t, wire.MemoryOptions{})
+				w := newWorld(t, wiretest.Options{})
 				w.lose = func(n int, _ *sent) bool { return n < first && mask>>n&1 != 0 }
 				a, p := w.host(1, Options{}), w.host(2, Options{})
 				l := p.listen(port, 0)
@@ -246,7 +246,7 @@ func (w *world) atMostThreeReplies(what string) {
 // TestChaos makes many connections on a network with every fault, and ends them at random stages.
 func TestChaos(t *testing.T) {
 	for seed := range uint64(300) {
-		w := newWorld(t, wire.MemoryOptions{
+		w := newWorld(t, wiretest.Options{
 			Seed: seed, Loss: 0.2, Duplicate: 0.3, Reorder: 0.3, Corrupt: 0.05, Refuse: 0.1,
 			Delay: time.Millisecond,
 		})
@@ -325,7 +325,7 @@ func TestChaos(t *testing.T) {
 func TestPeerDisappears(t *testing.T) {
 	for n := range 5 {
 		for gone := range 2 {
-			w := newWorld(t, wire.MemoryOptions{})
+			w := newWorld(t, wiretest.Options{})
 			a, p := w.host(1, Options{}), w.host(2, Options{})
 			dead := w.machines[gone].addr
 			w.lose = func(i int, s *sent) bool { return i >= n && (s.from == dead || s.to == dead) }
@@ -363,7 +363,7 @@ func TestPeerDisappears(t *testing.T) {
 
 // TestSlowProgram: a program that takes a minute for its answer keeps the peer waiting, by MRA.
 func TestSlowProgram(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	l := p.listen(port, 0)
 	id := a.connect(p)
@@ -392,7 +392,7 @@ func TestSlowProgram(t *testing.T) {
 
 // TestBothDisconnect: the DREQs of both sides cross.
 func TestBothDisconnect(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{Delay: time.Millisecond})
+	w := newWorld(t, wiretest.Options{Delay: time.Millisecond})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	l := p.listen(port, 0)
 	p.serve()
@@ -414,7 +414,7 @@ func TestBothDisconnect(t *testing.T) {
 
 // TestRejectionsAreBounded: rejected requests are remembered up to the limit.
 func TestRejectionsAreBounded(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	p.listen(port, 0)
 	p.on = func(ev verbs.Event) {
@@ -431,7 +431,7 @@ func TestRejectionsAreBounded(t *testing.T) {
 
 // TestLingerIsBounded: destroyed connections whose peer is gone are forgotten beyond the limit.
 func TestLingerIsBounded(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	l := p.listen(port, 0)
 	p.serve()
@@ -456,7 +456,7 @@ func TestLingerIsBounded(t *testing.T) {
 // TestRepetitions: a message that comes again because its answer was lost gets the same answer.
 func TestRepetitions(t *testing.T) {
 	start := func(lost attr) (w *world, a, p *machine) {
-		w = newWorld(t, wire.MemoryOptions{})
+		w = newWorld(t, wiretest.Options{})
 		done := false
 		w.lose = func(_ int, s *sent) (lose bool) {
 			lose = s.attr == lost && !done
@@ -527,7 +527,7 @@ func TestRepetitions(t *testing.T) {
 
 // TestIPv6 connects to a wildcard listener.
 func TestIPv6(t *testing.T) {
-	w := newWorld(t, wire.MemoryOptions{})
+	w := newWorld(t, wiretest.Options{})
 	a, p := w.host(1, Options{}), w.host(2, Options{})
 	at := netip.MustParseAddr("2001:db8::2")
 	l := testutil.Value(p.cm.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), 0, 0))(t)

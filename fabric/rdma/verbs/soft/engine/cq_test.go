@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // waitReadable waits up to ms milliseconds for a descriptor to become readable.
@@ -50,7 +51,7 @@ func TestChannel(t *testing.T) {
 	for _, background := range []bool{false, true} {
 		for _, edge := range []bool{false, true} {
 			t.Run(fmt.Sprintf("background=%v,edge=%v", background, edge), func(t *testing.T) {
-				mem := wire.NewMemory(wire.MemoryOptions{})
+				mem := wiretest.New(wiretest.Options{})
 				a := device(t, mem, "a", addrA, Options{Background: background})
 				b := device(t, mem, "b", addrB, Options{Background: true})
 				sleepAndWake(t, a, b, edge)
@@ -152,7 +153,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 
 // TestNotify: the channel is readable after a completion of an armed queue, once per ReqNotify.
 func TestNotify(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e, ch := d.Engine(0), newChannel(t, d)
 	cq := newCQ(t, d, 8, ch, 0)
@@ -185,7 +186,7 @@ func TestNotify(t *testing.T) {
 
 // TestUnfinishedTurn: a sleeper is woken for the work that a turn leaves.
 func TestUnfinishedTurn(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e, ch := d.Engine(0), newChannel(t, d)
 	cq := newCQ(t, d, 8, ch, 0)
@@ -214,7 +215,7 @@ func TestUnfinishedTurn(t *testing.T) {
 // TestWoken: an engine with a sleeper wakes it for everything that is left: packets behind a full
 // batch, packets in the inbox, deadlines.
 func TestWoken(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	cq := newCQ(t, a, 8, ch, 0)
@@ -259,7 +260,7 @@ func TestWoken(t *testing.T) {
 // TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all
 // completions that come in their turns. One that a poll leaves makes the event.
 func TestPollMakesNoEvent(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	cq := newCQ(t, a, 8, ch, 0)
@@ -309,7 +310,7 @@ func TestWokenByUDP(t *testing.T) {
 }
 
 func TestOverrun(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	events := make(chan verbs.AsyncEvent, 4)
 	stop := testutil.Value(d.Watch(func(ev verbs.AsyncEvent) { events <- ev }))(t)
@@ -338,7 +339,7 @@ func TestOverrun(t *testing.T) {
 
 // TestWatch: every watcher gets every event in order until it stops, one call at a time.
 func TestWatch(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	d.Raise(verbs.AsyncEvent{Type: verbs.AsyncPortErr}) // nobody watches
 	var calls, got atomic.Int32
@@ -370,7 +371,7 @@ func TestWatch(t *testing.T) {
 
 // TestBusy: an object that is used cannot be freed, and cannot be used after it was freed.
 func TestBusy(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	ch := testutil.Value(d.CreateCompChannel())(t)
 	cq := testutil.Value(d.CreateCQ(8, ch, 0))(t).(*CQ)
@@ -405,7 +406,7 @@ func TestBusy(t *testing.T) {
 
 // TestAllocations: the path of packets and completions allocates nothing.
 func TestAllocations(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{Engines: 2})
 	e := a.Engine(1)
 	ch := newChannel(t, a)

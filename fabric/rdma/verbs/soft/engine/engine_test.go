@@ -9,12 +9,13 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestCombining kicks endpoints from many goroutines, calls closures and makes turns: each endpoint
 // sees all work that was published before its last Kick, and one goroutine at a time is inside.
 func TestCombining(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	const workers, shared, rounds = 8, 3, 3000
@@ -64,7 +65,7 @@ func TestCombining(t *testing.T) {
 
 // TestManyCalls: a turn runs a bounded number of closures.
 func TestManyCalls(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	const n = maxTurns * maxCalls
@@ -88,7 +89,7 @@ func TestManyCalls(t *testing.T) {
 // TestHelper shows that a goroutine does not work for others without end: here the endpoint is
 // kicked again whenever it runs. After some turns a helper goroutine takes over.
 func TestHelper(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	gate, done := make(chan struct{}), make(chan struct{})
 	ep := attach(t, d.Engine(0), &endpoint{onRun: func(ep *endpoint) bool {
@@ -125,7 +126,7 @@ func TestHelper(t *testing.T) {
 
 // TestStepWhileHeld: a Step that finds the engine held is made by the holder.
 func TestStepWhileHeld(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{})
 	to := attach(t, a.Engine(0), &endpoint{})
 	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
@@ -153,7 +154,7 @@ func TestStepWhileHeld(t *testing.T) {
 
 // TestFairness: endpoints that always have more to send take turns, and a turn is bounded.
 func TestFairness(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	const n = 3*maxRuns + 7
@@ -192,7 +193,7 @@ func TestFairness(t *testing.T) {
 // is lost, and FD is readable meanwhile.
 func TestBlocked(t *testing.T) {
 	const n = 10_000
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true, Refuse: 0.5, Queue: n})
+	mem := wiretest.New(wiretest.Options{Manual: true, Refuse: 0.5, Queue: n})
 	a, b := pair(t, mem, Options{})
 	to := attach(t, a.Engine(0), &endpoint{})
 	run := func(ep *endpoint) bool {
@@ -219,7 +220,7 @@ func TestBlocked(t *testing.T) {
 
 // TestFlood: packets of a peer to 10,000 queue pairs do not lengthen a turn.
 func TestFlood(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{})
 	e := a.Engine(0)
 	const n = 10_000
@@ -265,7 +266,7 @@ func TestFlood(t *testing.T) {
 
 // TestManyPackets has many endpoints that send as much as they can in each turn.
 func TestManyPackets(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, _ := pair(t, mem, Options{})
 	e := a.Engine(0)
 	const n, share = 100, 128
@@ -300,7 +301,7 @@ func TestManyPackets(t *testing.T) {
 
 // TestSingles: addresses are remembered, and their number is bounded.
 func TestSingles(t *testing.T) {
-	a, _ := pair(t, wire.NewMemory(wire.MemoryOptions{Manual: true}), Options{})
+	a, _ := pair(t, wiretest.New(wiretest.Options{Manual: true}), Options{})
 	for i := range 3 * maxSingles {
 		to := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 		testutil.MustTrue(t, !a.SendsSingly(to), "address %d is known", i)
@@ -313,7 +314,7 @@ func TestSingles(t *testing.T) {
 // TestQPN: queue pair numbers lead to their engine, for any number of engines.
 func TestQPN(t *testing.T) {
 	for _, n := range []int{0, 3, 40, wire.MaxEngines + 1} {
-		mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+		mem := wiretest.New(wiretest.Options{Manual: true})
 		d := device(t, mem, "a", addrA, Options{Engines: n})
 		n = min(max(n, 1), wire.MaxEngines)
 		testutil.Equal(t, d.Attr().NumCompVectors, n, "completion vectors")
@@ -332,7 +333,7 @@ func TestQPN(t *testing.T) {
 
 // TestDetach: nothing is called after Detach.
 func TestDetach(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	ep := attach(t, e, &endpoint{})
@@ -359,7 +360,7 @@ func TestDetach(t *testing.T) {
 // TestHandOver passes packets to an engine from several goroutines: each arrives once, unchanged
 // and in the order of its goroutine, or is counted as lost.
 func TestHandOver(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{Engines: 2})
 	const producers, packets = 4, 3000
 	e := d.Engine(1)
@@ -411,7 +412,7 @@ func TestHandOver(t *testing.T) {
 // TestDeadlines: 10,000 deadlines at once are spread over turns, each fires once and not too early.
 // Putting one off or stopping it takes no step of the heap.
 func TestDeadlines(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	const n = 10_000

@@ -5,15 +5,15 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestHalfKick has a Kick that the holder finds half done, and that ends while the engine is held:
 // the holder looks for it again.
 func TestHalfKick(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	inbox := (*struct { // the beginning of list.Inbox
@@ -36,7 +36,7 @@ func TestHalfKick(t *testing.T) {
 
 // TestPanic: an endpoint that panics does not leave the engine held, so that cleaning up ends.
 func TestPanic(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	ep := attach(t, e, &endpoint{onRun: func(*endpoint) bool { panic("a fault") }})

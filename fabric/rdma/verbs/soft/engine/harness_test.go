@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -18,7 +19,7 @@ var (
 )
 
 // device opens a device on a host of a network. The test closes it at its end.
-func device(t testing.TB, mem *wire.Memory, name string, addr netip.Addr, o Options) *Device {
+func device(t testing.TB, mem *wiretest.Network, name string, addr netip.Addr, o Options) *Device {
 	t.Helper()
 	d := testutil.Value(New(mem.Host(name, addr), o))(t)
 	t.Cleanup(func() {
@@ -29,7 +30,7 @@ func device(t testing.TB, mem *wire.Memory, name string, addr netip.Addr, o Opti
 }
 
 // pair opens devices A and B.
-func pair(t testing.TB, mem *wire.Memory, o Options) (a, b *Device) {
+func pair(t testing.TB, mem *wiretest.Network, o Options) (a, b *Device) {
 	t.Helper()
 	return device(t, mem, "a", addrA, o), device(t, mem, "b", addrB, o)
 }
@@ -130,7 +131,7 @@ func held(e *Engine, fn func()) {
 }
 
 // settle makes turns until the network has nothing left to deliver now.
-func settle(mem *wire.Memory, devices ...*Device) {
+func settle(mem *wiretest.Network, devices ...*Device) {
 	for {
 		for _, d := range devices {
 			for _, e := range d.engines {

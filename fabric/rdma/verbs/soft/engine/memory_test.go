@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 const (
@@ -35,7 +35,7 @@ func register(t testing.TB, pd *PD, b []byte, access verbs.Access) verbs.MR {
 }
 
 func TestMemory(t *testing.T) {
-	network := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	network := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, network, "a", addrA, Options{})
 	pd, other := newPD(t, d), newPD(t, d)
 	b := make([]byte, 4096)
@@ -98,7 +98,7 @@ func TestMemory(t *testing.T) {
 
 // TestKeys fills the table: keys differ, and a key is free again after Dereg.
 func TestKeys(t *testing.T) {
-	network := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	network := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, network, "a", addrA, Options{})
 	pd := newPD(t, d)
 	b := make([]byte, 8)
@@ -122,7 +122,7 @@ func TestKeys(t *testing.T) {
 // TestDereg: when Dereg returns, no engine uses the memory: it is unmapped at once while engines
 // write to it.
 func TestDereg(t *testing.T) {
-	network := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	network := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, network, "a", addrA, Options{Engines: 2})
 	pd := newPD(t, d)
 	var sges [2]atomic.Pointer[verbs.SGE]
@@ -169,7 +169,7 @@ func TestDereg(t *testing.T) {
 
 // TestDeregWaits: Dereg does not return while an engine that has found the region is held.
 func TestDeregWaits(t *testing.T) {
-	network := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	network := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, network, "a", addrA, Options{Engines: 2})
 	pd := newPD(t, d)
 	b := make([]byte, 8)

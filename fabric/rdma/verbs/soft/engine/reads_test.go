@@ -3,14 +3,14 @@ package engine
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestReads: endpoints that wait for room get it in their order. None waits for longer than
 // readTime until the one before it has given up its room.
 func TestReads(t *testing.T) {
-	mem := wire.NewMemory(wire.MemoryOptions{Manual: true})
+	mem := wiretest.New(wiretest.Options{Manual: true})
 	d := device(t, mem, "a", addrA, Options{})
 	e := d.Engine(0)
 	all := e.reads.all

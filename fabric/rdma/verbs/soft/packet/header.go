@@ -226,9 +226,6 @@ func Pad(n int) int { return -n & 3 }
 // PSNMask covers the 24 bits of a PSN or a QPN.
 const PSNMask = 1<<24 - 1
 
-// AddPSN returns the PSN n packets after psn; n may be negative.
-func AddPSN(psn uint32, n int) uint32 { return (psn + uint32(n)) & PSNMask }
-
 // DiffPSN returns how many packets a is after b: -2^23 to 2^23-1. PSNs wrap around, so the nearer
 // way counts (section 9.7.1).
 func DiffPSN(a, b uint32) int { return int(int32((a-b)<<8) >> 8) }

@@ -125,7 +125,7 @@ func TestPSN(t *testing.T) {
 		{1<<23 - 1, 0, 1<<23 - 1},
 		{100, PSNMask - 99, 200},
 	} {
-		if d := DiffPSN(tt.a, tt.b); d != tt.diff || AddPSN(tt.b, d) != tt.a {
+		if d := DiffPSN(tt.a, tt.b); d != tt.diff {
 			t.Errorf("%#x is %d after %#x, want %d", tt.a, d, tt.b, tt.diff)
 		}
 	}

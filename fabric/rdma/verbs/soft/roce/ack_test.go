@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestAckWithResponse: the ACK of a request leaves behind the response, if that is posted after the
@@ -15,7 +16,7 @@ import (
 func TestAckWithResponse(t *testing.T) {
 	p := newPair(t, options{})
 	var kinds []packet.Kind
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
 		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
 			kinds = append(kinds, h.Kind)
@@ -61,7 +62,7 @@ func TestFewAcks(t *testing.T) {
 	p.a.qp.requester.window, p.b.qp.requester.window = maxWindow, maxWindow
 	var kinds []packet.Kind
 	asked := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
 		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
 			kinds = append(kinds, h.Kind)

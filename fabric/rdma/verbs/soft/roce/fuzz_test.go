@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // FuzzModel lets two queue pairs work against each other over a network with any faults.
@@ -19,7 +20,7 @@ func FuzzModel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, loss, double, reorder, corrupt, refuse, delay byte) {
 		chance := func(b byte) float64 { return float64(b%128) / 256 }
 		p := newPair(t, options{
-			MemoryOptions: wire.MemoryOptions{
+			Options: wiretest.Options{
 				Loss: min(chance(loss), 0.3), Duplicate: chance(double), Reorder: chance(reorder),
 				Corrupt: min(chance(corrupt), 0.3), Refuse: chance(refuse),
 				Delay: time.Duration(delay) * 10 * time.Microsecond, Seed: seed,
@@ -52,7 +53,7 @@ func FuzzPackets(f *testing.F) {
 		for i := range 4 {
 			x.a.recv(uint64(i), open+1000*i, 1000)
 		}
-		x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+		x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 			var h packet.Header
 			return !h.Parse(p.Data) || h.QPN != x.b.qp.num // b hears nothing
 		}})

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 const (
@@ -36,12 +37,12 @@ type side struct {
 // A pair is two sides on a memory network with a manual clock.
 type pair struct {
 	t    testing.TB
-	mem  *wire.Memory
+	mem  *wiretest.Network
 	a, b *side
 }
 
 type options struct {
-	wire.MemoryOptions
+	wiretest.Options
 	send, recv, cqe int
 	mtu             int
 	reads           uint8 // in both directions
@@ -73,7 +74,7 @@ func (o *options) defaults() {
 	}
 }
 
-func newSide(t testing.TB, m *wire.Memory, name, addr string, o *options) *side {
+func newSide(t testing.TB, m *wiretest.Network, name, addr string, o *options) *side {
 	s := &side{t: t, addr: netip.MustParseAddr(addr)}
 	s.net = m.Host(name, s.addr)
 	s.dev = testutil.Value(engine.New(s.net, engine.Options{Name: name}))(t)
@@ -108,7 +109,7 @@ func (s *side) create(o *options) {
 // newPair makes two connected queue pairs.
 func newPair(t testing.TB, o options) *pair {
 	o.defaults()
-	m := wire.NewMemory(o.MemoryOptions)
+	m := wiretest.New(o.Options)
 	p := &pair{t: t, mem: m}
 	p.a = newSide(t, m, "a", "192.0.2.1", &o)
 	p.b = newSide(t, m, "b", "192.0.2.2", &o)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // An attacker sends packets to side a that seem to come from side b. It knows everything, so these
@@ -251,7 +252,7 @@ func TestHostileRequests(t *testing.T) {
 			x := newAttacker(t, options{mtu: mtu})
 			x.a.recv(guard, 100<<10, 4096)
 			var naks []packet.Syndrome
-			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+			x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 				var h packet.Header
 				if h.Parse(p.Data) && h.Kind == packet.KindAck &&
 					h.AETH.Syndrome != packet.AckNoCredits &&
@@ -341,7 +342,7 @@ func TestForgedResponses(t *testing.T) {
 			x := newAttacker(t, options{})
 			fill(x.b.buf[:100], 1)
 			deaf := func(on bool) {
-				x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+				x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 					return !on || p.Remote.Addr() != x.b.addr
 				}})
 			}
@@ -380,7 +381,7 @@ func TestReplayedReads(t *testing.T) {
 	const n = 8192 // eight packets
 	h := x.header(packet.ReadRequest)
 	sent := 0
-	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+	x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 		if p.Local.Addr() == x.a.addr {
 			sent++
 		}
@@ -464,10 +465,10 @@ func TestReadMemoryGone(t *testing.T) {
 	p.a.qp.requester.window = maxWindow
 	p.a.send(2, 0, 64)
 	// The first half of the packets fills the batch, which the socket does not take.
-	p.mem.SetFaults(wire.MemoryOptions{Refuse: 1})
+	p.mem.SetFaults(wiretest.Options{Refuse: 1})
 	p.b.dev.Engine(0).Step()
 	testutil.Must(t, m.Dereg())
-	p.mem.SetFaults(wire.MemoryOptions{})
+	p.mem.SetFaults(wiretest.Options{})
 	p.settle()
 	p.a.statuses(1, verbs.WCRemAccessErr, 2, verbs.WCWRFlushErr)
 	p.b.statuses(guard, verbs.WCSuccess)
@@ -487,7 +488,7 @@ func TestLostNAK(t *testing.T) {
 	} {
 		p := newPair(t, options{})
 		naks, data := 0, 0
-		p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 			var h packet.Header
 			switch {
 			case !h.Parse(pk.Data):
@@ -528,7 +529,7 @@ func TestSilentAfterToError(t *testing.T) {
 // count counts the packets of a kind that a sends from now on.
 func (x *attacker) count(kind packet.Kind) *int {
 	n := new(int)
-	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+	x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 		var h packet.Header
 		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == kind && h.QPN == x.b.qp.num {
 			*n++
@@ -614,7 +615,7 @@ func TestRNRRetries(t *testing.T) {
 			peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n},
 		})
 		sent := 0 // a NAK that comes twice counts once
-		p.mem.SetFaults(wire.MemoryOptions{Duplicate: 1, Filter: func(pk *wire.Packet) bool {
+		p.mem.SetFaults(wiretest.Options{Duplicate: 1, Filter: func(pk *wire.Packet) bool {
 			if pk.Local.Addr() == p.a.addr {
 				sent++
 			}
@@ -648,7 +649,7 @@ func TestSilentPeer(t *testing.T) {
 			x := newAttacker(t, o)
 			victim := x.a.qp.Num()
 			sent := 0
-			x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+			x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 				var h packet.Header
 				ok := h.Parse(p.Data)
 				if ok && h.QPN == x.b.qp.num {
@@ -676,7 +677,7 @@ func (p *pair) now() time.Duration { return p.a.qp.eng.Conn().Now() }
 
 // TestFarPeer has a peer that is farther away than the first repetition: the requester learns that.
 func TestFarPeer(t *testing.T) {
-	p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Delay: 40 * time.Millisecond}})
+	p := newPair(t, options{Options: wiretest.Options{Delay: 40 * time.Millisecond}})
 	for i := range 100 {
 		p.a.rdma(uint64(i), verbs.WRRDMAWrite, 0, 20000, p.b.at(0), p.b.mr.RKey())
 		if i == 20 {
@@ -711,7 +712,7 @@ func TestCNPFlood(t *testing.T) {
 // TestCNPInterval marks all packets of the peer: it gets one CNP in 50 µs.
 func TestCNPInterval(t *testing.T) {
 	p := newPair(t, options{
-		MemoryOptions: wire.MemoryOptions{Mark: 1, Delay: 10 * time.Microsecond},
+		Options: wiretest.Options{Mark: 1, Delay: 10 * time.Microsecond},
 	})
 	p.a.rdma(1, verbs.WRRDMAWrite, 0, 200000, p.b.at(0), p.b.mr.RKey())
 	begin := p.now()
@@ -743,7 +744,7 @@ func TestLocalErrors(t *testing.T) {
 		},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			p := newPair(t, options{MemoryOptions: wire.MemoryOptions{Delay: time.Millisecond}})
+			p := newPair(t, options{Options: wiretest.Options{Delay: time.Millisecond}})
 			p.a.rdma(1, verbs.WRRDMAWrite, 0, 9000, p.b.at(0), p.b.mr.RKey())
 			p.a.rdma(2, verbs.WRRDMARead, 0, 9000, p.b.at(0), p.b.mr.RKey())
 			wr, g := bad(p)

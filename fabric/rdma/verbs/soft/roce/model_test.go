@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // The memory of a side in the model test: sources do not change, the peer writes to targets, and
@@ -186,7 +187,7 @@ func collect(t *testing.T, s *side, requests, responses *model) {
 // TestModel lets two queue pairs send each other random work over a network with faults, and
 // compares memory and completions with a model.
 func TestModel(t *testing.T) {
-	faults := map[string]wire.MemoryOptions{
+	faults := map[string]wiretest.Options{
 		"perfect": {},
 		"delay":   {Delay: 300 * time.Microsecond},
 		"refuse":  {Refuse: 0.2},
@@ -203,7 +204,7 @@ func TestModel(t *testing.T) {
 				f.Seed = seed
 				f.Filter = zeroPadding(t)
 				p := newPair(t, options{
-					MemoryOptions: f, reads: uint8(1 + seed), mtu: 256 << seed,
+					Options: f, reads: uint8(1 + seed), mtu: 256 << seed,
 				})
 				testModel(t, p, seed)
 				if f.Loss+f.Corrupt+f.Reorder+f.Refuse == 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestWritePackets: the packets of WRITEs have one length, so that they can share sends, and each
@@ -15,7 +16,7 @@ func TestWritePackets(t *testing.T) {
 	const mtu, size, writes = 1024, 4096, 4
 	p := newPair(t, options{mtu: mtu})
 	n := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
 		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.Kind == packet.KindWrite {
 			testutil.Equal(t, len(pk.Data), packet.BTHSize+packet.RETHSize+mtu, "bytes")

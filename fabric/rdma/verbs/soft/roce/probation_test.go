@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestProbation has an interface that spoils all packets of a send but the first, or all if there
@@ -35,7 +36,7 @@ func TestProbation(t *testing.T) {
 					h.Kind != packet.KindWrite && h.Kind != packet.KindReadResponse
 			}
 			n := 0 // packets of the sender in this poll
-			p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+			p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 				if other(pk) {
 					return true
 				}
@@ -67,7 +68,7 @@ func TestProbation(t *testing.T) {
 func TestProbationPassed(t *testing.T) {
 	p := newPair(t, options{})
 	n := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(*wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(*wire.Packet) bool {
 		n++
 		return n%40 != 0 && n%2000 < 1990
 	}})

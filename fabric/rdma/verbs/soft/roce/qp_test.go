@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -20,7 +21,7 @@ func TestToError(t *testing.T) {
 	p := newPair(t, options{})
 	p.a.recv(1, 0, 64)
 	p.a.recv(2, 0, 64)
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(*wire.Packet) bool { return false }})
+	p.mem.SetFaults(wiretest.Options{Filter: func(*wire.Packet) bool { return false }})
 	p.a.send(3, 0, 64)
 	p.a.post(verbs.SendWR{WRID: 4, Opcode: verbs.WRSend}, p.a.sge(0, 64)) // unsignaled
 	p.a.take()
@@ -36,7 +37,7 @@ func TestToError(t *testing.T) {
 	testutil.Equal(t, p.a.dead, 0, "calls of OnFatal: it did not fail by itself")
 	testutil.Is(t, p.a.qp.ShortenRNRTimer(), unix.EINVAL, "ShortenRNRTimer in the error state")
 
-	p.mem.SetFaults(wire.MemoryOptions{})
+	p.mem.SetFaults(wiretest.Options{})
 	fill(p.b.buf[:64], 1)
 	p.b.rdma(1, verbs.WRRDMAWrite, 0, 64, p.a.at(0), p.a.mr.RKey())
 	p.settle()

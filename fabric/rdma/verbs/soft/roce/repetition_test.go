@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestRepeatedReadOpcodes loses one packet of a READ response, so that the rest is asked for again.
@@ -22,7 +23,7 @@ func TestRepeatedReadOpcodes(t *testing.T) {
 			p := newPair(t, options{})
 			var begin, first, last uint32 // PSNs of the first and of the last request
 			expected, started, n := uint32(0), false, 0
-			p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+			p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 				var h packet.Header
 				switch {
 				case !h.Parse(pk.Data):
@@ -88,7 +89,7 @@ func TestLateRead(t *testing.T) {
 	} {
 		p := newPair(t, options{})
 		var sent []time.Duration
-		p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+		p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 			if pk.Local.Addr() != p.a.addr {
 				return true
 			}
@@ -112,7 +113,7 @@ func TestAckOfRead(t *testing.T) {
 	x.send(send, 64)
 	x.send(x.header(packet.ReadRequest), 0, x.reth(0, 64))
 	var acks []uint32
-	x.mem.SetFaults(wire.MemoryOptions{Filter: func(p *wire.Packet) bool {
+	x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 		var h packet.Header
 		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == packet.KindAck {
 			acks = append(acks, h.PSN)

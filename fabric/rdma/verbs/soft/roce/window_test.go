@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestWindow sends to a peer that does not answer: as many packets as the window has.
@@ -85,7 +86,7 @@ func TestAckRequests(t *testing.T) {
 func TestLatePeer(t *testing.T) {
 	p := newPair(t, options{})
 	sent := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
 		if h.Parse(pk.Data) && h.Kind == packet.KindWrite {
 			sent++
@@ -119,7 +120,7 @@ func TestLatePeer(t *testing.T) {
 func TestImpliedNAK(t *testing.T) {
 	p := newPair(t, options{})
 	n := 0
-	p.mem.SetFaults(wire.MemoryOptions{Filter: func(pk *wire.Packet) bool {
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
 		if h.Parse(pk.Data) && h.Kind == packet.KindReadResponse {
 			n++
@@ -162,14 +163,14 @@ func TestRepeatedNAK(t *testing.T) {
 // nothing overflows. A peer that does not answer holds its share for a while only.
 func TestReceiveBuffer(t *testing.T) {
 	const queue = 80 // packets, of at most 4 KiB
-	o := options{MemoryOptions: wire.MemoryOptions{Queue: queue}, mtu: 4096}
+	o := options{Options: wiretest.Options{Queue: queue}, mtu: 4096}
 	x := newAttacker(t, o)
 	pairs := []*pair{x.near}
 	for range 20 {
 		pairs = append(pairs, x.neighbour(o))
 	}
 	deaf := x.b.qp.num
-	x.mem.SetFaults(wire.MemoryOptions{Queue: queue, Filter: func(p *wire.Packet) bool {
+	x.mem.SetFaults(wiretest.Options{Queue: queue, Filter: func(p *wire.Packet) bool {
 		h, _ := packet.ParseBTH(p.Data)
 		return h.QPN != deaf
 	}})

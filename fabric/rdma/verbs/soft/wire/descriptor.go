@@ -23,13 +23,11 @@ type descriptor struct {
 	// earlier than want: deadlines mostly move away, and a system call for each costs more than a
 	// needless wake-up.
 	want, armed time.Duration
-	// now is the clock, and manual reports that the timerfd does not follow it.
-	now    func() time.Duration
-	manual bool
+	now         func() time.Duration
 }
 
-func openDescriptor(now func() time.Duration, manual bool) (*descriptor, error) {
-	d := &descriptor{epoll: -1, event: -1, timer: -1, now: now, manual: manual}
+func openDescriptor(now func() time.Duration) (*descriptor, error) {
+	d := &descriptor{epoll: -1, event: -1, timer: -1, now: now}
 	var err error
 	if d.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll_create1: %w", err)
@@ -109,7 +107,7 @@ func (d *descriptor) ready() []unix.EpollEvent {
 // setTimer makes the descriptor readable at the given time, or never.
 func (d *descriptor) setTimer(at time.Duration) {
 	d.want = at
-	if at != 0 && !d.manual && (d.armed == 0 || at < d.armed) {
+	if at != 0 && (d.armed == 0 || at < d.armed) {
 		d.arm(at)
 	}
 }

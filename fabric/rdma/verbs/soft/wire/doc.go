@@ -10,9 +10,7 @@
 //	Conn.Recv    finds the socket by destination queue pair, checks the ICRC and cuts it off
 //	  caller     takes the headers apart (packet.Header)
 //
-// Two networks exist: NewUDP sends real datagrams with ordinary sockets, without privileges;
-// NewMemory passes them between hosts of one process, loses, doubles, delays, reorders and corrupts
-// some, and can run by a manual clock. Both build and check the same ICRC.
+// NewUDP sends with ordinary sockets, without privileges. Tests use the network of wiretest.
 //
 // Sections in the comments of this package refer to the specification above.
 package wire

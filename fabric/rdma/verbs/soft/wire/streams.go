@@ -23,7 +23,7 @@ type StreamSocket interface{ Ready(events uint32) }
 func NewStreams() (*Streams, error) {
 	s := &Streams{start: time.Now(), sockets: make(map[int32]StreamSocket)}
 	var err error
-	s.descriptor, err = openDescriptor(s.Now, false)
+	s.descriptor, err = openDescriptor(s.Now)
 	return s, err
 }
 

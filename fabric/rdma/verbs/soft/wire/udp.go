@@ -299,7 +299,7 @@ func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	if err != nil {
 		return fail(err)
 	}
-	mtu, err := pathMTU(link)
+	mtu, err := PathMTU(link)
 	if err != nil {
 		return fail(err)
 	}

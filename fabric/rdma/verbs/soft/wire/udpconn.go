@@ -29,7 +29,7 @@ type udpConn struct {
 func newUDPConn(u *udp, start time.Time) (*udpConn, error) {
 	c := &udpConn{net: u, start: start, receiver: [2]int{-1, -1}, sender: [2]int{-1, -1}}
 	var err error
-	if c.descriptor, err = openDescriptor(c.Now, false); err != nil {
+	if c.descriptor, err = openDescriptor(c.Now); err != nil {
 		return nil, err
 	}
 	c.in.init()

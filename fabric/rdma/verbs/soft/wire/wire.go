@@ -122,8 +122,8 @@ type Path struct {
 // drivers/infiniband/sw/rxe/rxe_hdr.h), so that both ends choose the same path MTU.
 const linkHeaders = 80
 
-// pathMTU returns the largest RoCE path MTU for the MTU of a link.
-func pathMTU(link int) (int, error) {
+// PathMTU returns the largest RoCE path MTU for the MTU of a link.
+func PathMTU(link int) (int, error) {
 	for mtu := 4096; mtu >= 256; mtu /= 2 {
 		if link-linkHeaders >= mtu {
 			return mtu, nil

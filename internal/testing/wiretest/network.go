@@ -1,4 +1,7 @@
-package wire
+// Package wiretest is an IP network in memory for the soft RDMA stack. It passes RoCEv2 packets
+// between hosts of one process, can lose, double, delay, reorder and corrupt them, and can run by a
+// manual clock. It builds and checks the ICRC of real packets.
+package wiretest
 
 import (
 	"container/heap"
@@ -13,11 +16,12 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// MemoryOptions are the properties of a memory network and its faults. The zero value has no
+// Options are the properties of a network and its faults. The zero value has no
 // faults. Probabilities are per packet, from 0 to 1.
-type MemoryOptions struct {
+type Options struct {
 	// Loss, Duplicate and Corrupt are the probabilities that a packet is lost, arrives twice, and
 	// arrives with one to four bytes changed.
 	Loss, Duplicate, Corrupt float64
@@ -33,7 +37,7 @@ type MemoryOptions struct {
 	// Filter, if not nil, is called with each packet sent, before the other faults; false loses it.
 	// It may change Data, as an attacker would: the ICRC is computed afterwards. It must not call
 	// methods of the network, and only one call runs at a time.
-	Filter func(p *Packet) bool
+	Filter func(p *wire.Packet) bool
 	// Queue is the number of packets that wait at a socket; further ones are lost. 0 means 4,096.
 	Queue int
 	// Seed makes the faults repeatable.
@@ -44,19 +48,19 @@ type MemoryOptions struct {
 	MTU int
 }
 
-// A Memory is an IP network in memory. It shows the machine as many hosts as a test needs.
+// A Network is an IP network in memory. It shows the machine as many hosts as a test needs.
 //
 // A Path on it may have any local address, so that a test can forge it.
-type Memory struct {
+type Network struct {
 	start  time.Time
 	manual bool
 	clock  atomic.Int64 // if manual
 
 	mu    sync.Mutex
-	opts  MemoryOptions
+	opts  Options
 	rand  *rand.Rand
-	hosts map[netip.Addr]*memoryHost
-	conns []*memoryConn // open
+	hosts map[netip.Addr]*host
+	conns []*conn // open
 	free  []*datagram
 	seq   uint64
 	icrc  packet.ICRC
@@ -64,24 +68,24 @@ type Memory struct {
 
 // A datagram is a packet on the way, with its ICRC.
 type datagram struct {
-	p        Packet
+	p        wire.Packet
 	at       time.Duration // of the arrival
 	seq      uint64        // order of packets that arrive at the same time
 	allowsCE bool
 	buf      [packet.MaxSize + packet.ICRCSize]byte
 }
 
-// NewMemory makes a network without hosts.
-func NewMemory(opts MemoryOptions) *Memory {
-	m := &Memory{
+// New makes a network without hosts.
+func New(opts Options) *Network {
+	m := &Network{
 		start: time.Now(), manual: opts.Manual, opts: withDefaults(opts),
-		rand: rand.New(rand.NewPCG(opts.Seed, opts.Seed)), hosts: map[netip.Addr]*memoryHost{},
+		rand: rand.New(rand.NewPCG(opts.Seed, opts.Seed)), hosts: map[netip.Addr]*host{},
 	}
 	m.clock.Store(1) // zero stops a timer, so it is no time
 	return m
 }
 
-func withDefaults(opts MemoryOptions) MemoryOptions {
+func withDefaults(opts Options) Options {
 	if opts.Queue == 0 {
 		opts.Queue = 4096
 	}
@@ -93,7 +97,7 @@ func withDefaults(opts MemoryOptions) MemoryOptions {
 
 // SetFaults replaces the options from now on, except for Seed and Manual. Packets on the way are
 // not affected.
-func (m *Memory) SetFaults(opts MemoryOptions) {
+func (m *Network) SetFaults(opts Options) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.opts = withDefaults(opts)
@@ -101,10 +105,10 @@ func (m *Memory) SetFaults(opts MemoryOptions) {
 
 // Host adds a host with an interface of its name. It panics if a host has one of the addresses
 // already.
-func (m *Memory) Host(name string, addrs ...netip.Addr) Network {
+func (m *Network) Host(name string, addrs ...netip.Addr) wire.Network {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	h := &memoryHost{m: m, name: name, addrs: addrs}
+	h := &host{m: m, name: name, addrs: addrs}
 	for _, a := range addrs {
 		if m.hosts[a] != nil {
 			panic(fmt.Sprintf("%s: host %s has %s already", name, m.hosts[a].name, a))
@@ -116,7 +120,7 @@ func (m *Memory) Host(name string, addrs ...netip.Addr) Network {
 
 // Advance moves the manual clock and wakes the Conns for which a packet has arrived or the timer is
 // due.
-func (m *Memory) Advance(d time.Duration) {
+func (m *Network) Advance(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Duration(m.clock.Add(int64(d)))
@@ -129,7 +133,7 @@ func (m *Memory) Advance(d time.Duration) {
 
 // Next returns the time until the next arrival or timer, 0 if it is due. It reports false if there
 // is none.
-func (m *Memory) Next() (d time.Duration, ok bool) {
+func (m *Network) Next() (d time.Duration, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.conns {
@@ -140,16 +144,16 @@ func (m *Memory) Next() (d time.Duration, ok bool) {
 	return max(0, d-m.now()), ok
 }
 
-func (m *Memory) now() time.Duration {
+func (m *Network) now() time.Duration {
 	if m.manual {
 		return time.Duration(m.clock.Load())
 	}
 	return time.Since(m.start) + 1
 }
 
-func (m *Memory) chance(p float64) bool { return p > 0 && m.rand.Float64() < p }
+func (m *Network) chance(p float64) bool { return p > 0 && m.rand.Float64() < p }
 
-func (m *Memory) get() *datagram {
+func (m *Network) get() *datagram {
 	if n := len(m.free); n > 0 {
 		d := m.free[n-1]
 		m.free = m.free[:n-1]
@@ -159,14 +163,14 @@ func (m *Memory) get() *datagram {
 }
 
 // send takes a packet, without its ICRC, through Filter and the faults to its socket.
-func (m *Memory) send(d *datagram) {
+func (m *Network) send(d *datagram) {
 	if m.opts.Filter != nil && !m.opts.Filter(&d.p) {
 		m.free = append(m.free, d)
 		return
 	}
 	n := len(d.p.Data)
 	d.p.Data = d.buf[:n+packet.ICRCSize]
-	m.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+	m.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), wire.Port)
 	m.icrc.Put(d.p.Data)
 	if m.chance(m.opts.Duplicate) {
 		e := m.get()
@@ -177,7 +181,7 @@ func (m *Memory) send(d *datagram) {
 	m.deliver(d)
 }
 
-func (m *Memory) deliver(d *datagram) {
+func (m *Network) deliver(d *datagram) {
 	if m.chance(m.opts.Corrupt) {
 		for range 1 + m.rand.IntN(4) {
 			d.buf[m.rand.IntN(len(d.p.Data))] ^= byte(1 + m.rand.IntN(255))
@@ -204,13 +208,13 @@ func (m *Memory) deliver(d *datagram) {
 }
 
 // socket returns the socket that a packet goes to, nil if there is none.
-func (m *Memory) socket(d *datagram) *memoryConn {
+func (m *Network) socket(d *datagram) *conn {
 	h := m.hosts[d.p.Remote.Addr()]
 	if h == nil || len(h.conns) == 0 {
 		return nil
 	}
 	qpn := binary.BigEndian.Uint32(d.buf[4:]) & packet.PSNMask
-	c := h.conns[Steer(qpn, len(h.conns)-1)]
+	c := h.conns[wire.Steer(qpn, len(h.conns)-1)]
 	if c.closed {
 		return nil
 	}
@@ -236,31 +240,31 @@ func (a *arrivals) Pop() any {
 	return d
 }
 
-// A memoryHost is the Network of a host.
-type memoryHost struct {
-	m     *Memory
+// A host is the Network of a host.
+type host struct {
+	m     *Network
 	name  string
 	addrs []netip.Addr
-	conns []*memoryConn
+	conns []*conn
 }
 
 // Open is Network.Open.
-func (h *memoryHost) Open(n int) ([]Conn, error) {
-	if n < 1 || n > MaxEngines {
-		return nil, fmt.Errorf("%d engines: 1 to %d", n, MaxEngines)
+func (h *host) Open(n int) ([]wire.Conn, error) {
+	if n < 1 || n > wire.MaxEngines {
+		return nil, fmt.Errorf("%d engines: 1 to %d", n, wire.MaxEngines)
 	}
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	if len(h.conns) > 0 {
-		return nil, fmt.Errorf("host %s: port %d is taken", h.name, Port)
+		return nil, fmt.Errorf("host %s: port %d is taken", h.name, wire.Port)
 	}
-	conns := make([]Conn, 0, n+1)
+	conns := make([]wire.Conn, 0, n+1)
 	for i := range n + 1 {
-		c := &memoryConn{host: h, port: 50000 + uint16(i)}
+		c := &conn{host: h, port: 50000 + uint16(i)}
 		var err error
-		if c.descriptor, err = openDescriptor(h.m.now, h.m.manual); err != nil {
+		if c.Streams, err = wire.NewStreams(); err != nil {
 			for _, c := range h.conns {
-				c.descriptor.close()
+				_ = c.Streams.Close()
 			}
 			h.conns = nil
 			return nil, err
@@ -273,21 +277,23 @@ func (h *memoryHost) Open(n int) ([]Conn, error) {
 }
 
 // Addrs is Network.Addrs.
-func (h *memoryHost) Addrs() ([]Interface, error) {
+func (h *host) Addrs() ([]wire.Interface, error) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	var list []Interface
+	var list []wire.Interface
 	for _, a := range h.addrs {
-		list = append(list, Interface{h.name, 1, a, h.m.opts.MTU, true})
+		list = append(list, wire.Interface{
+			Name: h.name, Index: 1, Addr: a, MTU: h.m.opts.MTU, Up: true,
+		})
 	}
 	return list, nil
 }
 
 // Route is Network.Route.
-func (h *memoryHost) Route(local, remote netip.Addr) (netip.Addr, int, error) {
+func (h *host) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	mtu, err := pathMTU(h.m.opts.MTU)
+	mtu, err := wire.PathMTU(h.m.opts.MTU)
 	if err != nil {
 		return netip.Addr{}, 0, err
 	}
@@ -299,18 +305,18 @@ func (h *memoryHost) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	return netip.Addr{}, 0, fmt.Errorf("host %s: no route from %s to %s", h.name, local, remote)
 }
 
-// A memoryConn is a socket. Its methods take the lock of the network.
-type memoryConn struct {
-	*descriptor
-	host    *memoryHost
-	port    uint16 // source port
-	stats   Stats
-	batch   []*datagram
-	refused bool // the last Flush
-	packets []Packet
-	scrap   [packet.MaxSize]byte
+// A conn is a socket of a network. Its methods take the lock of the network.
+type conn struct {
+	*wire.Streams // for FD, Wake and the timer
+	host          *host
+	port          uint16 // source port
+	stats         wire.Stats
+	batch         []*datagram
+	refused       bool // the last Flush
+	packets       []wire.Packet
+	scrap         [packet.MaxSize]byte
 
-	// Guarded by the lock of the network, like the timer of the descriptor:
+	// Guarded by the lock of the network, like the timer of Streams:
 	queue    arrivals
 	received []*datagram // packets of the last Recv
 	icrc     packet.ICRC
@@ -319,20 +325,20 @@ type memoryConn struct {
 }
 
 // Now is Conn.Now.
-func (c *memoryConn) Now() time.Duration { return c.host.m.now() }
+func (c *conn) Now() time.Duration { return c.host.m.now() }
 
 // ReceiveBuffer is Conn.ReceiveBuffer.
-func (c *memoryConn) ReceiveBuffer() int {
+func (c *conn) ReceiveBuffer() int {
 	c.host.m.mu.Lock()
 	defer c.host.m.mu.Unlock()
 	return c.host.m.opts.Queue * packet.MaxSize
 }
 
 // Stats is Conn.Stats.
-func (c *memoryConn) Stats() *Stats { return &c.stats }
+func (c *conn) Stats() *wire.Stats { return &c.stats }
 
 // SetTimer is Conn.SetTimer.
-func (c *memoryConn) SetTimer(at time.Duration) {
+func (c *conn) SetTimer(at time.Duration) {
 	c.host.m.mu.Lock()
 	defer c.host.m.mu.Unlock()
 	c.timed = at
@@ -340,7 +346,7 @@ func (c *memoryConn) SetTimer(at time.Duration) {
 }
 
 // next returns the time of the next arrival or timer.
-func (c *memoryConn) next() (at time.Duration, ok bool) {
+func (c *conn) next() (at time.Duration, ok bool) {
 	if len(c.queue) > 0 {
 		at, ok = c.queue[0].at, true
 	}
@@ -351,40 +357,42 @@ func (c *memoryConn) next() (at time.Duration, ok bool) {
 }
 
 // rearm makes the descriptor readable when something is due.
-func (c *memoryConn) rearm() {
+func (c *conn) rearm() {
 	at, ok := c.next()
 	switch {
 	case !ok:
-		c.setTimer(0)
-	case at <= c.now():
+		c.Streams.SetTimer(0)
+	case at <= c.Now():
 		c.Wake()
-	default:
-		c.setTimer(at)
+	case !c.host.m.manual:
+		c.Streams.SetTimer(c.Streams.Now() + at - c.Now())
 	}
 }
 
 // Recv is Conn.Recv.
-func (c *memoryConn) Recv() ([]Packet, error) {
+func (c *conn) Recv() ([]wire.Packet, error) {
 	m := c.host.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.closed {
 		return nil, net.ErrClosed
 	}
-	c.ready()
+	if _, err := c.Streams.Recv(); err != nil {
+		return nil, err
+	}
 	m.free = append(m.free, c.received...)
 	c.received, c.packets = c.received[:0], c.packets[:0]
 	now := m.now()
-	for len(c.queue) > 0 && c.queue[0].at <= now && len(c.received) < MaxBatch {
+	for len(c.queue) > 0 && c.queue[0].at <= now && len(c.received) < wire.MaxBatch {
 		d := heap.Pop(&c.queue).(*datagram)
 		c.received = append(c.received, d)
-		c.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), Port)
+		c.icrc.Set(d.p.Local.Addr(), d.p.Remote.Addr(), d.p.Local.Port(), wire.Port)
 		if !c.icrc.Check(d.p.Data, false) {
 			c.stats.BadICRC.Add(1)
 			continue
 		}
 		c.stats.Received.Add(1)
-		c.packets = append(c.packets, Packet{
+		c.packets = append(c.packets, wire.Packet{
 			Local: d.p.Remote, Remote: d.p.Local, CE: d.p.CE,
 			Data: d.p.Data[:len(d.p.Data)-packet.ICRCSize],
 		})
@@ -397,9 +405,9 @@ func (c *memoryConn) Recv() ([]Packet, error) {
 }
 
 // Alloc is Conn.Alloc.
-func (c *memoryConn) Alloc(p *Path, n int) []byte {
-	if len(c.batch) == MaxBatch {
-		if c.Flush(); len(c.batch) == MaxBatch {
+func (c *conn) Alloc(p *wire.Path, n int) []byte {
+	if len(c.batch) == wire.MaxBatch {
+		if c.Flush(); len(c.batch) == wire.MaxBatch {
 			return nil
 		}
 	}
@@ -412,17 +420,17 @@ func (c *memoryConn) Alloc(p *Path, n int) []byte {
 	m.mu.Lock()
 	d := m.get()
 	m.mu.Unlock()
-	d.p = Packet{
-		Local: netip.AddrPortFrom(local, c.port), Remote: netip.AddrPortFrom(remote, Port),
+	d.p = wire.Packet{
+		Local: netip.AddrPortFrom(local, c.port), Remote: netip.AddrPortFrom(remote, wire.Port),
 		Data: d.buf[:n],
 	}
-	d.allowsCE = p.TOS&3 == ECT0
+	d.allowsCE = p.TOS&3 == wire.ECT0
 	c.batch = append(c.batch, d)
 	return d.p.Data
 }
 
 // Flush is Conn.Flush.
-func (c *memoryConn) Flush() {
+func (c *conn) Flush() {
 	if len(c.batch) == 0 {
 		return
 	}
@@ -442,7 +450,7 @@ func (c *memoryConn) Flush() {
 }
 
 // Close is Conn.Close.
-func (c *memoryConn) Close() error {
+func (c *conn) Close() error {
 	m := c.host.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -450,9 +458,9 @@ func (c *memoryConn) Close() error {
 		return net.ErrClosed
 	}
 	c.closed = true
-	c.descriptor.close()
-	m.conns = slices.DeleteFunc(m.conns, func(o *memoryConn) bool { return o == c })
-	if !slices.ContainsFunc(c.host.conns, func(o *memoryConn) bool { return !o.closed }) {
+	_ = c.Streams.Close()
+	m.conns = slices.DeleteFunc(m.conns, func(o *conn) bool { return o == c })
+	if !slices.ContainsFunc(c.host.conns, func(o *conn) bool { return !o.closed }) {
 		c.host.conns = nil
 	}
 	return nil

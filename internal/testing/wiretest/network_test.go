@@ -1,4 +1,4 @@
-package wire
+package wiretest
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -21,7 +22,7 @@ var (
 )
 
 // open opens the sockets of a network and closes them after the test.
-func open(t testing.TB, n Network, engines int) []Conn {
+func open(t testing.TB, n wire.Network, engines int) []wire.Conn {
 	t.Helper()
 	conns, err := n.Open(engines)
 	if err != nil {
@@ -37,16 +38,16 @@ func open(t testing.TB, n Network, engines int) []Conn {
 	return conns
 }
 
-// memoryPair is a network with hosts a and b, with one engine each.
-func memoryPair(t testing.TB, opts MemoryOptions) (m *Memory, a, b []Conn) {
-	m = NewMemory(opts)
+// pair is a network with hosts a and b, with one engine each.
+func pair(t testing.TB, opts Options) (m *Network, a, b []wire.Conn) {
+	m = New(opts)
 	a = open(t, m.Host("a", addrA, addrA6), 1)
 	b = open(t, m.Host("b", addrB, addrB6), 1)
 	return m, a, b
 }
 
 // send puts a SEND only packet with n bytes of payload, numbered by its PSN, in the batch.
-func send(t testing.TB, c Conn, p *Path, qpn, psn uint32, n int) {
+func send(t testing.TB, c wire.Conn, p *wire.Path, qpn, psn uint32, n int) {
 	t.Helper()
 	b := c.Alloc(p, packet.BTHSize+n)
 	if b == nil {
@@ -60,7 +61,7 @@ func send(t testing.TB, c Conn, p *Path, qpn, psn uint32, n int) {
 }
 
 // received reports whether p is a packet of send.
-func received(p Packet, psn uint32, n int) bool {
+func received(p wire.Packet, psn uint32, n int) bool {
 	var h packet.Header
 	if !h.Parse(p.Data) || h.Kind != packet.KindSend || h.PSN != psn || len(h.Payload) != n {
 		return false
@@ -74,7 +75,7 @@ func received(p Packet, psn uint32, n int) bool {
 }
 
 // readable reports whether the descriptor of c is readable within ms milliseconds.
-func readable(t testing.TB, c Conn, ms int) bool {
+func readable(t testing.TB, c wire.Conn, ms int) bool {
 	t.Helper()
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}, ms)
@@ -88,16 +89,19 @@ func readable(t testing.TB, c Conn, ms int) bool {
 	}
 }
 
-func recv(t testing.TB, c Conn) []Packet { t.Helper(); return testutil.Value(c.Recv())(t) }
+func recv(t testing.TB, c wire.Conn) []wire.Packet {
+	t.Helper()
+	return testutil.Value(c.Recv())(t)
+}
 
-func TestMemory(t *testing.T) {
-	_, a, b := memoryPair(t, MemoryOptions{Manual: true})
-	for _, p := range []*Path{{Local: addrA, Remote: addrB}, {Local: addrA6, Remote: addrB6}} {
+func TestNetwork(t *testing.T) {
+	_, a, b := pair(t, Options{Manual: true})
+	for _, p := range []*wire.Path{{Local: addrA, Remote: addrB}, {Local: addrA6, Remote: addrB6}} {
 		for i := range 100 {
 			send(t, a[0], p, 5, uint32(i), 256)
 		}
 		a[0].Flush()
-		var got []Packet
+		var got []wire.Packet
 		for readable(t, b[0], 0) {
 			for _, k := range recv(t, b[0]) {
 				k.Data = bytes.Clone(k.Data)
@@ -108,29 +112,29 @@ func TestMemory(t *testing.T) {
 			t.Fatalf("%d packets", len(got))
 		}
 		for i, k := range got {
-			if !received(k, uint32(i), 256) || k.Local != netip.AddrPortFrom(p.Remote, Port) ||
+			if !received(k, uint32(i), 256) || k.Local != netip.AddrPortFrom(p.Remote, wire.Port) ||
 				k.Remote.Addr() != p.Local {
 				t.Fatalf("packet %d: %+v", i, k)
 			}
 		}
 	}
-	send(t, a[0], &Path{Local: addrA, Remote: addrB}, CMQPN, 7, 0)
+	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, wire.CMQPN, 7, 0)
 	a[0].Flush()
 	if got := recv(t, b[1]); len(got) != 1 || !received(got[0], 7, 0) {
 		t.Errorf("to the communication manager: %v", got)
 	}
 	// A packet to nobody is lost, one of two families dropped.
-	send(t, a[0], &Path{Local: addrA, Remote: netip.MustParseAddr("192.0.2.9")}, 5, 0, 0)
-	send(t, a[0], &Path{Local: addrA, Remote: addrB6}, 5, 0, 0)
+	send(t, a[0], &wire.Path{Local: addrA, Remote: netip.MustParseAddr("192.0.2.9")}, 5, 0, 0)
+	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB6}, 5, 0, 0)
 	a[0].Flush()
 	if s, d := a[0].Stats().Sent.Load(), a[0].Stats().Dropped.Load(); s != 202 || d != 1 {
 		t.Errorf("%d sent, %d dropped", s, d)
 	}
 }
 
-func TestMemoryClock(t *testing.T) {
-	m, a, b := memoryPair(t, MemoryOptions{Manual: true, Delay: time.Millisecond})
-	p := &Path{Local: addrA, Remote: addrB}
+func TestClock(t *testing.T) {
+	m, a, b := pair(t, Options{Manual: true, Delay: time.Millisecond})
+	p := &wire.Path{Local: addrA, Remote: addrB}
 	send(t, a[0], p, 5, 0, 0)
 	a[0].Flush()
 	if readable(t, b[0], 0) || len(recv(t, b[0])) != 0 {
@@ -169,98 +173,63 @@ func TestMemoryClock(t *testing.T) {
 }
 
 // The real clock: packets with a delay and timers make the descriptor readable.
-func TestMemoryRealClock(t *testing.T) {
-	_, a, b := memoryPair(t, MemoryOptions{Delay: time.Millisecond})
-	send(t, a[0], &Path{Local: addrA, Remote: addrB}, 5, 9, 0)
+func TestRealClock(t *testing.T) {
+	_, a, b := pair(t, Options{Delay: time.Millisecond})
+	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, 5, 9, 0)
 	a[0].Flush()
-	var got []Packet
+	var got []wire.Packet
 	for len(got) == 0 && readable(t, b[0], 10_000) {
 		got = recv(t, b[0])
 	}
 	if len(got) != 1 || !received(got[0], 9, 0) {
 		t.Fatalf("%v", got)
 	}
-	testTimer(t, b[0])
-}
-
-// testTimer tests timer and Wake of a Conn with a real clock.
-func testTimer(t *testing.T, c Conn) {
-	t.Helper()
-	c.SetTimer(c.Now() + time.Millisecond)
-	if !readable(t, c, 10_000) {
+	b[0].SetTimer(b[0].Now() + time.Millisecond)
+	if !readable(t, b[0], 10_000) {
 		t.Fatal("the timer does not fire")
 	}
-	recv(t, c)
-	if readable(t, c, 0) {
+	recv(t, b[0])
+	if readable(t, b[0], 0) {
 		t.Error("readable after the timer was consumed")
 	}
-	c.SetTimer(c.Now() + time.Hour)
-	c.SetTimer(c.Now() + time.Millisecond) // earlier
-	if !readable(t, c, 10_000) {
-		t.Fatal("the timer does not fire at an earlier time")
-	}
-	recv(t, c)
-	c.SetTimer(c.Now() + time.Millisecond)
-	c.SetTimer(c.Now() + time.Hour) // the first wake-up may come, but no other
-	if readable(t, c, 5) {
-		recv(t, c)
-	}
-	if readable(t, c, 5) {
-		t.Error("readable without a cause")
-	}
-	c.SetTimer(0)
-	c.Wake()
-	c.Wake()
-	if !readable(t, c, 0) {
-		t.Error("not readable after Wake")
-	}
-	recv(t, c)
-	if readable(t, c, 0) {
-		t.Error("readable after the Wake was consumed")
-	}
-	c.Wake()
-	if !readable(t, c, 0) {
-		t.Error("not readable after a second Wake")
-	}
-	recv(t, c)
 }
 
-func TestMemoryFaults(t *testing.T) {
+func TestFaults(t *testing.T) {
 	const n = 2000
 	for _, tt := range []struct {
 		name  string
-		opts  MemoryOptions
-		check func(arrived, doubles, disorder, ce int, s *Stats) bool
+		opts  Options
+		check func(arrived, doubles, disorder, ce int, s *wire.Stats) bool
 	}{
-		{"none", MemoryOptions{}, func(arrived, doubles, disorder, ce int, s *Stats) bool {
+		{"none", Options{}, func(arrived, doubles, disorder, ce int, s *wire.Stats) bool {
 			return arrived == n && doubles == 0 && disorder == 0 && ce == 0
 		}},
-		{"loss", MemoryOptions{Loss: .1}, func(arrived, doubles, disorder, _ int, s *Stats) bool {
+		{"loss", Options{Loss: .1}, func(arrived, doubles, disorder, _ int, s *wire.Stats) bool {
 			return arrived > n*85/100 && arrived < n*95/100 && doubles == 0 && disorder == 0
 		}},
-		{"doubles", MemoryOptions{Duplicate: .1}, func(arrived, doubles, _, _ int, s *Stats) bool {
+		{"doubles", Options{Duplicate: .1}, func(arrived, doubles, _, _ int, s *wire.Stats) bool {
 			return arrived == n+doubles && doubles > n*5/100 && doubles < n*15/100
 		}},
-		{"corruption", MemoryOptions{Corrupt: .1}, func(arrived, _, _, _ int, s *Stats) bool {
+		{"corruption", Options{Corrupt: .1}, func(arrived, _, _, _ int, s *wire.Stats) bool {
 			return arrived+int(s.BadICRC.Load()) == n && arrived > n*85/100 && arrived < n*95/100
 		}},
-		{"disorder", MemoryOptions{Reorder: .1}, func(arrived, _, disorder, _ int, s *Stats) bool {
+		{"disorder", Options{Reorder: .1}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
 			return arrived == n && disorder > n*1/100 && disorder < n*15/100
 		}},
-		{"marks", MemoryOptions{Mark: .1}, func(arrived, _, _, ce int, s *Stats) bool {
+		{"marks", Options{Mark: .1}, func(arrived, _, _, ce int, s *wire.Stats) bool {
 			return arrived == n && ce > n*5/100 && ce < n*15/100
 		}},
-		{"refusal", MemoryOptions{Refuse: .5}, func(arrived, _, disorder, _ int, s *Stats) bool {
+		{"refusal", Options{Refuse: .5}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
 			return arrived == n && disorder == 0
 		}},
-		{"filter", MemoryOptions{Filter: func(p *Packet) bool {
+		{"filter", Options{Filter: func(p *wire.Packet) bool {
 			return binary.BigEndian.Uint32(p.Data[8:])%2 == 0
-		}}, func(arrived, _, _, _ int, s *Stats) bool { return arrived == n/2 }},
+		}}, func(arrived, _, _, _ int, s *wire.Stats) bool { return arrived == n/2 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.opts.Manual = true
-			m, a, b := memoryPair(t, tt.opts)
-			p := &Path{Local: addrA, Remote: addrB, TOS: ECT0}
+			m, a, b := pair(t, tt.opts)
+			p := &wire.Path{Local: addrA, Remote: addrB, TOS: wire.ECT0}
 			var (
 				seen                               [n]bool
 				arrived, doubles, disorder, ce, at int
@@ -305,24 +274,24 @@ func TestMemoryFaults(t *testing.T) {
 
 // A socket that refuses: Alloc returns nil when the batch is full, and goes on after FD was
 // readable. A full queue loses packets.
-func TestMemoryRefuses(t *testing.T) {
-	_, a, b := memoryPair(t, MemoryOptions{Manual: true, Refuse: 1, Queue: 10})
-	p := &Path{Local: addrA, Remote: addrB}
-	for i := range MaxBatch {
+func TestRefuses(t *testing.T) {
+	_, a, b := pair(t, Options{Manual: true, Refuse: 1, Queue: 10})
+	p := &wire.Path{Local: addrA, Remote: addrB}
+	for i := range wire.MaxBatch {
 		send(t, a[0], p, 5, uint32(i), 4)
 	}
 	if a[0].Alloc(p, packet.BTHSize) != nil || !readable(t, a[0], 0) {
 		t.Fatal("the batch is not full")
 	}
 	recv(t, a[0])
-	send(t, a[0], p, 5, MaxBatch, 4)
-	if n := len(recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != MaxBatch-10 {
+	send(t, a[0], p, 5, wire.MaxBatch, 4)
+	if n := len(recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != wire.MaxBatch-10 {
 		t.Errorf("%d packets, %d lost", n, b[0].Stats().Overflows.Load())
 	}
 }
 
-func TestMemoryOpen(t *testing.T) {
-	m := NewMemory(MemoryOptions{MTU: 1500})
+func TestOpen(t *testing.T) {
+	m := New(Options{MTU: 1500})
 	h := m.Host("a", addrA, addrA6)
 	conns := testutil.Value(h.Open(3))(t)
 	if _, err := h.Open(1); err == nil || len(conns) != 4 {
@@ -342,9 +311,9 @@ func TestMemoryOpen(t *testing.T) {
 }
 
 // Nothing is allocated per packet.
-func TestMemoryAllocations(t *testing.T) {
-	_, a, b := memoryPair(t, MemoryOptions{})
-	p := &Path{Local: addrA, Remote: addrB}
+func TestAllocations(t *testing.T) {
+	_, a, b := pair(t, Options{})
+	p := &wire.Path{Local: addrA, Remote: addrB}
 	round := func() {
 		for i := range 16 {
 			send(t, a[0], p, 5, uint32(i), 1024)
