@@ -1,5 +1,5 @@
-// Package rbd is storage on RBD images of a Ceph cluster. It loads librados and librbd when the
-// first image is opened, so machines without images need neither.
+// Package rbd is storage on RBD images of a Ceph cluster. It loads librbd when the first image is
+// opened, so machines without images do not need the library.
 //
 // This package does not copy data: librbd reads and writes the memory of the reactor. Threads of
 // librbd complete operations: they put them on a list of the channel without a lock, and write the
@@ -14,23 +14,14 @@ import (
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
-
-// Ceph describes the access to a cluster.
-type Ceph struct {
-	// Conf is the path of its ceph.conf.
-	Conf string
-	// User is the name of a client without "client.".
-	User string
-	// Keyring is the path of the file with the client's key; "": the one that Conf names.
-	Keyring string
-}
 
 // Config describes an image that is served.
 type Config struct {
 	// Image is its name, see ParseName.
 	Image string
-	Ceph  Ceph
+	Ceph  rados.Access
 	// BlockSize is the logical block size in bytes. Images have none of their own.
 	BlockSize int
 	ReadOnly  bool

@@ -10,9 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The libraries are loaded when the first image is opened, so a program that exports no image runs
-// without them. Their functions and structures are those of librados.h and librbd.h of Ceph 16 and
-// later.
+// The library is loaded when the first image is opened, so a program that exports no image runs
+// without it. Its functions and structures are those of librbd.h of Ceph 16 and later.
 
 struct image_info {
 	uint64_t size, object_size, objects;
@@ -28,18 +27,6 @@ enum { fast_diff = 1 << 4, map_invalid = 3 };
 
 // write_zeroes_thick is RBD_WRITE_ZEROES_FLAG_THICK_PROVISION.
 enum { write_zeroes_thick = 1 };
-
-#define RADOS(F) \
-	F(int, rados_create, (void **cluster, const char *id)) \
-	F(int, rados_conf_read_file, (void *cluster, const char *path)) \
-	F(int, rados_conf_set, (void *cluster, const char *option, const char *value)) \
-	F(int, rados_connect, (void *cluster)) \
-	F(void, rados_shutdown, (void *cluster)) \
-	F(int, rados_cluster_fsid, (void *cluster, char *buf, size_t n)) \
-	F(int, rados_ioctx_create, (void *cluster, const char *pool, void **ioctx)) \
-	F(void, rados_ioctx_set_namespace, (void *ioctx, const char *name)) \
-	F(void, rados_set_pool_full_try, (void *ioctx)) \
-	F(void, rados_ioctx_destroy, (void *ioctx))
 
 #define RBD(F) \
 	F(int, rbd_open, (void *ioctx, const char *name, void **image, const char *snapshot)) \
@@ -72,37 +59,19 @@ enum { write_zeroes_thick = 1 };
 		int flags, int op_flags))
 
 #define DECLARE(result, name, args) static result (*name) args;
-RADOS(DECLARE)
 RBD(DECLARE)
 
-// find sets a function, and returns the text of the error if the library does not have it.
-static const char *find(void *library, const char *name, void *function)
+const char *rbd_load(void)
 {
-	void *f = dlsym(library, name);
-	if (f == NULL)
-		return dlerror();
-	*(void **)function = f;
-	return NULL;
-}
-
-const char *ceph_load(void)
-{
-	const char *err = NULL;
-	void *rados = dlopen("librados.so.2", RTLD_NOW | RTLD_LOCAL);
-	if (rados == NULL)
-		return dlerror();
-	void *rbd = dlopen("librbd.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (rbd == NULL)
+	void *library = dlopen("librbd.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (library == NULL)
 		return dlerror();
 #define FIND(result, name, args) \
-	if (err == NULL) \
-		err = find(LIBRARY, #name, &name);
-#define LIBRARY rados
-	RADOS(FIND)
-#undef LIBRARY
-#define LIBRARY rbd
+	*(void **)&name = dlsym(library, #name); \
+	if (name == NULL) \
+		return dlerror();
 	RBD(FIND)
-	return err;
+	return NULL;
 }
 
 struct channel *channel_new(int depth, int eventfd)
@@ -204,63 +173,15 @@ void channel_start(struct channel *c, void *image, int n)
 	}
 }
 
-int cluster_open(const char *user, const char *conf, const char *keyring, void **cluster)
+int image_open(void *pool, const char *name, const char *snapshot, int read_only, void **image)
 {
-	// A cache would lose completed writes. An operation with a deadline could be carried out after
-	// it has failed. Only the set-up of the connection has deadlines.
-	static const char *const options[][2] = {
-		{"rbd_cache", "false"}, {"rados_osd_op_timeout", "0"},
-		{"rbd_plugins", ""}, {"client_mount_timeout", "10"}, {"admin_socket", ""},
-	};
-	void *c;
-	int err = rados_create(&c, user);
-	if (err < 0)
-		return err;
-	err = rados_conf_read_file(c, conf);
-	for (size_t i = 0; err >= 0 && i < sizeof options / sizeof *options; i++)
-		err = rados_conf_set(c, options[i][0], options[i][1]);
-	if (err >= 0 && *keyring != 0)
-		err = rados_conf_set(c, "keyring", keyring);
-	if (err >= 0)
-		err = rados_connect(c);
-	if (err < 0) {
-		rados_shutdown(c);
-		return err;
-	}
-	*cluster = c;
-	return 0;
+	return read_only ? rbd_open_read_only(pool, name, image, snapshot)
+			: rbd_open(pool, name, image, snapshot);
 }
 
-void cluster_close(void *cluster) { rados_shutdown(cluster); }
+int image_close(void *image) { return rbd_close(image); }
 
-int cluster_fsid(void *cluster, char *text, size_t n)
-{
-	return rados_cluster_fsid(cluster, text, n);
-}
-
-int image_open(void *cluster, const char *pool, const char *space, const char *name,
-	const char *snapshot, int read_only, void **ioctx, void **image)
-{
-	int err = rados_ioctx_create(cluster, pool, ioctx);
-	if (err < 0)
-		return err;
-	rados_ioctx_set_namespace(*ioctx, space);
-	rados_set_pool_full_try(*ioctx); // a full pool fails writes instead of delaying them
-	err = read_only ? rbd_open_read_only(*ioctx, name, image, snapshot)
-			: rbd_open(*ioctx, name, image, snapshot);
-	if (err < 0)
-		rados_ioctx_destroy(*ioctx);
-	return err;
-}
-
-int image_close(void *ioctx, void *image)
-{
-	int err = rbd_close(image);
-	rados_ioctx_destroy(ioctx);
-	return err;
-}
-
-int image_cached(void *ioctx, void *image)
+int image_cached(void *root, void *image)
 {
 	// The caches in memory, and of the plugin pwl_cache: the last name before that of the setting,
 	// its name, and its value without a cache. A client with a namespace of the pool may list the
@@ -268,13 +189,12 @@ int image_cached(void *ioctx, void *image)
 	static const char *const settings[][3] = {
 		{"conf_rbd_c", "conf_rbd_cache", "false"}, {"conf_rbd_plugin", "conf_rbd_plugins", ""},
 	};
-	rados_ioctx_set_namespace(ioctx, ""); // that of the pool's settings
 	for (int i = 0; i < 4; i++) {
 		const char *const *s = settings[i / 2];
 		char key[512] = "", value[4096] = "";
 		size_t key_n = sizeof key, value_n = sizeof value;
 		int err = i % 2 ? rbd_metadata_list(image, s[0], 1, key, &key_n, value, &value_n)
-			: rbd_pool_metadata_list(ioctx, s[0], 1, key, &key_n, value, &value_n);
+			: rbd_pool_metadata_list(root, s[0], 1, key, &key_n, value, &value_n);
 		if (err < 0 && err != -ENOENT)
 			return err;
 		if (err >= 0 && strcmp(key, s[1]) == 0 && strcmp(value, s[2]) != 0)

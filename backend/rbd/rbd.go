@@ -3,12 +3,14 @@
 package rbd
 
 /*
+#cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "rbd.h"
 */
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
 
 // patience is the maximum time to open an image, closePatience the one that Close waits. Ceph
@@ -31,15 +34,28 @@ const (
 	// attempts to open a fenced image again.
 	checkInterval = time.Second
 	retryInterval = 10 * time.Second
+	// silence is the time in which no image of a cluster is opened after one that took longer than
+	// patience.
+	silence = 5 * time.Second
 )
 
 // errFenced is the outcome of operations on a connection that the cluster refuses.
 var errFenced = fmt.Errorf("the cluster has fenced this connection: %w", backend.ErrOffline)
 
+// load loads librbd once.
+var load = sync.OnceValue(func() error {
+	if reason := C.rbd_load(); reason != nil {
+		return backend.WithHint(fmt.Errorf("needs Ceph's libraries: %s", C.GoString(reason)),
+			"Install librbd1 and librados2, version 16 or later.")
+	}
+	return nil
+})
+
 // image is an open image. Operations on it count as its users.
 type image struct {
-	cl            *cluster
-	ioctx, handle unsafe.Pointer
+	cluster *rados.Cluster // shared by the images with the same access; a fence ends it for good
+	pool    *rados.Pool
+	handle  unsafe.Pointer
 
 	users   atomic.Int64
 	retired atomic.Bool   // it gets no further users
@@ -52,8 +68,8 @@ type image struct {
 var late = struct {
 	sync.Mutex
 	images map[Config]bool
-	last   map[Ceph]time.Time
-}{images: map[Config]bool{}, last: map[Ceph]time.Time{}}
+	last   map[rados.Access]time.Time
+}{images: map[Config]bool{}, last: map[rados.Access]time.Time{}}
 
 // openImage opens the image of cfg and describes it.
 func openImage(cfg *Config) (*image, *backend.Info, error) {
@@ -76,8 +92,10 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 		err  error
 	}
 	done, expired := make(chan result), make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	go func() {
-		im, info, err := cfg.open()
+		defer cancel()
+		im, info, err := cfg.open(ctx)
 		select {
 		case done <- result{im, info, err}:
 		case <-expired:
@@ -103,8 +121,8 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 	}
 }
 
-// open is openImage without a deadline.
-func (cfg *Config) open() (*image, *backend.Info, error) {
+// open is openImage without a deadline, except that it waits for the connection until ctx ends.
+func (cfg *Config) open(ctx context.Context) (*image, *backend.Info, error) {
 	name, err := ParseName(cfg.Image)
 	if err != nil {
 		return nil, nil, err
@@ -113,16 +131,16 @@ func (cfg *Config) open() (*image, *backend.Info, error) {
 		return nil, nil, backend.WithHint(errors.New("is a snapshot, which takes no writes"),
 			"Make the namespace read_only.")
 	}
-	cl, err := connect(cfg.Ceph)
+	cluster, err := rados.Share(ctx, cfg.Ceph)
 	if err != nil {
 		return nil, nil, err
 	}
-	im := &image{cl: cl, idle: make(chan struct{}, 1)}
+	im := &image{cluster: cluster, idle: make(chan struct{}, 1)}
 	if err := im.open(&name, cfg.ReadOnly); err != nil {
 		if err == unix.ESHUTDOWN {
-			cl.retire()
+			cluster.Retire()
 		}
-		cl.release()
+		cluster.Close()
 		return nil, nil, name.explain(&cfg.Ceph, err)
 	}
 	info, err := im.describe(cfg, &name)
@@ -136,22 +154,24 @@ func (cfg *Config) open() (*image, *backend.Info, error) {
 	return im, info, nil
 }
 
-// open opens the image of this name.
-func (im *image) open(name *Name, readOnly bool) error {
-	var texts [4]*C.char
-	for i, s := range []string{name.Pool, name.Namespace, name.Image, name.Snapshot} {
-		text := C.CString(s)
-		defer C.free(unsafe.Pointer(text))
-		if i < 3 || s != "" {
-			texts[i] = text
-		}
+// open opens the image of this name. Its error is a unix.Errno.
+func (im *image) open(name *Name, readOnly bool) (err error) {
+	if im.pool, err = im.cluster.OpenPool(name.Pool, name.Namespace); err != nil {
+		return err
+	}
+	text := C.CString(name.Image)
+	defer C.free(unsafe.Pointer(text))
+	var snapshot *C.char
+	if name.Snapshot != "" {
+		snapshot = C.CString(name.Snapshot)
+		defer C.free(unsafe.Pointer(snapshot))
 	}
 	var ro C.int
 	if readOnly {
 		ro = 1
 	}
-	if n := C.image_open(im.cl.handle, texts[0], texts[1], texts[2], texts[3], ro, &im.ioctx,
-		&im.handle); n < 0 {
+	if n := C.image_open(im.pool.Handle(), text, snapshot, ro, &im.handle); n < 0 {
+		im.pool.Close()
 		return unix.Errno(-n)
 	}
 	return nil
@@ -160,7 +180,12 @@ func (im *image) open(name *Name, readOnly bool) error {
 // checkCaches returns an error if librbd may have a cache of the image, which would lose completed
 // writes.
 func (im *image) checkCaches(name, pool string) error {
-	switch n := C.image_cached(im.ioctx, im.handle); {
+	root, err := im.cluster.OpenPool(pool, "") // where the settings of the pool are
+	if err != nil {
+		return fmt.Errorf("its pool cannot be opened: %w", err)
+	}
+	defer root.Close()
+	switch n := C.image_cached(root.Handle(), im.handle); {
 	case n < 0:
 		return fmt.Errorf("its settings cannot be read: %w", unix.Errno(-n))
 	case n > 0:
@@ -172,7 +197,7 @@ func (im *image) checkCaches(name, pool string) error {
 }
 
 // explain describes the failure to open an image.
-func (n *Name) explain(c *Ceph, err error) error {
+func (n *Name) explain(c *rados.Access, err error) error {
 	switch err {
 	case unix.ENOENT:
 		return backend.WithHint(errors.New("does not exist"), "Correct the names of pool and "+
@@ -213,7 +238,7 @@ func (im *image) describe(cfg *Config, name *Name) (*backend.Info, error) {
 		PhysicalBlockSize: max(cfg.BlockSize, min(page, int(unit))), OptimalIO: int(unit),
 		ReadOnly: cfg.ReadOnly, Discard: true, Thin: true,
 		// A renamed image keeps its identifier, and a new image with an old name gets a new one.
-		Identity: fmt.Sprintf("rbd:%s/%s/%s/%s", im.cl.fsid, name.Pool, name.Namespace,
+		Identity: fmt.Sprintf("rbd:%s/%s/%s/%s", im.cluster.FSID(), name.Pool, name.Namespace,
 			C.GoString(&id[0])),
 	}
 	if name.Snapshot != "" {
@@ -226,8 +251,9 @@ const page = 4096
 
 // close closes the image, which has no users. It may block.
 func (im *image) close() {
-	C.image_close(im.ioctx, im.handle)
-	im.cl.release()
+	C.image_close(im.handle)
+	im.pool.Close()
+	im.cluster.Close()
 }
 
 // use returns the open image with one more user, nil if it is offline.
@@ -414,7 +440,7 @@ func (d *device) reopen() bool {
 	offline.Offline = true
 	d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
 	d.change(&offline)
-	old.cl.retire()
+	old.cluster.Retire()
 	if !old.drain(d.stop) {
 		d.image.Store(old) // for Close
 		return false

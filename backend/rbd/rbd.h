@@ -1,4 +1,4 @@
-// The calls of librados and librbd that this package needs, and the path of completions from their
+// The calls of librbd that this package needs, and the path of completions from their
 // threads to a reactor.
 
 #ifndef NVMF_RBD_H
@@ -33,8 +33,8 @@ struct channel {
 	struct op *ops;
 };
 
-// ceph_load loads the libraries. It returns NULL, or the text of the error.
-const char *ceph_load(void);
+// rbd_load loads the library. It returns NULL, or the text of the error.
+const char *rbd_load(void);
 
 struct channel *channel_new(int depth, int eventfd);
 void channel_free(struct channel *c);
@@ -43,19 +43,13 @@ int op_reserve(struct op *o, int count);
 // operations sooner or later.
 void channel_start(struct channel *c, void *image, int n);
 
-// A cluster is a connection to a cluster.
-int cluster_open(const char *user, const char *conf, const char *keyring, void **cluster);
-void cluster_close(void *cluster);
-int cluster_fsid(void *cluster, char *text, size_t n);
-
 // image_open opens an image. snapshot is NULL for none.
-int image_open(void *cluster, const char *pool, const char *space, const char *name,
-	const char *snapshot, int read_only, void **ioctx, void **image);
-int image_close(void *ioctx, void *image);
+int image_open(void *pool, const char *name, const char *snapshot, int read_only, void **image);
+int image_close(void *image);
 int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n);
 // image_cached returns 1 if a setting of the pool or image, which comes before those of the
-// connection, lets librbd have a cache.
-int image_cached(void *ioctx, void *image);
+// connection, lets librbd have a cache. root is the pool without a namespace.
+int image_cached(void *root, void *image);
 // image_space counts the bytes of the image's objects, if the image knows them (fast-diff).
 int image_space(void *image, uint64_t size, uint64_t *used);
 

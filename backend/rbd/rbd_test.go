@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -26,7 +25,7 @@ const block = 512
 // admin returns the configuration of an image that the administrator opens.
 func admin(c *cephtest.Cluster, image string) Config {
 	return Config{
-		Image: image, BlockSize: block, Ceph: Ceph{Conf: c.Conf(), User: "admin"},
+		Image: image, BlockSize: block, Ceph: rados.Access{Conf: c.Conf(), User: "admin"},
 	}
 }
 
@@ -121,13 +120,6 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 	}
 	report := Probe(good)
 	testutil.Check(t, report.Err())
-
-	runtime.LockOSThread() // of nobody now
-	defer runtime.UnlockOSThread()
-	testutil.Must(t, unix.Setfsuid(65534))
-	_, err := connect(Ceph{Conf: c.Conf(), User: "nobody"})
-	testutil.Must(t, unix.Setfsuid(os.Getuid()))
-	testutil.Fails(t, err, c.Conf()+": permission denied", "a file that cannot be read")
 }
 
 // resize: hosts get another size when the image gets one.

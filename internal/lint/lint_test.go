@@ -147,7 +147,7 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru",
 		"internal/sys", "internal/uring", "nvme",
 	},
-	"backend/rbd":  {"backend", "internal/list"},
+	"backend/rbd":  {"backend", "internal/list", "internal/rados"},
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
@@ -209,6 +209,7 @@ var allowed = map[string][]string{
 	"internal/observed": {"internal/rates", "nvme"},
 	"internal/passthru": {"nvme", "internal/sys"},
 	"internal/ratelog":  {"internal/observed", "internal/secret", "internal/subnet"},
+	"internal/rados":    {"backend"},
 	"internal/rates":    {},
 	"internal/reactor":  {"internal/list", "internal/sys"},
 	"internal/secret":   {},
@@ -224,7 +225,8 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/rbd", "backend/wrap", "config", "config/lang",
 		"internal/control", "internal/flight", "internal/inventory", "internal/observed",
-		"internal/state", "internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
+		"internal/rados", "internal/state", "internal/storage", "internal/sys", "nvme/target",
+		"nvme/target/admin",
 	},
 	"internal/workers": {
 		"fabric", "internal/mem", "internal/observed", "internal/ratelog", "internal/reactor",
@@ -262,10 +264,10 @@ var allowed = map[string][]string{
 
 // special lists the importers of packages that need care: packages, or single files.
 var special = map[string][]string{
-	"C": {"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
+	"C": {"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/rados"},
 	"unsafe": {
 		"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/list",
-		"internal/mem", "internal/sys", "internal/uring",
+		"internal/mem", "internal/rados", "internal/sys", "internal/uring",
 		"fabric/rdma/verbs/soft/engine/halfkick_test.go",
 	},
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
 
 // Backends is the table of the kinds of storage. A new kind is a package and a row.
@@ -70,7 +71,7 @@ type store struct {
 	path *string
 	// image is the name of an image, which takes the place of a path; nil for other storage.
 	image *string
-	ceph  *rbd.Ceph
+	ceph  *rados.Access
 	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
@@ -211,7 +212,7 @@ func newDevice(what, doc string, device func(path string) bool,
 }
 
 func newRBD() config.Options {
-	c := &rbd.Config{BlockSize: defaultBlock, Ceph: rbd.Ceph{
+	c := &rbd.Config{BlockSize: defaultBlock, Ceph: rados.Access{
 		Conf: "/etc/ceph/ceph.conf", User: "admin",
 	}}
 	in := func(at env) rbd.Config {

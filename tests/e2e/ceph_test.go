@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -23,7 +24,7 @@ func TestCeph(t *testing.T) {
 			o.reactors = 2
 			o.devices = []backend.Device{testutil.Value(rbd.Open(rbd.Config{
 				Image: c.Image(t, "8M", []string{"layering", "exclusive-lock"}[i]), BlockSize: 512,
-				Ceph: rbd.Ceph{Conf: c.Conf(), User: "admin"},
+				Ceph: rados.Access{Conf: c.Conf(), User: "admin"},
 			}))(t)}
 			h := newEnv(t, o)
 			ctrl := h.connect(v)

@@ -1,0 +1,16 @@
+// Package rados is the connection to a Ceph cluster. It loads librados when the first one is made,
+// so machines without Ceph do not need the library. It needs cgo.
+//
+// librados itself may wait for minutes. Every call that waits takes a context, or has the limit
+// that its comment gives.
+package rados
+
+// Access describes the access to a cluster.
+type Access struct {
+	// Conf is the path of its ceph.conf.
+	Conf string
+	// User is the name of a client without "client.".
+	User string
+	// Keyring is the path of the file with the client's key; "": the one that Conf names.
+	Keyring string
+}

@@ -1,0 +1,332 @@
+//go:build cgo
+
+package rados
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "rados.h"
+*/
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// load loads librados once.
+var load = sync.OnceValue(func() error {
+	if reason := C.cluster_load(); reason != nil {
+		return backend.WithHint(fmt.Errorf("needs Ceph's libraries: %s", C.GoString(reason)),
+			"Install librbd1 and librados2, version 16 or later.")
+	}
+	return nil
+})
+
+// Cluster is a connection to a cluster, with about 20 threads. Any goroutine may call its methods.
+type Cluster struct {
+	access Access
+	handle unsafe.Pointer
+	fsid   string
+	// calls limits the calls that wait for the cluster, since each holds a thread.
+	calls chan struct{}
+	users int // guarded by shared
+}
+
+// shared has the connections of Share.
+var shared = struct {
+	sync.Mutex
+	attempts map[Access]*attempt
+}{attempts: map[Access]*attempt{}}
+
+// attempt makes a connection for all callers of Share that ask meanwhile.
+type attempt struct {
+	waiting int           // callers
+	done    chan struct{} // closed when the rest is set
+	cluster *Cluster
+	err     error
+	ended   time.Time
+}
+
+// silence is the time without another attempt after one that no monitor has answered, since many
+// users may wait for the same cluster.
+const silence = 5 * time.Second
+
+// Share returns a connection that all callers with the same access share, and makes one if there is
+// none. The caller closes it. A connection that is being made for longer than ctx allows is there
+// for later callers.
+func Share(ctx context.Context, a Access) (*Cluster, error) {
+	shared.Lock()
+	at := shared.attempts[a]
+	if at == nil || at.failed() {
+		at = &attempt{done: make(chan struct{})}
+		shared.attempts[a] = at
+		go at.connect(a)
+	}
+	if at.cluster != nil {
+		at.cluster.users++
+		shared.Unlock()
+		return at.cluster, nil
+	}
+	at.waiting++
+	shared.Unlock()
+	select {
+	case <-at.done:
+		return at.cluster, at.err
+	case <-ctx.Done():
+	}
+	shared.Lock()
+	at.waiting--
+	cluster := at.cluster
+	shared.Unlock()
+	if cluster != nil { // just now, and with this caller among its users
+		return cluster, nil
+	}
+	return nil, a.explain(unix.ETIMEDOUT)
+}
+
+// failed reports whether another attempt may be made.
+func (at *attempt) failed() bool {
+	return at.err != nil &&
+		(!errors.Is(at.err, backend.ErrOffline) || time.Since(at.ended) >= silence)
+}
+
+func (at *attempt) connect(a Access) {
+	cluster, err := Connect(a)
+	shared.Lock()
+	at.cluster, at.err, at.ended = cluster, err, time.Now()
+	if cluster != nil {
+		cluster.users += at.waiting
+	}
+	close(at.done)
+	shared.Unlock()
+	if cluster != nil {
+		cluster.Close() // the use of Connect
+	}
+}
+
+// Connect returns a connection for this caller alone, who closes it. It waits for monitors for 10 s
+// at most.
+func Connect(a Access) (*Cluster, error) {
+	if err := load(); err != nil {
+		return nil, err
+	}
+	if err := a.readable(); err != nil {
+		return nil, err
+	}
+	cl := &Cluster{access: a, users: 1, calls: make(chan struct{}, 4)}
+	user, conf, keyring := C.CString(a.User), C.CString(a.Conf), C.CString(a.Keyring)
+	defer C.free(unsafe.Pointer(user))
+	defer C.free(unsafe.Pointer(conf))
+	defer C.free(unsafe.Pointer(keyring))
+	if n := C.cluster_open(user, conf, keyring, &cl.handle); n < 0 {
+		return nil, a.explain(unix.Errno(-n))
+	}
+	var id [64]C.char
+	if n := C.cluster_fsid(cl.handle, &id[0], C.size_t(len(id))); n < 0 {
+		C.cluster_close(cl.handle)
+		return nil, fmt.Errorf("the cluster of %s has no FSID: %w", a.Conf, unix.Errno(-n))
+	}
+	cl.fsid = C.GoString(&id[0])
+	return cl, nil
+}
+
+// readable returns an error if a file cannot be read. librados would report a wrong key.
+func (a *Access) readable() error {
+	for _, path := range []string{a.Conf, a.Keyring} {
+		if path == "" {
+			continue
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return backend.WithHint(fmt.Errorf("cannot be reached: %w", err), "Correct ceph.conf "+
+				"or ceph.keyring, and let the user that runs the target read the file.")
+		}
+		_ = f.Close()
+	}
+	return nil
+}
+
+// explain describes the failure of a connection.
+func (a *Access) explain(err error) error {
+	keyring := a.Keyring
+	if keyring == "" {
+		keyring = "the keyring of " + a.Conf
+	}
+	switch err {
+	case unix.ENOENT:
+		return backend.WithHint(fmt.Errorf("cannot be reached: %s, or the key of client.%s in %s, "+
+			"is missing", a.Conf, a.User, keyring), "Correct ceph.conf, ceph.user or "+
+			"ceph.keyring, and let the user that runs the target read these files.")
+	case unix.EACCES, unix.EPERM:
+		return backend.WithHint(fmt.Errorf("cannot be reached: the cluster of %s refuses "+
+			"client.%s with the key in %s", a.Conf, a.User, keyring), "Write the key that "+
+			"\"ceph auth get client."+a.User+"\" shows to the keyring, and let the user that "+
+			"runs the target read it.")
+	case unix.ETIMEDOUT:
+		return backend.WithHint(fmt.Errorf("cannot be reached: no monitor of %s answers: %w",
+			a.Conf, backend.ErrOffline), "Check mon_host in that file, the network, and the "+
+			"monitors.")
+	}
+	return fmt.Errorf("cannot be reached with %s as client.%s: %w", a.Conf, a.User, err)
+}
+
+// Handle is the rados_t of the connection. It is valid until Close.
+func (cl *Cluster) Handle() unsafe.Pointer { return cl.handle }
+
+// FSID is the identifier of the cluster.
+func (cl *Cluster) FSID() string { return cl.fsid }
+
+// Retire makes later callers of Share get another connection.
+func (cl *Cluster) Retire() {
+	shared.Lock()
+	defer shared.Unlock()
+	cl.forget()
+}
+
+func (cl *Cluster) forget() {
+	if at := shared.attempts[cl.access]; at != nil && at.cluster == cl {
+		delete(shared.attempts, cl.access)
+	}
+}
+
+// Close ends a use of the connection, and ends the connection after the last one. It may block.
+func (cl *Cluster) Close() {
+	shared.Lock()
+	cl.users--
+	last := cl.users == 0
+	if last {
+		cl.forget()
+	}
+	shared.Unlock()
+	if last {
+		C.cluster_close(cl.handle)
+	}
+}
+
+// call runs fn, which waits for the cluster, on a goroutine of its own. If ctx ends first, fn goes
+// on.
+func call[T any](ctx context.Context, cl *Cluster, fn func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	select {
+	case cl.calls <- struct{}{}:
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+	shared.Lock()
+	cl.users++
+	shared.Unlock()
+	done := make(chan result, 1)
+	go func() {
+		defer cl.Close()
+		value, err := fn()
+		<-cl.calls
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// Addrs returns the address of this connection, ADDR:PORT/NONCE, as "ceph osd blocklist" takes it.
+func (cl *Cluster) Addrs() (string, error) {
+	var text *C.char
+	if n := C.cluster_addrs(cl.handle, &text); n < 0 {
+		return "", fmt.Errorf("address of the connection to the cluster of %s: %w", cl.access.Conf,
+			unix.Errno(-n))
+	}
+	defer C.cluster_free(text)
+	return C.GoString(text), nil
+}
+
+// MonCommand sends a command to the monitors, in the form of "ceph --format json" commands, and
+// returns their answer. The error of the monitors is a unix.Errno; they get 10 s to answer.
+func (cl *Cluster) MonCommand(ctx context.Context, command any) ([]byte, error) {
+	text, err := json.Marshal(command)
+	if err != nil {
+		return nil, err
+	}
+	return call(ctx, cl, func() ([]byte, error) {
+		in := C.CString(string(text))
+		defer C.free(unsafe.Pointer(in))
+		var out, status *C.char
+		var outN, statusN C.size_t
+		n := C.cluster_command(cl.handle, in, &out, &outN, &status, &statusN)
+		defer C.cluster_free(out)
+		defer C.cluster_free(status)
+		if n < 0 {
+			return nil, fmt.Errorf("command %s to the monitors of %s: %w %s", text, cl.access.Conf,
+				unix.Errno(-n), C.GoStringN(status, C.int(statusN)))
+		}
+		return C.GoBytes(unsafe.Pointer(out), C.int(outN)), nil
+	})
+}
+
+// Fence makes the OSDs refuse the operations of the connection with this address for d. After it, a
+// connection that has called WaitForLatestMap sees no later write of the fenced one.
+func (cl *Cluster) Fence(ctx context.Context, addr string, d time.Duration) error {
+	_, err := cl.MonCommand(ctx, map[string]any{
+		"prefix": "osd blocklist", "blocklistop": "add", "addr": addr,
+		"expire": json.Number(fmt.Sprintf("%.3f", d.Seconds())), // "3600" would not be a float
+	})
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		err = backend.WithHint(fmt.Errorf("client.%s may not fence %s: %w", cl.access.User, addr,
+			err), "Allow it, and repeat the OSD capabilities of the client, which the command "+
+			"replaces: ceph auth caps client."+cl.access.User+" mon 'profile rbd' osd "+
+			"'profile rbd pool=POOL'.")
+	}
+	return err
+}
+
+// WaitForLatestMap waits until this connection knows every fence that was made before the call.
+// Operations that it starts afterwards are carried out after those of fenced connections, or these
+// are refused.
+func (cl *Cluster) WaitForLatestMap(ctx context.Context) error {
+	_, err := call(ctx, cl, func() (struct{}, error) {
+		if n := C.cluster_wait(cl.handle); n < 0 {
+			return struct{}{}, fmt.Errorf("map of the OSDs of %s: %w", cl.access.Conf,
+				unix.Errno(-n))
+		}
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// Pool is the access to the objects of a pool, in one of its namespaces.
+type Pool struct{ handle unsafe.Pointer }
+
+// OpenPool opens a pool; space is a namespace in it, or "". Writes to a full pool fail. The error
+// is a unix.Errno, ENOENT if there is no such pool.
+func (cl *Cluster) OpenPool(name, space string) (*Pool, error) {
+	a, b := C.CString(name), C.CString(space)
+	defer C.free(unsafe.Pointer(a))
+	defer C.free(unsafe.Pointer(b))
+	p := &Pool{}
+	if n := C.pool_open(cl.handle, a, b, &p.handle); n < 0 {
+		return nil, unix.Errno(-n)
+	}
+	return p, nil
+}
+
+// Handle is the rados_ioctx_t of the pool. It is valid until Close.
+func (p *Pool) Handle() unsafe.Pointer { return p.handle }
+
+// Close ends the access. The connection must be open.
+func (p *Pool) Close() { C.pool_close(p.handle) }

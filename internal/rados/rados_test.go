@@ -1,0 +1,126 @@
+//go:build cgo
+
+package rados
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+func TestCluster(t *testing.T) {
+	c := cephtest.New(t)
+	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
+		"Share": share, "Silent": silent, "Fence": fence, "Refused": refused,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, c) })
+	}
+}
+
+func admin(c *cephtest.Cluster) Access { return Access{Conf: c.Conf(), User: "admin"} }
+
+// share: callers with the same access have the same connection until it is retired.
+func share(t *testing.T, c *cephtest.Cluster) {
+	get := func() *Cluster { return testutil.Value(Share(testutil.Context(t), admin(c)))(t) }
+	a, b := get(), get()
+	testutil.True(t, a == b, "two connections")
+	a.Retire()
+	other := get()
+	testutil.True(t, other != a, "a retired connection")
+	a.Close()
+	testutil.Check(t, testutil.Err(b.Addrs()))
+	b.Close()
+	testutil.True(t, get() == other, "a third connection")
+	other.Close()
+	other.Close()
+	testutil.Equal(t, len(shared.attempts), 0, "connections that are left")
+}
+
+// silent: monitors that do not answer delay the callers with their access, not longer than these
+// want, and nobody else. They share one attempt.
+func silent(t *testing.T, c *cephtest.Cluster) {
+	open := testutil.Value(Share(testutil.Context(t), admin(c)))(t)
+	defer open.Close()
+	c.Pause(t, "mon")
+	late := admin(c)
+	late.Keyring = c.Path("client.admin.keyring")
+	got := make(chan *Cluster)
+	for range 2 {
+		go func() {
+			cluster, err := Share(testutil.Context(t), late)
+			testutil.Check(t, err)
+			got <- cluster
+		}()
+	}
+	testutil.Until(t, "two callers wait", func() bool {
+		shared.Lock()
+		defer shared.Unlock()
+		at := shared.attempts[late]
+		return at != nil && at.waiting == 2
+	})
+	testutil.Value(Share(testutil.Context(t), admin(c)))(t).Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	testutil.Is(t, testutil.Err(Share(ended, late)), backend.ErrOffline, "")
+	testutil.Is(t, testutil.Err(open.MonCommand(ended, nil)), context.Canceled, "")
+	c.Continue(t, "mon")
+	a, b := testutil.Receive(t, "a connection", got), testutil.Receive(t, "a connection", got)
+	testutil.True(t, a == b, "two connections")
+	testutil.Equal(t, a.users, 2, "users")
+	a.Close()
+	a.Close()
+}
+
+// fence: an address of a connection is fenced.
+func fence(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	victim := testutil.Value(Connect(admin(c)))(t)
+	defer victim.Close()
+	addr := testutil.Value(victim.Addrs())(t)
+	other := testutil.Value(Connect(admin(c)))(t)
+	defer other.Close()
+	testutil.Must(t, other.Fence(ctx, addr, time.Hour))
+	testutil.Check(t, other.WaitForLatestMap(ctx))
+	list := string(testutil.Value(other.MonCommand(ctx, map[string]any{
+		"prefix": "osd blocklist ls",
+	}))(t))
+	testutil.True(t, strings.Contains(list, addr+" "), "%s is not in %q", addr, list)
+	testutil.Equal(t, other.FSID(), victim.FSID(), "FSID")
+
+	c.Ceph(t, "auth", "get-or-create", "client.reader", "mon", "allow r", "-o",
+		c.Path("client.reader.keyring"))
+	reader := testutil.Value(Connect(Access{Conf: c.Conf(), User: "reader"}))(t)
+	defer reader.Close()
+	testutil.Fails(t, reader.Fence(ctx, addr, time.Hour),
+		"ceph auth caps client.reader mon 'profile rbd'", "")
+}
+
+// refused: errors name the cause.
+func refused(t *testing.T, c *cephtest.Cluster) {
+	testutil.Fails(t, testutil.Err(Connect(Access{Conf: c.Conf(), User: "absent"})),
+		"client.absent", "")
+	cluster := testutil.Value(Connect(admin(c)))(t)
+	defer cluster.Close()
+	_, err := cluster.OpenPool("absent", "")
+	testutil.Equal(t, err, error(unix.ENOENT), "a missing pool")
+	_, err = cluster.MonCommand(testutil.Context(t), map[string]any{"prefix": "absent"})
+	testutil.Is(t, err, unix.EINVAL, "a command that does not exist")
+
+	runtime.LockOSThread() // of nobody now
+	defer runtime.UnlockOSThread()
+	testutil.Must(t, unix.Setfsuid(65534))
+	_, err = Connect(Access{Conf: c.Conf(), User: "nobody"})
+	testutil.Must(t, unix.Setfsuid(os.Getuid()))
+	testutil.Fails(t, err, c.Conf()+": permission denied", "a file that cannot be read")
+}
