@@ -15,9 +15,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 const minimal = `
@@ -88,7 +88,7 @@ func TestMinimalFile(t *testing.T) {
 			},
 		},
 		Subsystems: []Subsystem{{
-			SubsystemConfig: target.SubsystemConfig{
+			Config: subsystems.Config{
 				NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true,
 			},
 			Namespaces: []Namespace{

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Discovery configures the discovery service and its announcements.
@@ -17,7 +17,7 @@ type Discovery struct {
 	NQN       string
 	Referrals []Referral
 	// Security is required of hosts that ask the discovery service.
-	Security target.Security
+	Security subsystems.Security
 	// MDNS announces the service by multicast DNS on Interfaces or, if Interfaces is empty, on all
 	// interfaces with an address of a listener.
 	MDNS       bool

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Log selects the lines to log and their format.
@@ -80,7 +80,7 @@ func (r *Reactors) keys() []lang.Key {
 
 // queueDepth is a key of both transports.
 func queueDepth(depth *int, limit int) lang.Key {
-	return lang.NewKey("queue_depth", lang.Int(depth, target.MinQueueSize, limit),
+	return lang.NewKey("queue_depth", lang.Int(depth, subsystems.MinQueueSize, limit),
 		"The largest number of commands on one queue. Set it higher when hosts ask for deeper "+
 			"queues (`nvme connect --queue-size`), lower to bound the commands that one host can "+
 			"have outstanding.")

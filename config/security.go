@@ -6,13 +6,14 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // security is the protection that a subsystem, or discovery, requires of hosts.
-func security(p *target.Security) lang.Value {
-	return lang.Derived(lang.Words(p, []target.Security{ // see requireSecurity
-		0, target.SecurityAuth, target.SecurityTLS, target.SecurityAuth | target.SecurityTLS,
+func security(p *subsystems.Security) lang.Value {
+	return lang.Derived(lang.Words(p, []subsystems.Security{ // see requireSecurity
+		0, subsystems.SecurityAuth, subsystems.SecurityTLS,
+		subsystems.SecurityAuth | subsystems.SecurityTLS,
 	}))
 }
 
@@ -22,9 +23,9 @@ func (v *validator) requireSecurity() {
 	if !c.SecureOnly {
 		return
 	}
-	require := func(r *target.Security, path string) {
+	require := func(r *subsystems.Security, path string) {
 		if !v.Given(path) {
-			*r = target.SecurityAuth
+			*r = subsystems.SecurityAuth
 		} else if *r == 0 && !v.Bad(path) {
 			v.Add(path, "secure_only is true, so something has to be required",
 				"Delete it, or secure_only.")
@@ -79,9 +80,9 @@ func (c *Config) WithoutKey(report func(path, host, key string)) {
 			}
 			path := fmt.Sprintf("subsystems[%d].hosts[%d]", i, j)
 			switch {
-			case s.Security&target.SecurityAuth != 0 && h.Key == nil:
+			case s.Security&subsystems.SecurityAuth != 0 && h.Key == nil:
 				report(path, nqn, "dhchap_key")
-			case s.Security&target.SecurityTLS != 0 && h.TLSKey == nil &&
+			case s.Security&subsystems.SecurityTLS != 0 && h.TLSKey == nil &&
 				(h.Key == nil || !allowed):
 				report(path, nqn, "tls_key")
 			}

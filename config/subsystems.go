@@ -6,16 +6,16 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Subsystem is one NVM subsystem. Namespaces are as in the file. The program sets the namespaces of
-// the embedded SubsystemConfig.
+// the embedded subsystems.Config.
 type Subsystem struct {
-	target.SubsystemConfig
+	subsystems.Config
 	Namespaces []Namespace
 }
 
@@ -54,21 +54,21 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 				"`tcp eth0:4420`. Through others it does not exist. Set it when networks must not "+
 				"see each other's subsystems, or to keep a subsystem on its fastest network.").
 			Without("all"),
-		lang.NewKey("serial", ascii(&s.Serial, target.SerialSize),
+		lang.NewKey("serial", ascii(&s.Serial, subsystems.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN").OrFile(),
-		lang.NewKey("model", ascii(&s.Model, target.ModelSize),
+		lang.NewKey("model", ascii(&s.Model, subsystems.ModelSize),
 			"Model number. Set it when hosts or their udev rules select storage by it.").OrFile(),
-		lang.NewKey("cntlid_min", lang.Int(&s.CNTLIDMin, target.MinCNTLID, int(nvme.CNTLIDMax)),
+		lang.NewKey("cntlid_min", lang.Int(&s.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"The first controller ID. Set it when several targets serve the same subsystem, "+
 				"which need disjoint ranges."),
-		lang.NewKey("cntlid_max", lang.Int(&s.CNTLIDMax, target.MinCNTLID, int(nvme.CNTLIDMax)),
+		lang.NewKey("cntlid_max", lang.Int(&s.CNTLIDMax, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"The last controller ID. Set it with `cntlid_min`."),
-		lang.NewKey("max_io_queues", lang.Int(&s.MaxIOQueues, 1, target.MaxIOQueues),
+		lang.NewKey("max_io_queues", lang.Int(&s.MaxIOQueues, 1, subsystems.MaxIOQueues),
 			"The largest number of I/O queues of a host. Set it lower when hosts with many CPUs "+
 				"take more connections than the target has memory for."),
-		lang.NewKey("max_transfer", lang.Bytes(&s.MaxTransfer, target.MinTransfer,
-			target.MaxTransfer, lang.PowerOfTwo),
+		lang.NewKey("max_transfer", lang.Bytes(&s.MaxTransfer, subsystems.MinTransfer,
+			subsystems.MaxTransfer, lang.PowerOfTwo),
 			"The most data of one command, at most a quarter of `reactors.memory`; hosts split "+
 				"larger ones. Set it lower when large commands delay small ones, higher when the "+
 				"storage is faster with large ones."),

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // maxReachable bounds the addresses with which a wildcard listener is announced.
@@ -83,7 +83,7 @@ func addrs(list []fabric.Addr) string {
 
 // connectCommands returns the nvme-cli commands that connect to every subsystem through addr, with
 // the options that all hosts need there. Over RDMA nobody reaches a subsystem that requires TLS.
-func connectCommands(addr fabric.Addr, encrypted bool, subsystems []config.Subsystem,
+func connectCommands(addr fabric.Addr, encrypted bool, list []config.Subsystem,
 	reachable func(fabric.Addr) []netip.Addr,
 ) string {
 	var b strings.Builder
@@ -92,14 +92,14 @@ func connectCommands(addr fabric.Addr, encrypted bool, subsystems []config.Subsy
 		ips = reachable(addr)
 	}
 	for _, ip := range ips {
-		for _, s := range subsystems {
-			tls := encrypted || s.Security&target.SecurityTLS != 0
+		for _, s := range list {
+			tls := encrypted || s.Security&subsystems.SecurityTLS != 0
 			if tls && addr.Transport == nvme.TransportRDMA {
 				continue
 			}
 			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s", addr.Transport, ip,
 				addr.Port(), shellQuote(s.NQN))
-			if s.Security&target.SecurityAuth != 0 {
+			if s.Security&subsystems.SecurityAuth != 0 {
 				b.WriteString(" --dhchap-secret=KEY")
 			}
 			if tls {

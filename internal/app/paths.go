@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file has the metrics of the paths between the target and its hosts.
@@ -109,7 +109,7 @@ func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	secured = metrics.Secured{}
 	for i := range connections {
 		c := &connections[i]
-		secured[metrics.Kind{Transport: c.Transport, Security: target.SecurityOf(c)}]++
+		secured[metrics.Kind{Transport: c.Transport, Security: subsystems.SecurityOf(c)}]++
 	}
 	hosts := map[string]*metrics.Host{"": {Margin: -1}}
 	add := func(nqn string) { hosts[nqn] = &metrics.Host{NQN: nqn, Margin: -1} }

@@ -24,7 +24,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -43,7 +43,7 @@ func TestAnnouncement(t *testing.T) {
 	addr := func(tr nvme.TransportType, s string) fabric.Addr {
 		return fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(s)}
 	}
-	subsystem := func(nqn string, r target.Security) (s config.Subsystem) {
+	subsystem := func(nqn string, r subsystems.Security) (s config.Subsystem) {
 		s.NQN, s.Security = nqn, r
 		return s
 	}
@@ -52,8 +52,8 @@ func TestAnnouncement(t *testing.T) {
 		subsystems: []config.Subsystem{
 			subsystem("nqn.2026-11.io.nvmf-target:disk0", 0),
 			subsystem("nqn.2026-11.io.nvmf-target:it's $HOME", 0),
-			subsystem("nqn.2026-11.io.nvmf-target:key", target.SecurityAuth),
-			subsystem("nqn.2026-11.io.nvmf-target:tls", target.SecurityTLS),
+			subsystem("nqn.2026-11.io.nvmf-target:key", subsystems.SecurityAuth),
+			subsystem("nqn.2026-11.io.nvmf-target:tls", subsystems.SecurityTLS),
 		},
 		namespaces: slices.Repeat(
 			volumes.All(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Keys warns of keys that are unused, or prove nothing because any other name has access, and
@@ -61,12 +61,12 @@ func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
 		}
 	}
 	for i := range c.Subsystems {
-		if c.Subsystems[i].Security&target.SecurityTLS != 0 && !used {
+		if c.Subsystems[i].Security&subsystems.SecurityTLS != 0 && !used {
 			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].security", i),
 				"no listener uses TLS, so no host can connect",
 				"Set tls: required, or allowed, of a tcp listener."))
 		}
-		if s := &c.Subsystems[i]; s.Security&target.SecurityTLS != 0 &&
+		if s := &c.Subsystems[i]; s.Security&subsystems.SecurityTLS != 0 &&
 			strings.Contains(s.NQN, " ") {
 			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].nqn", i), SpaceInNQN,
 				"Choose another name, or no security: tls."))

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file finds the hosts that a change of the configuration concerns.
@@ -185,9 +185,9 @@ func admits(c *config.Config, conn *observed.Connection) bool {
 	if s == nil {
 		return false
 	}
-	has := target.SecurityOf(conn)
+	has := subsystems.SecurityOf(conn)
 	if !hasKey(c, conn.Host) {
-		has &^= target.SecurityAuth
+		has &^= subsystems.SecurityAuth
 	}
 	return (s.AllowAnyHost || slices.Contains(s.Hosts, conn.Host)) && s.Security&^has == 0
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file has the changes of objects, one function for each kind of object.
@@ -60,9 +60,9 @@ func (tr *transition) changeHost(c config.Change) error {
 }
 
 // subsystem returns the configuration of a subsystem, without namespaces.
-func (e *Engine) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
+func (e *Engine) subsystem(c *config.Config, nqn string) subsystems.Config {
 	i := slices.IndexFunc(c.Subsystems, func(sub config.Subsystem) bool { return sub.NQN == nqn })
-	tc := c.Subsystems[i].SubsystemConfig
+	tc := c.Subsystems[i].Config
 	tc.MaxQueueSize = max(tcp.MaxQueueDepth, rdma.DepthLimit) // transports have their own limits
 	return tc
 }
@@ -94,7 +94,7 @@ func (tr *transition) changeSubsystem(c config.Change) (err error) {
 // last, because namespaces that they must not use may still be there for all.
 func (tr *transition) modifySubsystem(c config.Change) error {
 	before, after := tr.e.subsystem(tr.e.config.Load(), c.NQN), tr.e.subsystem(tr.next, c.NQN)
-	update := func(to target.SubsystemConfig) error {
+	update := func(to subsystems.Config) error {
 		_, err := tr.e.Target.UpdateSubsystem(to)
 		return err
 	}

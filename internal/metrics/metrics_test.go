@@ -21,9 +21,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 var update = flag.Bool("update", false, "write the golden file")
@@ -154,8 +154,8 @@ func source() Source {
 				{Commands: 3, Margin: 1},
 			}
 			return hosts, Secured{
-				{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
-				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
+				{"tcp", 0}: 4, {"tcp", subsystems.SecurityAuth}: 3,
+				{"tcp", subsystems.SecurityAuth | subsystems.SecurityTLS}: 2,
 			}
 		},
 		Devices: func() []observed.Device {

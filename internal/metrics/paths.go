@@ -5,9 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // Host has the activity of one host on all its paths. Its counters never decrease.
@@ -27,10 +26,10 @@ type Host struct {
 	Margin float64
 }
 
-// Kind is a property of connections: the name of the transport and target.SecurityOf.
+// Kind is a property of connections: the name of the transport and subsystems.SecurityOf.
 type Kind struct {
 	Transport string
-	Security  target.Security
+	Security  subsystems.Security
 }
 
 // Secured counts connections by kind. Missing kinds are 0.
@@ -87,7 +86,7 @@ var (
 func (c collector) paths(s sink) {
 	hosts, secured := c.src.Paths()
 	for name := range c.src.Transports {
-		for r := range target.SecurityAuth | target.SecurityTLS + 1 {
+		for r := range subsystems.SecurityAuth | subsystems.SecurityTLS + 1 {
 			if secured != nil {
 				s.gauge(bySecurity, float64(secured[Kind{name, r}]), name, r.String())
 			}

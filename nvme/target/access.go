@@ -1,7 +1,6 @@
 package target
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -9,26 +8,21 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file decides which hosts may have controllers, through which ports, and from where.
 
-// permits says why a host may not have a controller of the subsystem with this admin queue, nil if
-// it may; see Security.lacks.
+// permits returns the reason why a host may not have a controller of the subsystem with this admin
+// queue; nil: it may.
 func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) error {
-	cfg := s.settings.Load()
-	switch {
-	case !cfg.serves(q.port):
-		return association.ErrNotServed
-	case !cfg.allows(hostNQN):
-		return association.ErrNotAllowed
-	case !s.t.comesFromNetworks(hostNQN, q):
-		return association.ErrElsewhere
-	}
-	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.mustConcatenate)
+	return s.settings.Load().Permits(&subsystems.Applicant{
+		NQN: hostNQN, Listener: *q.port.listener.Load(), From: q.info.Remote.Addr(),
+		Authenticated: authenticated, Encrypted: q.info.TLS != nil || q.mustConcatenate,
+	}, s.t.hosts)
 }
 
-// permitted says why a controller may not exist, or not any longer.
+// permitted returns the reason why a controller may not exist, or not any longer; nil: it may.
 func (c *controller) permitted() error {
 	return c.sub.permits(c.admin, c.hostNQN, c.provesKey() && c.t.hasKey(c.hostNQN))
 }
@@ -61,48 +55,25 @@ func (s *subsystem) enforce() (ended []*controller) {
 	return ended
 }
 
-// allows reports whether a host may use the subsystem.
-func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
-
-// knows reports whether the configuration has the NQN of a host: among the hosts of the subsystem,
-// or in its list of hosts. Where any host is allowed, a host may have made up its NQN.
-func (s *subsystem) knows(hostNQN string) bool {
-	_, known := s.t.knownHosts.Load(hostNQN)
-	return known || s.settings.Load().hosts[hostNQN]
+// EnforceKeys ends the controllers of hosts that have lost their key, and need one.
+func (t *Target) EnforceKeys() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.keysChanged {
+		return
+	}
+	t.keysChanged = false
+	for _, s := range *t.table.Load() {
+		s.enforce()
+	}
+	t.discovery.enforce()
+	t.discoveryChanged() // it has only subsystems that a host could use
 }
 
 // SetHostKnown records whether the list of hosts of the configuration has an NQN, whichever
 // subsystems allow that host. Any goroutine may call it.
 func (t *Target) SetHostKnown(nqn string, known bool) {
-	if known {
-		t.knownHosts.Store(nqn, nil)
-	} else {
-		t.knownHosts.Delete(nqn)
-	}
-}
-
-// serves reports whether the subsystem can be reached through a port.
-func (s *settings) serves(p *portState) bool {
-	return s.listeners == nil || s.listeners[*p.listener.Load()]
-}
-
-// samePlaces reports whether s can be reached by the same hosts through the same listeners as o.
-func (s *settings) samePlaces(o *settings) bool {
-	if s.AllowAnyHost != o.AllowAnyHost || s.Security != o.Security ||
-		!maps.Equal(s.listeners, o.listeners) {
-		return false
-	}
-	return s.AllowAnyHost || maps.Equal(s.hosts, o.hosts)
-}
-
-// comesFromNetworks reports whether a host that is bound to networks connects from one of them.
-func (t *Target) comesFromNetworks(hostNQN string, q *session) bool {
-	networks := (*t.networks.Load())[hostNQN]
-	if networks == nil {
-		return true
-	}
-	from := q.info.Remote.Addr().Unmap().WithZone("")
-	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(from) })
+	t.hosts.SetKnown(nqn, known)
 }
 
 // SetHostNetworks binds a host to networks: in all subsystems, and for discovery, it may only
@@ -110,14 +81,9 @@ func (t *Target) comesFromNetworks(hostNQN string, q *session) bool {
 func (t *Target) SetHostNetworks(nqn string, networks []netip.Prefix) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := maps.Clone(*t.networks.Load())
-	if slices.Equal(all[nqn], networks) {
+	if !t.hosts.SetNetworks(nqn, networks) { // first: see enforce
 		return
 	}
-	if all[nqn] = networks; len(networks) == 0 {
-		delete(all, nqn)
-	}
-	t.networks.Store(&all) // first: see enforce
 	for _, s := range *t.table.Load() {
 		s.enforce()
 	}
@@ -143,18 +109,6 @@ func (t *Target) Settled() <-chan struct{} {
 	}
 	answer()
 	return done
-}
-
-// setOf makes a set; nil if there is nothing in the list.
-func setOf(list []string) map[string]bool {
-	if len(list) == 0 {
-		return nil
-	}
-	set := make(map[string]bool, len(list))
-	for _, s := range list {
-		set[s] = true
-	}
-	return set
 }
 
 // SetPortListener sets the listener of a port, and the TLS policy that the discovery log shows for

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file is in-band authentication of a queue, see ADR 0032. A host with a key authenticates
@@ -51,11 +52,14 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 // discovery log.
 func (c *controller) policy() *auth.Policy {
 	if c.sub.discovery && !c.proof.Authenticates &&
-		c.sub.settings.Load().Security&SecurityAuth == 0 {
+		c.sub.settings.Load().Security&subsystems.SecurityAuth == 0 {
 		return nil
 	}
 	return c.t.auth.Policy(c.hostNQN)
 }
+
+// hasKey reports whether a host authenticates when it connects.
+func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != nil }
 
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
 // now.
@@ -93,6 +97,13 @@ func (s *session) exchange() *authn.Exchange {
 
 // unproven reports whether the host has to authenticate before anything else.
 func (s *session) unproven() bool { return s.ctrl != nil && s.table == nil }
+
+// authenticated reports whether the host has authenticated on the queue, or with the PSK of the
+// queue. Reactor.
+func (s *session) authenticated() bool {
+	return s.ctrl != nil && !s.unproven() &&
+		(s.auth != nil && s.auth.Proven || association.GeneratedPSK(s.info) != "")
+}
 
 // Authentications is how many exchanges have succeeded, and how many have failed or were not
 // finished in time, each queue counted by itself. Any goroutine may call it.

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 const (
@@ -171,7 +172,7 @@ func TestAuthenticationMemory(t *testing.T) {
 // record, and while a message is being processed its deadline does not look at the exchange.
 func TestAuthenticationKept(t *testing.T) {
 	sub := ramSubsystem(t, 1)
-	sub.Security = SecurityAuth | SecurityTLS
+	sub.Security = subsystems.SecurityAuth | subsystems.SecurityTLS
 	r := newHarness(t, 1, sub)
 	r.target.SetHostPolicy(testHost, &auth.Policy{Keys: []*auth.Key{authKey(t, hostSecret)}})
 	r.must(r.target.AddPort(discovery.Port{

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // stubQueue does as little as a queue can, so that benchmarks measure the handler.
@@ -67,7 +68,7 @@ func newBare(tb testing.TB, dev namespaces.Config, depth int) *bare {
 	tb.Helper()
 	w := testutil.Value(fabrictest.NewWorld(1))(tb)
 	t := New(Options{Log: slog.New(slog.DiscardHandler)}) // lines would be between the results
-	if err := t.AddSubsystem(SubsystemConfig{
+	if err := t.AddSubsystem(subsystems.Config{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []namespaces.Config{dev},
 	}); err != nil {

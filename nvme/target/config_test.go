@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // odd is a device with an invalid description.
@@ -23,24 +24,25 @@ func (d odd) Info() backend.Info { return d.info }
 // TestSubsystemConfig: an error names its place, and nothing is added.
 func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
+	serial := strings.Repeat("s", 21)
 	ns := func(list ...namespaces.Config) []namespaces.Config { return list }
-	for want, change := range map[string]func(*SubsystemConfig){
-		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "nqn.disk\x00" },
-		"is built in":             func(c *SubsystemConfig) { c.NQN = nvme.DiscoveryNQN },
-		"exists already":          func(c *SubsystemConfig) { c.NQN = testSub + ".taken" },
-		"serial":                  func(c *SubsystemConfig) { c.Serial = strings.Repeat("s", 21) },
-		"printable":               func(c *SubsystemConfig) { c.Serial = "a\x1fb" },
-		"model":                   func(c *SubsystemConfig) { c.Model = strings.Repeat("m", 41) },
-		"CNTLID range 7 to 6":     func(c *SubsystemConfig) { c.CNTLIDMin, c.CNTLIDMax = 7, 6 },
-		"CNTLID range 1 to 65520": func(c *SubsystemConfig) { c.CNTLIDMax = 65520 },
-		"I/O queues":              func(c *SubsystemConfig) { c.MaxIOQueues = 65535 },
-		"queue size 31":           func(c *SubsystemConfig) { c.MaxQueueSize = 31 },
-		"largest transfer 98304":  func(c *SubsystemConfig) { c.MaxTransfer = 96 << 10 },
-		"largest transfer 838860": func(c *SubsystemConfig) { c.MaxTransfer = 8 << 20 },
-		"largest transfer 32768":  func(c *SubsystemConfig) { c.MaxTransfer = 32 << 10 },
-		"host: invalid NQN":       func(c *SubsystemConfig) { c.Hosts = []string{""} },
+	for want, change := range map[string]func(*subsystems.Config){
+		"invalid NQN":             func(c *subsystems.Config) { c.NQN = "nqn.disk\x00" },
+		"is built in":             func(c *subsystems.Config) { c.NQN = nvme.DiscoveryNQN },
+		"exists already":          func(c *subsystems.Config) { c.NQN = testSub + ".taken" },
+		"serial":                  func(c *subsystems.Config) { c.Serial = serial },
+		"printable":               func(c *subsystems.Config) { c.Serial = "a\x1fb" },
+		"model":                   func(c *subsystems.Config) { c.Model = strings.Repeat("m", 41) },
+		"CNTLID range 7 to 6":     func(c *subsystems.Config) { c.CNTLIDMin, c.CNTLIDMax = 7, 6 },
+		"CNTLID range 1 to 65520": func(c *subsystems.Config) { c.CNTLIDMax = 65520 },
+		"I/O queues":              func(c *subsystems.Config) { c.MaxIOQueues = 65535 },
+		"queue size 31":           func(c *subsystems.Config) { c.MaxQueueSize = 31 },
+		"largest transfer 98304":  func(c *subsystems.Config) { c.MaxTransfer = 96 << 10 },
+		"largest transfer 838860": func(c *subsystems.Config) { c.MaxTransfer = 8 << 20 },
+		"largest transfer 32768":  func(c *subsystems.Config) { c.MaxTransfer = 32 << 10 },
+		"host: invalid NQN":       func(c *subsystems.Config) { c.Hosts = []string{""} },
 		"nsid must be 1 to": func(
-			c *SubsystemConfig,
+			c *subsystems.Config,
 		) {
 			c.Namespaces = ns(namespaces.Config{
 				NSID:   namespaces.MaxNSID + 1,
@@ -48,26 +50,26 @@ func TestSubsystemConfig(t *testing.T) {
 			})
 		},
 		"namespace 0: nsid": func(
-			c *SubsystemConfig,
+			c *subsystems.Config,
 		) {
 			c.Namespaces = ns(namespaces.Config{Device: dev})
 		},
 		"no device": func(
-			c *SubsystemConfig,
+			c *subsystems.Config,
 		) {
 			c.Namespaces = ns(namespaces.Config{NSID: 1})
 		},
-		"namespace 2 is given twice": func(c *SubsystemConfig) {
+		"namespace 2 is given twice": func(c *subsystems.Config) {
 			c.Namespaces = ns(namespaces.Config{NSID: 2, Device: dev},
 				namespaces.Config{NSID: 2, Device: dev})
 		},
-		"block size 520: must be": func(c *SubsystemConfig) {
+		"block size 520: must be": func(c *subsystems.Config) {
 			c.Namespaces = ns(namespaces.Config{
 				NSID:   1,
 				Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}},
 			})
 		},
-		"size 511 is below one block of": func(c *SubsystemConfig) {
+		"size 511 is below one block of": func(c *subsystems.Config) {
 			c.Namespaces = ns(namespaces.Config{
 				NSID:   1,
 				Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}},
@@ -76,8 +78,8 @@ func TestSubsystemConfig(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			target := New(Options{})
-			testutil.Must(t, target.AddSubsystem(SubsystemConfig{NQN: testSub + ".taken"}))
-			c := SubsystemConfig{NQN: testSub}
+			testutil.Must(t, target.AddSubsystem(subsystems.Config{NQN: testSub + ".taken"}))
+			c := subsystems.Config{NQN: testSub}
 			change(&c)
 			err := target.AddSubsystem(c)
 			testutil.Fails(t, err, want, "")
@@ -127,7 +129,7 @@ func TestClosedTarget(t *testing.T) {
 	if _, err := fabrictest.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
 		t.Error("a queue was opened")
 	}
-	testutil.True(t, r.target.AddSubsystem(SubsystemConfig{NQN: testSub}) != nil,
+	testutil.True(t, r.target.AddSubsystem(subsystems.Config{NQN: testSub}) != nil,
 		"a subsystem was added")
 	testutil.True(t, testutil.Err(r.target.NewHandler(HandlerConfig{Loop: r.w.Reactors[0]})) != nil,
 		"a handler was made")

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // prepareConnect validates the command itself (Base section 6.3).
@@ -94,7 +95,7 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 	}
 	hasKey := s.h.t.hasKey(hostNQN)
 	s.mustConcatenate = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
-		sub.settings.Load().Security&SecurityTLS != 0
+		sub.settings.Load().Security&subsystems.SecurityTLS != 0
 	if err := sub.permits(s, hostNQN, hasKey); err != nil {
 		return nil, "", sub.refused(err, s, hostNQN)
 	}
@@ -198,7 +199,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 	s.queue.Host, s.queue.Admin = c.identity, false
 	// A host need not authenticate if it had no key when the controller was created.
 	if c.proof.Authenticates &&
-		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {
+		(c.policy() != nil || sub.settings.Load().Security&subsystems.SecurityAuth != 0) {
 		s.requireAuthentication()
 	}
 	r = c.attach(s, qid)

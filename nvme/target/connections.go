@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // keepAliveInfo is the state of a keep alive timer, see admin.KeepAlive.
@@ -139,7 +140,7 @@ func (list *connections) add(s *session) (steps int) {
 		i.Discovery = c.sub.discovery
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()
-			steps += 2 * MaxIOQueues / queuesPerStep // at most: it looks at them twice
+			steps += 2 * subsystems.MaxIOQueues / queuesPerStep // at most: it looks at them twice
 		}
 	}
 	list.list = append(list.list, i)

@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // controller is one association of a host with a subsystem. It belongs to the reactor of its admin
@@ -27,8 +28,8 @@ import (
 type controller struct {
 	t        *Target
 	sub      *subsystem
-	cfg      *settings // as when it was created
-	h        *Handler  // the admin queue's
+	cfg      *subsystems.Settings // as when it was created
+	h        *Handler             // the admin queue's
 	admin    *session
 	info     *fabric.QueueInfo
 	cntlid   uint16
@@ -96,7 +97,7 @@ func (c *controller) entries() int { return min(c.cfg.MaxQueueSize, max(c.info.M
 // larger, because Linux warns if it is less than the requested size of I/O queues.
 func (c *controller) adminEntries() int {
 	if c.sub.discovery {
-		return MinQueueSize
+		return subsystems.MinQueueSize
 	}
 	return c.entries()
 }
@@ -113,7 +114,7 @@ func (c *controller) describe() observed.Host {
 		NQN: c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
 		CNTLID: c.cntlid, Transport: c.info.Transport.String(), Remote: c.info.Remote, Queues: n,
 		Ready: c.ready.Load(), Discovery: c.sub.discovery,
-		Limits: c.t.hostLimiter(c.hostNQN).Describe(),
+		Limits: c.t.hosts.Limiter(c.hostNQN).Describe(),
 	}
 }
 
@@ -170,7 +171,7 @@ func onReactors(list []*session, fn func(*session)) {
 	for len(list) > 0 { // bound: reactors
 		h := list[0].h
 		own := list[:0:0]
-		list = slices.DeleteFunc(list, func(s *session) bool { // bound: MaxIOQueues
+		list = slices.DeleteFunc(list, func(s *session) bool { // bound: subsystems.MaxIOQueues
 			if s.h == h {
 				own = append(own, s)
 			}

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // faultyDevice is a RAM device that tests may hold or fail.
@@ -18,9 +19,9 @@ func faultyDevice(t testing.TB, size int64, blockSize int) *backendtest.Faulty {
 }
 
 // faultySubsystem has namespace 1 on a device that tests may hold or fail.
-func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
+func faultySubsystem(t *testing.T) (subsystems.Config, *backendtest.Faulty) {
 	dev := faultyDevice(t, 1<<20, 512)
-	return SubsystemConfig{
+	return subsystems.Config{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []namespaces.Config{{NSID: 1, Device: dev}},
 	}, dev

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // source is a source range of a Copy: nsid is 0 in format 0.
@@ -37,8 +38,8 @@ func (r *harness) enableCopy(h *host) {
 
 // copySubsystem has namespaces 1 and 2 of 4 MiB with blocks of 512 bytes, 3 with blocks of 4096,
 // and 4 that is write protected.
-func copySubsystem(t *testing.T) SubsystemConfig {
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+func copySubsystem(t *testing.T) subsystems.Config {
+	sub := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	for i, bs := range []int{512, 512, 4096, 512} {
 		sub.Namespaces = append(sub.Namespaces, namespaces.Config{
 			NSID: uint32(i + 1), Device: ramDevice(t, 4<<20, bs), ReadOnly: i == 3,

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // discoveryTransfer is MDTS of discovery controllers in bytes. It is small because anybody may have
@@ -22,7 +23,7 @@ type DiscoveryConfig struct {
 	// for none.
 	NQN string
 	// Security is the security that it requires of hosts.
-	Security Security
+	Security subsystems.Security
 	// Referrals are other discovery services.
 	Referrals []discovery.Referral
 }
@@ -38,7 +39,10 @@ func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
 		return nil
 	}
 	t.discoveryConfig = cfg
-	t.setSecurity(cfg.Security)
+	now := *t.discovery.settings.Load()
+	now.Security = cfg.Security
+	t.discovery.update(&now)
+	t.discovery.enforce()
 	t.discoveryChanged()
 	return nil
 }
@@ -67,19 +71,15 @@ func (t *Target) newDiscoveryTable(generation uint64) {
 	t.discoveryTable.Store(table)
 }
 
-// Name implements discovery.Subsystem.
-func (s *settings) Name() string { return s.NQN }
-
-// ServedBy implements discovery.Subsystem.
-func (s *settings) ServedBy() map[string]bool { return s.listeners }
-
-// discoverer is the host of a discovery controller.
+// discoverer is the host of a discovery controller. It is told of subsystems that it could use.
 func (c *controller) discoverer() *discovery.Host {
 	return &discovery.Host{
 		NQN: c.hostNQN, Port: c.info.PortID, Listener: *c.admin.port.listener.Load(),
 		Local: c.info.Local.Addr(),
 		MayUse: func(s discovery.Subsystem) bool {
-			return c.t.discoverableBy(s.(*settings), c.hostNQN)
+			cfg := s.(*subsystems.Settings)
+			return cfg.Allows(c.hostNQN) &&
+				(cfg.Security&subsystems.SecurityAuth == 0 || c.t.hasKey(c.hostNQN))
 		},
 	}
 }

@@ -7,12 +7,13 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestDiscoveryLogIsExact: a host is told of the subsystems that it can connect to through the port
 // that it asks, at all ports where it can, and of no port where it finds nothing else.
 func TestDiscoveryLogIsExact(t *testing.T) {
-	subs := []SubsystemConfig{
+	subs := []subsystems.Config{
 		{NQN: testSub + "a", Hosts: []string{testHost}, Listeners: []string{"1", "2"}},
 		{NQN: testSub + "b", Hosts: []string{otherHost}, Listeners: []string{"1", "3"}},
 		{NQN: testSub + "c", AllowAnyHost: true, Listeners: []string{"2"}},

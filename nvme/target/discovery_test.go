@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func port(id uint16, tr nvme.TransportType, addr string) discovery.Port {
@@ -86,7 +87,7 @@ func TestRemovePort(t *testing.T) {
 // TestDiscoveryLogsAreKept: logs that a host requests by turns are not made anew each time. No
 // reactor makes them, since that takes time for each subsystem at each port.
 func TestDiscoveryLogsAreKept(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	local := logCommand(nvme.LogDiscovery, 1024, 0)
@@ -113,7 +114,7 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 // TestDiscoveryChangesBetweenPages: a host that reads a log in parts, and the header first and
 // last, has parts of one log if GENCTR is the same. The log changes meanwhile, and changes back.
 func TestDiscoveryChangesBetweenPages(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	add := func() { r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421"))) }

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // testDrive is an admin.Drive that reports the log and the error of the test.
@@ -39,7 +40,7 @@ func (d *testDrive) set(fn func(l *nvme.SMARTLog), err error) {
 func u128(v uint64) nvme.Uint128 { return nvme.MakeUint128(v) }
 
 // onDrives is a subsystem with a namespace on each of the drives; nil is one without.
-func onDrives(t *testing.T, drives ...admin.Drive) SubsystemConfig {
+func onDrives(t *testing.T, drives ...admin.Drive) subsystems.Config {
 	sub := ramSubsystem(t, len(drives))
 	for i, d := range drives {
 		sub.Namespaces[i].Drive = d

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // ends are the ways in which a controller stops serving while its I/O queues still exist.
@@ -71,11 +72,11 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 }
 
 // delayedWrites returns a subsystem with writes that reach the storage after a latency.
-func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
+func delayedWrites(t *testing.T, latency time.Duration) subsystems.Config {
 	dev := wrap.Delay(ramDeviceOpen(t, 1<<20, 512),
 		wrap.DelayConfig{Latency: latency, Ops: []backend.Op{backend.OpWrite}})
 	closeLast(t, dev)
-	return SubsystemConfig{
+	return subsystems.Config{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []namespaces.Config{{NSID: 1, Device: dev, Timeout: time.Hour}},
 	}

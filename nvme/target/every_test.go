@@ -8,13 +8,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // everyNamespaces is the number of namespaces for commands that are for all of them.
 const everyNamespaces = 1500
 
 // everySubsystem has namespaces that share a device.
-func everySubsystem(t *testing.T) (SubsystemConfig, *counter) {
+func everySubsystem(t *testing.T) (subsystems.Config, *counter) {
 	dev := &counter{Device: ramDevice(t, 1<<20, 512)}
 	return subsystemOf(testSub, slices.Repeat([]backend.Device{dev}, everyNamespaces)...), dev
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 const (
@@ -17,8 +18,8 @@ const (
 // TestChangedMeanwhile: no refusal is final if a change ends, or begins, after Connect has begun:
 // the missing host or subsystem may be back.
 func TestChangedMeanwhile(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Hosts: []string{otherHost}},
-		SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, Hosts: []string{otherHost}},
+		subsystems.Config{NQN: testSub + "2", AllowAnyHost: true})
 	r.remove(func() (<-chan struct{}, error) {
 		return r.target.RemoveSubsystem(testSub+"2", true)
 	})
@@ -44,14 +45,14 @@ func TestChangedMeanwhile(t *testing.T) {
 // TestConcealedForGood: where security is required, nothing says that there was a subsystem, or
 // that a host was allowed.
 func TestConcealedForGood(t *testing.T) {
-	r := securityHarness(t, SecurityAuth)
+	r := securityHarness(t, subsystems.SecurityAuth)
 	outcome := func(what string) {
 		t.Helper()
 		got, _ := r.attempt(testSub, testHost, hostSecret)
 		testutil.Equal(t, got, fmt.Sprintf("%v %#x", notHere, nothingThere), "%s", what)
 	}
-	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) {
-		c.AllowAnyHost, c.Hosts, c.Security = false, []string{keylessHost}, SecurityAuth
+	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) {
+		c.AllowAnyHost, c.Hosts, c.Security = false, []string{keylessHost}, subsystems.SecurityAuth
 	})))
 	outcome("the host is removed")
 	r.removeSubsystem()

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // testKey is the key of testHost, with an NQN that is not proven.
@@ -95,7 +96,7 @@ func TestMadeUpNQNs(t *testing.T) {
 // TestHosts: the queues of a host on a reactor share one count, until the last one has ended. The
 // queues of hosts that are not known to be allowed share one part of the pool.
 func TestHosts(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	a, b := r.connectHost(2), r.connectHost(1)
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
@@ -121,7 +122,7 @@ func TestHosts(t *testing.T) {
 // TestHostConnectsAnew: memory that the transport has not given back yet counts for the host when
 // it connects again.
 func TestHostConnectsAnew(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	a := r.connectHost(1)
 	host := h.hosts[testKey]
@@ -147,7 +148,7 @@ func TestFlowOfNamespace(t *testing.T) {
 	next := ramDeviceOpen(t, 1<<20, 512)
 	closeLast(t, next)
 	r := newHarness(t, 1,
-		SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{
+		subsystems.Config{NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{
 			{NSID: 1, Device: dev, Timeout: time.Second},
 		}})
 	h := r.raw[0]

@@ -37,7 +37,7 @@ func FuzzCommand(f *testing.F) {
 		fresh := r.dial(0)
 		for _, q := range []*fabrictest.Queue{fresh, h.io[0], d.admin, h.admin} {
 			c := &fabrictest.Command{
-				Data:      make([]byte, length%(defaultTransfer+4096)),
+				Data:      make([]byte, length%(1<<20+4096)),
 				InCapsule: capsule,
 			}
 			copy(c.SQE[:], sqe)

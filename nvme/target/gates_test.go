@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // The tables of commands have a column for each gate. Here are the same columns from the
@@ -99,7 +100,7 @@ func TestGateColumns(t *testing.T) {
 }
 
 // gateHarness has a target with everything that commands depend on, and one namespace.
-func gateHarness(t *testing.T, change ...func(*SubsystemConfig)) *harness {
+func gateHarness(t *testing.T, change ...func(*subsystems.Config)) *harness {
 	sub := ramSubsystem(t, 1)
 	for _, f := range change {
 		f(&sub)
@@ -137,7 +138,7 @@ type gateState struct {
 
 // gateStates are the states, by name.
 func gateStates() (list []gateState) {
-	plain := func(prepare func(r *harness, h *host), change ...func(*SubsystemConfig),
+	plain := func(prepare func(r *harness, h *host), change ...func(*subsystems.Config),
 	) func(*testing.T) (*harness, *fabrictest.Queue) {
 		return func(t *testing.T) (*harness, *fabrictest.Queue) {
 			r := gateHarness(t, change...)
@@ -159,7 +160,7 @@ func gateStates() (list []gateState) {
 	}
 	add(gateState{
 		name: "read only", refused: protected, enter: plain(func(*harness, *host) {},
-			func(c *SubsystemConfig) { c.Namespaces[0].ReadOnly = true }),
+			func(c *subsystems.Config) { c.Namespaces[0].ReadOnly = true }),
 	})
 	add(gateState{
 		name: "write protected", refused: protected, enter: plain(func(r *harness, h *host) {
@@ -177,12 +178,12 @@ func gateStates() (list []gateState) {
 	add(gateState{
 		name: "hidden", refused: func(nvme.Opcode, column) nvme.Status { return inactive },
 		enter: plain(func(*harness, *host) {},
-			func(c *SubsystemConfig) { c.Namespaces[0].Hosts = []string{"nqn.2026-11.test:a"} }),
+			func(c *subsystems.Config) { c.Namespaces[0].Hosts = []string{"nqn.2026-11.test:a"} }),
 	})
 	add(gateState{
 		name: "limited", waits: true, refused: func(nvme.Opcode, column) nvme.Status { return 0 },
 		enter: plain(func(r *harness, h *host) { r.ok(h.io[0], readBlocks(8)()) },
-			func(c *SubsystemConfig) { c.Namespaces[0].Limits = qos.Limits{IOPS: 1} }),
+			func(c *subsystems.Config) { c.Namespaces[0].Limits = qos.Limits{IOPS: 1} }),
 	})
 	add(gateState{
 		name: "unproven",

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // described is a device of 1 MiB with blocks of 512 bytes that describes itself as change says.
@@ -14,8 +15,8 @@ func described(t *testing.T, change func(*backend.Info)) *recorder {
 }
 
 // subsystemOf has a namespace on each device, from NSID 1 on.
-func subsystemOf(nqn string, devs ...backend.Device) SubsystemConfig {
-	c := SubsystemConfig{NQN: nqn, AllowAnyHost: true}
+func subsystemOf(nqn string, devs ...backend.Device) subsystems.Config {
+	c := subsystems.Config{NQN: nqn, AllowAnyHost: true}
 	for i, d := range devs {
 		c.Namespaces = append(c.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -45,7 +46,7 @@ type harness struct {
 }
 
 // newHarness makes a target with n reactors; everything is checked for leaks when the test ends.
-func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
+func newHarness(t *testing.T, n int, subs ...subsystems.Config) *harness {
 	t.Helper()
 	w := testutil.Value(fabrictest.NewWorld(n))(t)
 	r := &harness{t: t, w: w, log: new(testutil.Log)}
@@ -67,7 +68,7 @@ func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 }
 
 // joined makes a target and connects a host with I/O queues.
-func joined(t *testing.T, reactors, queues int, subs ...SubsystemConfig) (*harness, *host) {
+func joined(t *testing.T, reactors, queues int, subs ...subsystems.Config) (*harness, *host) {
 	t.Helper()
 	r := newHarness(t, reactors, subs...)
 	return r, r.connectHost(queues)
@@ -144,9 +145,9 @@ func (r *harness) settle() {
 }
 
 // ramSubsystem is a subsystem with RAM namespaces 1 to n of 1 MiB with blocks of 512 bytes.
-func ramSubsystem(t *testing.T, n int) SubsystemConfig {
+func ramSubsystem(t *testing.T, n int) subsystems.Config {
 	t.Helper()
-	c := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	c := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	for i := range n {
 		c.Namespaces = append(c.Namespaces,
 			namespaces.Config{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})

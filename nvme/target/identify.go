@@ -58,7 +58,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 	cfg := c.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController | nvme.CMICANA,
-		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: admin.Version,
+		MDTS: cfg.MDTS(), CNTLID: c.cntlid, VER: admin.Version,
 		OAES:   admin.SupportedEvents(c.sub.discovery),
 		CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS, CNTRLTYPE: nvme.ControllerTypeIO,
 		ACL: abortLimit - 1, AERL: asyncLimit - 1,

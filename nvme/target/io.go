@@ -1,18 +1,11 @@
 package target
 
 import (
-	"math/bits"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
-
-// mdts is MDTS, a power of two in units of 4 KiB (CAP.MPSMIN).
-func (c *SubsystemConfig) mdts() uint8 {
-	return uint8(bits.TrailingZeros(uint(c.MaxTransfer)) - 12)
-}
 
 func prepareRead(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {

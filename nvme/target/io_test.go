@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // dsm makes a Dataset Management command with a buffer of 4096 bytes, as Linux does.
@@ -110,7 +111,7 @@ func TestBackends(t *testing.T) {
 	for name, f := range open {
 		for _, bs := range []int{512, 4096} {
 			t.Run(fmt.Sprintf("%s %d", name, bs), func(t *testing.T) {
-				sub := SubsystemConfig{
+				sub := subsystems.Config{
 					NQN: testSub, AllowAnyHost: true,
 					Namespaces: []namespaces.Config{{NSID: 1, Device: f(t, bs)}},
 				}

@@ -47,7 +47,7 @@ func (c *controller) traffic() uint64 {
 	n := c.admin.commands
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.h.steps.Add(len(c.queues) / queuesPerStep) // bound: MaxIOQueues
+	c.h.steps.Add(len(c.queues) / queuesPerStep) // bound: subsystems.MaxIOQueues
 	for _, s := range c.queues {
 		n += s.activity.Load()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // latencies returns the latencies of the target, and checks that they add up.
@@ -316,7 +317,7 @@ func TestLatencyEntries(t *testing.T) {
 // TestEntriesOfReturning: the entries of a host that leaves with many namespaces and comes back at
 // once count for it until they are given back.
 func TestEntriesOfReturning(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	join := func() *session {
 		s := &session{h: h, info: &fabric.QueueInfo{Remote: testPeer}}

@@ -2,7 +2,6 @@ package target
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,20 +13,10 @@ import (
 func (t *Target) SetHostLimits(nqn string, l qos.Limits) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	hosts := maps.Clone(*t.hosts.Load())
-	n := qos.NewLimiter(l, hosts[nqn])
-	if n == hosts[nqn] {
-		return
+	if t.hosts.SetLimits(nqn, l) {
+		relink(t.handlers)
 	}
-	if hosts[nqn] = n; n == nil {
-		delete(hosts, nqn)
-	}
-	t.hosts.Store(&hosts)
-	relink(t.handlers)
 }
-
-// hostLimiter returns the limiter of a host, nil if it has none.
-func (t *Target) hostLimiter(nqn string) *qos.Limiter { return (*t.hosts.Load())[nqn] }
 
 // Limits lists the limits that there are, in the order of host, subsystem and NSID.
 func (t *Target) Limits() []qos.Info {
@@ -37,11 +26,11 @@ func (t *Target) Limits() []qos.Info {
 			list = append(list, qos.Info{Object: of, Limits: *l.Describe()})
 		}
 	}
-	for nqn, l := range *t.hosts.Load() {
+	for nqn, l := range t.hosts.Limiters() {
 		add(l, qos.Object{HostNQN: nqn})
 	}
 	for _, s := range *t.table.Load() {
-		add(s.settings.Load().limiter, qos.Object{SubNQN: s.nqn})
+		add(s.settings.Load().Limiter, qos.Object{SubNQN: s.nqn})
 		for _, ns := range s.namespaces.Load().list {
 			add(ns.Attributes().Limiter, qos.Object{SubNQN: s.nqn, NSID: ns.ID.NSID})
 		}

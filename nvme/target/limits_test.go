@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // load sends the same kind of command again and again.
@@ -187,7 +188,7 @@ func waiting(r *harness, n int) (*host, []*fabrictest.Command) {
 	return h, all
 }
 
-func limitedSubsystem(t *testing.T) SubsystemConfig {
+func limitedSubsystem(t *testing.T) subsystems.Config {
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
 	return sub
@@ -226,7 +227,7 @@ func TestChangeLimits(t *testing.T) {
 			r.target.SetHostLimits(testHost, l)
 		case "subsystem":
 			_, err := r.target.UpdateSubsystem(
-				SubsystemConfig{NQN: testSub, AllowAnyHost: true, Limits: l})
+				subsystems.Config{NQN: testSub, AllowAnyHost: true, Limits: l})
 			r.must(err)
 		default:
 			r.during(func() error {
@@ -275,7 +276,7 @@ func TestLimitsForget(t *testing.T) {
 		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())
-	limiter := (*r.target.hosts.Load())[otherHost]
+	limiter := r.target.hosts.Limiter(otherHost)
 	testutil.Equal(t, limiter.Users(), 1, "users")
 	o.hangUp()
 	testutil.Equal(t, limiter.Users(), 0, "users after the host has left")

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestManyPerTurn: however many connections, hosts and namespaces a reactor has, none of its turns
@@ -33,7 +34,7 @@ func TestManyPerTurn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps := func(n int) int {
-				r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+				r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 				s := r.w.Reactors[0].Steps()
 				s.Begin()
 				s.Most()
@@ -140,7 +141,7 @@ func manyControllers(r *harness, n int) {
 		c.proof.Proven.Store(true)
 		sub.mu.Lock()
 		defer sub.mu.Unlock()
-		c.cntlid, _ = sub.ids.Take(MinCNTLID, nvme.CNTLIDMax)
+		c.cntlid, _ = sub.ids.Take(subsystems.MinCNTLID, nvme.CNTLIDMax)
 		sub.add(c)
 		return c
 	}
@@ -214,7 +215,7 @@ func manyKeepAlives(r *harness, n int) {
 	h := r.connectHost(0)
 	c := r.target.find(testSub).lookup(1)
 	c.mu.Lock()
-	for i := range min(n, MaxIOQueues) {
+	for i := range min(n, subsystems.MaxIOQueues) {
 		c.queues[uint16(i+1)] = new(session)
 	}
 	c.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestSwapSmaller: commands that waited are checked against the new device. Commands beyond its end
@@ -162,7 +163,7 @@ func TestUpdateKeepsAnswers(t *testing.T) {
 	dev := &thinDevice{Device: ramDevice(t, 1<<20, 512)}
 	dev.used.Store(4096)
 	cfg := namespaces.Config{NSID: 1, Device: dev, Drive: &testDrive{id: "a"}}
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Namespaces: []namespaces.Config{cfg}})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, Namespaces: []namespaces.Config{cfg}})
 	r.target.CheckHealth()
 	update := func(id string) observed.Namespace {
 		cfg.Drive = &testDrive{id: id}

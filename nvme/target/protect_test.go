@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // protectionStore is a ProtectionStore in memory.
@@ -35,7 +36,7 @@ func (s *protectionStore) SetProtected(_ string, nsid uint32, protected bool) er
 func newProtectionStore() *protectionStore { return &protectionStore{kept: map[uint32]bool{}} }
 
 // protectHarness has a target on which hosts can write protect namespaces.
-func protectHarness(t *testing.T, store *protectionStore, sub SubsystemConfig) *harness {
+func protectHarness(t *testing.T, store *protectionStore, sub subsystems.Config) *harness {
 	t.Helper()
 	r := newHarness(t, 2)
 	r.target.options.Protection = store
@@ -118,7 +119,7 @@ func TestWriteProtectionEnds(t *testing.T) {
 func TestWriteProtectionLost(t *testing.T) {
 	for name, lose := range map[string]func(r *harness) error{
 		"subsystem": func(r *harness) error {
-			_, err := r.target.UpdateSubsystem(SubsystemConfig{
+			_, err := r.target.UpdateSubsystem(subsystems.Config{
 				NQN: testSub, Hosts: []string{otherHost},
 			})
 			return err

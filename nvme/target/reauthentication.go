@@ -69,7 +69,7 @@ func (c *controller) checkReauthentication() {
 	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
 	switch act {
 	case authn.Ask:
-		for _, s := range c.allQueues() { // bound: MaxIOQueues
+		for _, s := range c.allQueues() { // bound: subsystems.MaxIOQueues
 			s.h.post(func() { s.asking = true })
 		}
 	case authn.End:

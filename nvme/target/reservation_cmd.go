@@ -33,7 +33,9 @@ func executeReservation(h *Handler, c *cmd) {
 	}
 	q := &reservation.Request{
 		ReservationSQE: *c.req.SQE.Reservation(), Op: c.req.SQE.Opcode(),
-		Host: ctrl.identity.Value(), Known: ctrl.sub.knows,
+		Host: ctrl.identity.Value(), Known: func(hostNQN string) bool {
+			return h.t.hosts.Knows(hostNQN, ctrl.sub.settings.Load())
+		},
 		Network: subnet.Of(c.s.info.Remote.Addr()),
 	}
 	data := mem.NewCursor(c.req.Segs, 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
-	"github.com/nvmf-target/nvmf-target/nvme/target/association"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 const (
@@ -25,8 +25,8 @@ const nothingThere = 1<<16 | uint64(nvme.ConnectDataOffsetSUBNQN)
 
 // securityHarness has a subsystem for hosts with a key and for one without, and a discovery
 // service with a name of its own; both require r.
-func securityHarness(t *testing.T, require Security) *harness {
-	r := newHarness(t, 1, SubsystemConfig{
+func securityHarness(t *testing.T, require subsystems.Security) *harness {
+	r := newHarness(t, 1, subsystems.Config{
 		NQN: testSub, Hosts: []string{testHost, keylessHost}, Security: require,
 	})
 	r.target.SetHostPolicy(testHost, testPolicy(t))
@@ -64,30 +64,16 @@ func (r *harness) attempt(sub, hostNQN, secret string) (outcome string, q *fabri
 	return outcome, q
 }
 
-// TestLacks: what a host lacks, without and with authentication and TLS.
-func TestLacks(t *testing.T) {
-	noKey, noTLS := association.ErrNoKey, association.ErrNoTLS
-	for r, want := range map[Security][4]error{ // by authentication, and TLS
-		0: {}, SecurityAuth: {noKey, noKey, nil, nil},
-		SecurityTLS:                {noTLS, nil, noTLS, nil},
-		SecurityAuth | SecurityTLS: {noKey, noKey, noTLS, nil},
-	} {
-		for i, want := range want {
-			testutil.Is(t, r.lacks(i&2 != 0, i&1 != 0), want, "%v lacks", r)
-		}
-	}
-}
-
 // TestNothingIsRevealed: a peer gets the same bytes whether there is no such subsystem, it may not
 // use it, has no key, comes from elsewhere, or through another listener; on admin and I/O queues.
 // The log knows which.
 func TestNothingIsRevealed(t *testing.T) {
-	r := securityHarness(t, SecurityAuth)
-	r.must(r.target.AddSubsystem(SubsystemConfig{
-		NQN: secureSub + "any", AllowAnyHost: true, Security: SecurityAuth,
+	r := securityHarness(t, subsystems.SecurityAuth)
+	r.must(r.target.AddSubsystem(subsystems.Config{
+		NQN: secureSub + "any", AllowAnyHost: true, Security: subsystems.SecurityAuth,
 	}))
-	r.must(r.target.AddSubsystem(SubsystemConfig{
-		NQN: secureSub + "listener", AllowAnyHost: true, Security: SecurityAuth,
+	r.must(r.target.AddSubsystem(subsystems.Config{
+		NQN: secureSub + "listener", AllowAnyHost: true, Security: subsystems.SecurityAuth,
 		Listeners: []string{"other"},
 	}))
 	const boundHost = "nqn.2026-11.io.nvmf-target:bound"

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func selfTestCommand(code nvme.SelfTestCode, nsid uint32) *fabrictest.Command {
@@ -63,7 +64,7 @@ func TestSelfTestSample(t *testing.T) {
 	dev := testutil.Value(null.Open(null.Config{Size: 1<<40 + 512, BlockSize: 512}))(t)
 	closeLast(t, dev)
 	d := &recorder{Device: dev, info: func(*backend.Info) {}}
-	r := newHarness(t, 1, SubsystemConfig{
+	r := newHarness(t, 1, subsystems.Config{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []namespaces.Config{{NSID: 1, Device: d}},
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // secrets are the keys of hosts and controllers in sequences.
@@ -109,7 +110,7 @@ func (s *sequence) controllers(*arguments) string {
 	}
 	for _, c := range s.r.connections() {
 		fmt.Fprintf(&out, "connection of %q to %q: queue %d, %v\n", nameOf(c.Host),
-			nameOf(c.Subsystem), c.QID, SecurityOf(&c))
+			nameOf(c.Subsystem), c.QID, subsystems.SecurityOf(&c))
 	}
 	return out.String()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // sequenceNames are names of values of arguments.
@@ -29,7 +30,7 @@ var sequenceNames = map[string]uint64{
 	"unregister": 1, "replace": 2, "preempt": 1, "preempt-and-abort": 2, "clear": 1,
 	"set-ptpl": 3, "clear-ptpl": 2,
 
-	"auth": uint64(SecurityAuth), "tls": uint64(SecurityTLS),
+	"auth": uint64(subsystems.SecurityAuth), "tls": uint64(subsystems.SecurityTLS),
 
 	"no-write-protect": 0, "write-protect": 1, "until-power-cycle": 2, "permanent": 3,
 	"local-only": nvme.DiscoveryLocal, "groups-only": uint64(nvme.ANAGroupsOnly),

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // steps are the commands of sequences.
@@ -156,14 +157,14 @@ func (s *sequence) subsystem(a *arguments) string {
 	if len(a.CmdArgs) > 0 && len(a.CmdArgs[0].Vals) == 0 {
 		name = a.word(0)
 	}
-	cfg := SubsystemConfig{
+	cfg := subsystems.Config{
 		NQN: subNamed(name), Serial: a.text("serial", ""), Model: a.text("model", ""),
 		AllowAnyHost: true, Listeners: a.list("listeners"),
 		CNTLIDMin: uint16(a.number("first-cntlid", 0)),
 		CNTLIDMax: uint16(a.number("last-cntlid", 0)), MaxIOQueues: int(a.number("queues", 0)),
 		MaxQueueSize: int(a.number("entries", 0)), MaxTransfer: int(a.number("transfer", 0)),
 		RefuseDuplicateHosts: a.flag("refuse-duplicates"),
-		Security:             Security(a.number("security", 0)),
+		Security:             subsystems.Security(a.number("security", 0)),
 	}
 	for _, h := range a.list("hosts") {
 		cfg.AllowAnyHost = false
@@ -423,7 +424,7 @@ func (s *sequence) removePort(a *arguments) string {
 // referrals sets the discovery service: its name, and the services that it refers to, one a line.
 func (s *sequence) referrals(a *arguments) string {
 	cfg := DiscoveryConfig{
-		NQN: a.text("nqn", ""), Security: Security(a.number("security", 0)),
+		NQN: a.text("nqn", ""), Security: subsystems.Security(a.number("security", 0)),
 	}
 	for line := range strings.Lines(a.Input) {
 		w := strings.Fields(line)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // sequence executes the commands of a file of testdata/sequences.
@@ -21,7 +22,7 @@ type sequence struct {
 	reactors int
 	r        *harness // made with the first command that needs it
 
-	subs       map[string]*SubsystemConfig
+	subs       map[string]*subsystems.Config
 	devices    map[string]*sequenceDevice // by subsystem and NSID
 	store      *memoryStore
 	protection *protectionStore
@@ -40,7 +41,7 @@ type sequence struct {
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		s := &sequence{
-			t: t, reactors: 1, subs: map[string]*SubsystemConfig{},
+			t: t, reactors: 1, subs: map[string]*subsystems.Config{},
 			devices: map[string]*sequenceDevice{}, hosts: map[string]*host{},
 			events: map[string]*fabrictest.Command{}, sent: map[string][]sentCommand{},
 			kept: map[string][]byte{},

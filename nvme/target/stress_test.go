@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // core is a real reactor with its handler.
@@ -192,7 +193,7 @@ func TestStress(t *testing.T) {
 				t.Error(err)
 			}
 			testutil.Check(t, target.PauseNamespace(testSub, 2))
-			if _, err := target.UpdateSubsystem(SubsystemConfig{
+			if _, err := target.UpdateSubsystem(subsystems.Config{
 				NQN: testSub, AllowAnyHost: true, Serial: "other",
 			}); err != nil {
 				t.Error(err)

@@ -1,165 +1,22 @@
 package target
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
-	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
-
-// SubsystemConfig describes an NVM subsystem.
-type SubsystemConfig struct {
-	// NQN names the subsystem; required. A name that does not begin as an NQN is warned of.
-	NQN string
-	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
-	// "nvmf-target" if empty) are shown by Identify Controller.
-	Serial, Model string
-	// AllowAnyHost admits every host. Otherwise only hosts with an NQN in Hosts are admitted,
-	// compared byte by byte. Neither is authentication.
-	AllowAnyHost bool
-	Hosts        []string
-	// Security is the security required of admitted hosts.
-	Security Security
-	// Listeners are the listeners of the subsystem for hosts, as in Port.Listener. Empty: all.
-	Listeners []string
-	// RefuseDuplicateHosts refuses a host that is connected with another Host Identifier already.
-	// It is logged in any case.
-	RefuseDuplicateHosts bool
-	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
-	// share a subsystem NQN need disjoint ranges.
-	CNTLIDMin, CNTLIDMax uint16
-	// MaxIOQueues is the number of I/O queues a controller may have, 128 if zero; MaxQueueSize the
-	// entries of a queue, 32 to 65536, 128 if zero.
-	MaxIOQueues, MaxQueueSize int
-	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB
-	// to 4 MiB; 1 MiB if zero. The data memory of a reactor must hold several.
-	MaxTransfer int
-	// Limits are the limits of all hosts together.
-	Limits     qos.Limits
-	Namespaces []namespaces.Config
-}
-
-// The bounds of SubsystemConfig, which the configuration's parser uses as well.
-const (
-	SerialSize  = 20 // Base section 5.1.13.2.1
-	ModelSize   = 40 // as above
-	MinCNTLID   = 1
-	MaxIOQueues = 1024
-	// MinQueueSize is the least size of a queue. Discovery controllers, which anybody may create,
-	// have no more.
-	MinQueueSize = discovery.MinQueueSize
-	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
-	MinTransfer = namespaces.MaxBlock
-	// MaxTransfer is the most that MDTS may allow.
-	MaxTransfer = 4 << 20
-)
-
-const (
-	defaultModel    = "nvmf-target"
-	defaultIOQueues = 128
-	defaultEntries  = 128
-	defaultTransfer = 1 << 20
-)
-
-// SetDefaults replaces zero values by the defaults; Serial if there is an NQN.
-func (c *SubsystemConfig) SetDefaults() {
-	if c.Serial == "" && c.NQN != "" {
-		c.Serial = derivedSerial(c.NQN)
-	}
-	c.Model = cmp.Or(c.Model, defaultModel)
-	c.CNTLIDMin = cmp.Or(c.CNTLIDMin, MinCNTLID)
-	c.CNTLIDMax = cmp.Or(c.CNTLIDMax, nvme.CNTLIDMax)
-	c.MaxIOQueues = cmp.Or(c.MaxIOQueues, defaultIOQueues)
-	c.MaxQueueSize = cmp.Or(c.MaxQueueSize, defaultEntries)
-	c.MaxTransfer = cmp.Or(c.MaxTransfer, defaultTransfer)
-}
-
-func (c *SubsystemConfig) validate() error {
-	if err := nvme.ValidateNQN(c.NQN); err != nil {
-		return fmt.Errorf("subsystem: %w", err)
-	}
-	fail := func(format string, args ...any) error {
-		return fmt.Errorf("subsystem %q: %s", c.NQN, fmt.Sprintf(format, args...))
-	}
-	switch {
-	case c.NQN == nvme.DiscoveryNQN:
-		return fail("the discovery subsystem is built in")
-	case len(c.Serial) > SerialSize || !isText(c.Serial):
-		return fail("serial %q: at most %d printable ASCII characters are allowed", c.Serial,
-			SerialSize)
-	case len(c.Model) > ModelSize || !isText(c.Model):
-		return fail("model %q: at most %d printable ASCII characters are allowed", c.Model,
-			ModelSize)
-	case c.CNTLIDMin > c.CNTLIDMax || c.CNTLIDMax > nvme.CNTLIDMax:
-		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin,
-			c.CNTLIDMax, nvme.CNTLIDMax)
-	case c.MaxIOQueues < 1 || c.MaxIOQueues > MaxIOQueues:
-		return fail("%d I/O queues: 1 to %d are allowed", c.MaxIOQueues, MaxIOQueues)
-	case c.MaxQueueSize < MinQueueSize || c.MaxQueueSize > 65536:
-		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, MinQueueSize)
-	case c.MaxTransfer < MinTransfer || c.MaxTransfer > MaxTransfer ||
-		c.MaxTransfer&(c.MaxTransfer-1) != 0:
-		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer,
-			MinTransfer, MaxTransfer)
-	}
-	for _, h := range c.Hosts {
-		if err := nvme.ValidateNQN(h); err != nil {
-			return fmt.Errorf("subsystem %q: host: %w", c.NQN, err)
-		}
-	}
-	return nil
-}
-
-// derivedSerial is a stable serial number for a subsystem.
-func derivedSerial(nqn string) string {
-	sum := sha256.Sum256([]byte(nqn))
-	return hex.EncodeToString(sum[:10])
-}
-
-func isText(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
-}
-
-// settings are the part of a subsystem that UpdateSubsystem may change. They are immutable: the
-// subsystem gets others, and a controller keeps the settings it was created with, because its host
-// has been told of them.
-type settings struct {
-	SubsystemConfig // without Hosts, Listeners and Namespaces
-	hosts           map[string]bool
-	listeners       map[string]bool // nil: all
-	limiter         *qos.Limiter    // nil: no limits
-}
-
-// newSettings has the settings of cfg in place of old, which may be nil.
-func newSettings(cfg SubsystemConfig, old *settings) *settings {
-	s := &settings{
-		SubsystemConfig: cfg, hosts: setOf(cfg.Hosts), listeners: setOf(cfg.Listeners),
-	}
-	if old == nil {
-		old = &settings{}
-	}
-	s.limiter = qos.NewLimiter(cfg.Limits, old.limiter)
-	s.Hosts, s.Listeners, s.Namespaces = nil, nil, nil
-	return s
-}
 
 // subsystem is an NVM subsystem, or the discovery subsystem.
 type subsystem struct {
 	t         *Target
 	nqn       string
 	discovery bool
-	settings  atomic.Pointer[settings] // written with mu held
+	settings  atomic.Pointer[subsystems.Settings] // written with mu held
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
 
@@ -179,9 +36,9 @@ type subsystem struct {
 	notices notices
 }
 
-func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
+func newSubsystem(t *Target, cfg subsystems.Config) *subsystem {
 	s := &subsystem{t: t, nqn: cfg.NQN}
-	s.settings.Store(newSettings(cfg, nil))
+	s.settings.Store(subsystems.NewSettings(cfg, nil))
 	s.namespaces.Store(newNamespaceTable(nil))
 	return s
 }

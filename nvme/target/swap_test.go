@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // instance is storage that is opened once more. It counts its channels.
@@ -108,7 +109,7 @@ func TestSwapUnderLoad(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	ram := ramDevice(t, 16<<20, 512)
 	cfg := namespaces.Config{NSID: 1, Device: &instance{Device: ram}}
-	if err := target.AddSubsystem(SubsystemConfig{
+	if err := target.AddSubsystem(subsystems.Config{
 		NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{cfg},
 	}); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Options configure a Target.
@@ -57,11 +57,11 @@ type Target struct {
 	// table maps NQNs to subsystems; readers take no lock.
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
+	hosts     *subsystems.Hosts
 	// discoveryTable is the content of discovery logs; readers take no lock.
 	discoveryTable atomic.Pointer[discovery.Table]
-	hostTables
-	closed atomic.Bool
-	auth   *authn.Hosts
+	closed         atomic.Bool
+	auth           *authn.Hosts
 	// workers do work that takes time for each namespace, controller or subsystem.
 	workers turns.Pool
 	final   association.Final
@@ -81,15 +81,6 @@ type Target struct {
 	kept
 
 	common namespaces.Common // tests shorten its deadlines
-}
-
-// hostTables are the settings of hosts in the configuration. Readers take no lock.
-type hostTables struct {
-	// hosts has the limits of hosts, by NQN. It is immutable.
-	hosts atomic.Pointer[map[string]*qos.Limiter]
-	// networks are the networks that hosts are bound to, by NQN. It is immutable.
-	networks   atomic.Pointer[map[string][]netip.Prefix]
-	knownHosts sync.Map // see SetHostKnown
 }
 
 // observation is the state for the observation of commands.
@@ -123,15 +114,14 @@ func New(o Options) *Target {
 		Log: t.log, Started: time.Now(), CloseDeadline: closeDeadline, DrainDeadline: drainDeadline,
 	}
 	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
-	service := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	service := subsystems.Config{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
 	service.SetDefaults()
 	service.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, service)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
-	t.hosts.Store(&map[string]*qos.Limiter{})
+	t.hosts = subsystems.NewHosts()
 	t.auth = authn.NewHosts()
-	t.networks.Store(&map[string][]netip.Prefix{})
 	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
 }
@@ -169,9 +159,9 @@ func (t *Target) setTable(change func(map[string]*subsystem)) {
 
 // AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so
 // until they are gone after RemoveSubsystem or RemoveNamespace, or Close has returned nil.
-func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
+func (t *Target) AddSubsystem(cfg subsystems.Config) error {
 	cfg.SetDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	t.mu.Lock()

@@ -97,10 +97,10 @@ func (ns *namespace) captured() observed.Namespace {
 // capturedLimits returns the limits at which commands of the host may wait, besides those of
 // namespaces.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
-	if l := c.t.hostLimiter(c.hostNQN); l != nil {
+	if l := c.t.hosts.Limiter(c.hostNQN); l != nil {
 		list = append(list, admin.CapturedLimit{Of: "host", Limits: l.Describe()})
 	}
-	if l := c.sub.settings.Load().limiter; l != nil {
+	if l := c.sub.settings.Load().Limiter; l != nil {
 		list = append(list, admin.CapturedLimit{Of: "subsystem", Limits: l.Describe()})
 	}
 	return list

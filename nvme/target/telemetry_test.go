@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // telemetryCommand reads n bytes of log 07h from off on.
@@ -146,7 +147,9 @@ func TestTelemetryOfOthers(t *testing.T) {
 // than one that does not exist.
 func TestTelemetryOfRefusals(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1),
-		SubsystemConfig{NQN: testSub + "hidden", AllowAnyHost: true, Listeners: []string{"other"}})
+		subsystems.Config{
+			NQN: testSub + "hidden", AllowAnyHost: true, Listeners: []string{"other"},
+		})
 	h := r.connectHost(0)
 	for _, name := range []string{"hidden", "absent"} {
 		r.status(r.dial(0), adminArgs(testSub+name).command(), refusedStatus)

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // ranges multiplies the timeout of discards and zeroes.
@@ -18,7 +19,7 @@ const ranges = 10
 
 // hangingSubsystem has namespace 1 on a device that tests may hold, with a timeout of two seconds,
 // and namespace 2 in memory.
-func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
+func hangingSubsystem(t *testing.T) (subsystems.Config, *backendtest.Faulty) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = 2 * time.Second
 	sub.Namespaces = append(sub.Namespaces,

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // counter is a device that counts its IOs.
@@ -78,8 +79,8 @@ func compounds(h *Handler) (n int) {
 }
 
 // turnsSubsystem has a namespace with a wrapped device for each wrap.
-func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) SubsystemConfig {
-	s := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) subsystems.Config {
+	s := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	for i, wrap := range wrap {
 		s.Namespaces = append(s.Namespaces, namespaces.Config{
 			NSID: uint32(i + 1), Device: wrap(ramDevice(t, turnsSize, 512)),

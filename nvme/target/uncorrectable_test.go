@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // markStore is a marks.Store in memory.
@@ -80,7 +81,7 @@ func durable(t testing.TB) *backendtest.Faulty {
 
 func markHarness(t *testing.T, store *markStore, devs ...backend.Device) (*harness, *host) {
 	t.Helper()
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	sub := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	for i, d := range devs {
 		sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
@@ -13,9 +14,9 @@ import (
 // are disconnected, and so are hosts that have come through a listener that no longer serves the
 // subsystem. gone is closed when the last of their queues has ended, with the I/O that the storage
 // had.
-func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err error) {
+func (t *Target) UpdateSubsystem(cfg subsystems.Config) (gone <-chan struct{}, err error) {
 	cfg.SetDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
@@ -25,13 +26,13 @@ func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err
 		return nil, fmt.Errorf("subsystem %q does not exist", cfg.NQN)
 	}
 	before := s.settings.Load()
-	now := newSettings(cfg, before)
+	now := subsystems.NewSettings(cfg, before)
 	s.update(now)
 	refused := s.enforce()
-	if !now.samePlaces(before) {
+	if !now.SamePlaces(before) {
 		t.discoveryChanged()
 	}
-	if now.limiter != before.limiter {
+	if now.Limiter != before.Limiter {
 		relink(t.handlers)
 	}
 	done := make(chan struct{})
@@ -45,7 +46,7 @@ func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err
 }
 
 // update changes the settings.
-func (s *subsystem) update(now *settings) {
+func (s *subsystem) update(now *subsystems.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings.Store(now)

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 const otherHost = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555"
@@ -16,9 +17,9 @@ func asOther(a *connectArgs) { a.host = otherHost }
 func (r *harness) connectOther() *host { return r.connectHostInfo(1, from(2), asOther) }
 
 // update changes the subsystem of the tests.
-func (r *harness) update(change func(*SubsystemConfig)) (gone <-chan struct{}) {
+func (r *harness) update(change func(*subsystems.Config)) (gone <-chan struct{}) {
 	r.t.Helper()
-	cfg := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	cfg := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	change(&cfg)
 	gone, err := r.target.UpdateSubsystem(cfg)
 	r.must(err)
@@ -34,7 +35,7 @@ func TestUpdateHosts(t *testing.T) {
 	dev.Hold(nil)
 	r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	gone := r.update(func(c *SubsystemConfig) {
+	gone := r.update(func(c *subsystems.Config) {
 		c.AllowAnyHost, c.Hosts = false, []string{otherHost}
 	})
 	r.w.Settle()
@@ -48,17 +49,18 @@ func TestUpdateHosts(t *testing.T) {
 	testutil.True(t, len(l) == 1 && l[0].NQN == otherHost, "controllers %+v", l)
 	r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 
-	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.Hosts = []string{otherHost} })))
+	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) { c.Hosts = []string{otherHost} })))
 	r.connectHost(0) // any host again
 	testutil.True(t, !o.admin.Closed(), "a host was disconnected when others were allowed")
 }
 
 // TestUpdateWhileConnecting: a host is not admitted that was allowed when its Connect began.
 func TestUpdateWhileConnecting(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	s := r.target.find(testSub)
-	c := newController(&session{h: r.raw[0], info: new(fabric.QueueInfo)}, s, testHost, testHostID)
-	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
+	q := &session{h: r.raw[0], info: new(fabric.QueueInfo), port: r.target.portState(1)}
+	c := newController(q, s, testHost, testHostID)
+	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) { c.AllowAnyHost = false })))
 	if r := s.admit(c); r.Status != nvme.ConnectInvalidHost || !r.Final || s.lookup(c.cntlid) == c {
 		t.Errorf("%v", r.Status)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestHiddenNamespace: to a host, a subsystem with namespaces of other hosts looks exactly like one
@@ -23,13 +24,13 @@ func TestHiddenNamespace(t *testing.T) {
 			NSID: nsid, Device: ramDevice(t, 1<<20, 512), UUID: uuid.UUID{byte(nsid)}, Hosts: hosts,
 		}
 	}
-	r := newHarness(t, 2, SubsystemConfig{
+	r := newHarness(t, 2, subsystems.Config{
 		NQN: testSub, AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
 		Namespaces: []namespaces.Config{
 			namespace(1), namespace(2, otherHost), namespace(3, otherHost, testHost),
 			namespace(4, otherHost),
 		},
-	}, SubsystemConfig{
+	}, subsystems.Config{
 		NQN: testSub + "2", AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
 		Namespaces: []namespaces.Config{namespace(1), namespace(3)},
 	})
@@ -94,7 +95,7 @@ func TestHiddenNamespace(t *testing.T) {
 // change, on a reactor that has not used it before.
 func TestHiddenBeforeItIsOpened(t *testing.T) {
 	const last = uint32(compoundWidth + 1)
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	sub := subsystems.Config{NQN: testSub, AllowAnyHost: true}
 	var devs []*backendtest.Faulty
 	for nsid := uint32(1); nsid < last; nsid++ {
 		dev := faultyDevice(t, 1<<20, 512)

@@ -15,7 +15,7 @@ import (
 func (f *flow) link() {
 	ns := f.ch.ns
 	f.limits.Link(qos.Limiters{
-		f.ch.h.t.hostLimiter(f.host.nqn), ns.sub.settings.Load().limiter, ns.Attributes().Limiter,
+		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.sub.settings.Load().Limiter, ns.Attributes().Limiter,
 	}, f.host.payer.key, f.ch.h.loop.Now())
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestConcatenation: a host authenticates, connects again over TLS with the generated PSK, and
@@ -33,11 +33,11 @@ func TestConcatenation(t *testing.T) {
 	copy(b, "concatenated")
 	h.Must(hosttest.Write(ctx, q, 1, 0, 1, b[:512], 0))
 	h.Must(hosttest.Read(ctx, q, 1, 0, 1, b[512:]))
-	const both = target.SecurityAuth | target.SecurityTLS
+	const both = subsystems.SecurityAuth | subsystems.SecurityTLS
 	list := testutil.Value(h.Target.Connections(ctx))(h.T)
 	n := 0
 	for _, i := range list {
-		if i.CNTLID == c.CNTLID() && target.SecurityOf(&i) == both {
+		if i.CNTLID == c.CNTLID() && subsystems.SecurityOf(&i) == both {
 			n++
 		}
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func TestDiscovery(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{
+		h.Must(h.Target.AddSubsystem(subsystems.Config{
 			NQN: otherSub, Hosts: []string{hostNQN2},
 		}))
 		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestSubmissionQueueWraps sends more commands than a 16-bit counter can count, through queues of
@@ -88,7 +88,7 @@ func TestStopUnderLoad(t *testing.T) {
 func TestRemoveSubsystemUnderLoad(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		dev := h.RAM(1<<20, 512)
-		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{
+		h.Must(h.Target.AddSubsystem(subsystems.Config{
 			NQN: otherSub, AllowAnyHost: true,
 			Namespaces: []namespaces.Config{{NSID: 1, Device: dev}},
 		}))

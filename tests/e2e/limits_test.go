@@ -12,9 +12,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -30,7 +30,7 @@ type limitsOf struct{ namespace, subsystem, host qos.Limits }
 func (h *env) setLimits(l limitsOf) {
 	h.T.Helper()
 	testutil.Value(h.Target.UpdateSubsystem(
-		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
+		subsystems.Config{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
 	h.Must(h.Target.UpdateNamespace(subNQN,
 		namespaces.Config{NSID: 1, Limits: l.namespace}, nil))
 	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)

@@ -1,7 +1,7 @@
 # A host with an NQN that is not allowed is refused with Connect Invalid Host, and its discovery log
 # does not list the subsystem.
 # variants: rxe siw tcp soft
-# covers: nvme/target config config/lang
+# covers: nvme/target nvme/target/subsystems config config/lang
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 ALLOWED=nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-00000000000b
