@@ -170,13 +170,6 @@ func (q *QP) consume(b []byte) reason {
 // headerPart handles the prefix of an FPDU, and then its header.
 func (q *QP) headerPart() reason {
 	if q.have == prefixSize {
-		if q.first && q.peer.RTR == mpa.RTRSend && q.header[0]|q.header[1] == 0 {
-			// A zero-length FULPDU as RTR: no header, and two bytes of padding (RFC 6581).
-			q.seg = header{op: numOpcodes}
-			q.sum = crc(q.peer.CRC, 0, q.header[:prefixSize])
-			q.phase, q.have, q.need = inTrailer, 0, crcSize
-			return noReason
-		}
 		op, _, why := parsePrefix(q.header[:])
 		if why != noReason {
 			return why
@@ -250,8 +243,6 @@ func (q *QP) beginSend(h *header) reason {
 		return badQueue
 	case h.msn != q.sendMSN:
 		return badMSN
-	case q.first && q.peer.RTR == mpa.RTRSend && h.last && h.n == 0:
-		return noReason // an RTR takes no receive
 	case !q.inSend:
 		if h.mo != 0 {
 			return badOffset
@@ -325,7 +316,6 @@ func (q *QP) end() reason {
 	}
 	q.stats.ReceivedFPDUs.Add(1)
 	q.moved += fpduCost
-	first := q.first
 	if q.first {
 		q.first, q.started = false, true
 		q.peer.First()
@@ -334,10 +324,6 @@ func (q *QP) end() reason {
 	h := &q.seg
 	switch {
 	case h.op.send():
-		if first && q.peer.RTR == mpa.RTRSend && !q.inSend {
-			q.sendMSN++
-			return noReason
-		}
 		q.got += h.n
 		if h.last {
 			return q.endSend(h)

@@ -256,9 +256,6 @@ func (q *QP) sendRTR(k mpa.RTR) {
 		h = header{op: opReadRequest, last: true, queue: queueRead, msn: 1, stag: q.stag}
 		q.reads[0] = read{rtr: true}
 		q.pos.read = 1
-	case mpa.RTRSend:
-		h = header{op: opSend, last: true, queue: queueSend, msn: 1}
-		q.pos.msn++
 	}
 	var b [maxHeader + maxTrailer]byte
 	n := h.put(b[:])

@@ -118,13 +118,10 @@ func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
 
 // agrees reports whether a reply has chosen an RTR that was offered (RFC 6581, section 9.2).
 func (q *frame) agrees(r *frame) bool {
-	switch k := r.rtr(); {
-	case q.rtr() == NoRTR || k == NoRTR:
-		return q.rtr() == k
-	case r.ord&(rtrWrite|rtrRead) == 0:
-		return r.ird&rtrSend == 0 // and not none at all
+	if q.rtr() == NoRTR || r.rtr() == NoRTR {
+		return q.rtr() == r.rtr()
 	}
-	return true
+	return q.ord&r.ord&(rtrWrite|rtrRead) != 0
 }
 
 // failed ends a connection that got no reply.

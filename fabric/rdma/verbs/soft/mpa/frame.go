@@ -31,7 +31,6 @@ const (
 // Control flags in ird and ord (RFC 6581, section 9.2).
 const (
 	peerToPeer = 0x8000 // ird: an RTR message of the active side makes the connection ready
-	rtrSend    = 0x4000 // ird: the message may be a zero-length FULPDU
 	rtrWrite   = 0x8000 // ord: it may be a zero-length RDMA WRITE
 	rtrRead    = 0x4000 // ord: it may be a zero-length RDMA READ
 	depthMask  = 0x3fff
@@ -119,10 +118,11 @@ const (
 	NoRTR RTR = iota
 	RTRWrite
 	RTRRead
-	RTRSend
 )
 
-// rtr returns the kind that a frame offers, or has chosen: the cheapest of several.
+// rtr returns the kind that a frame offers, or has chosen: the cheapest of several. A zero-length
+// SEND (0x4000 in ird) is not supported: no driver of Linux sends or chooses one, since it would
+// take a receive. A peer that offers nothing else is asked for a WRITE, as siw does.
 func (f *frame) rtr() RTR {
 	switch {
 	case !f.is(flagEnhanced) || f.ird&peerToPeer == 0:
@@ -131,10 +131,8 @@ func (f *frame) rtr() RTR {
 		return RTRWrite
 	case f.ord&rtrRead != 0:
 		return RTRRead
-	case f.ird&rtrSend != 0:
-		return RTRSend
 	}
-	return RTRWrite // as siw does if none is offered
+	return RTRWrite
 }
 
 // setRTR sets the control flags of a reply.
@@ -144,8 +142,6 @@ func (f *frame) setRTR(k RTR) {
 		f.ird, f.ord = f.ird|peerToPeer, f.ord|rtrWrite
 	case RTRRead:
 		f.ird, f.ord = f.ird|peerToPeer, f.ord|rtrRead
-	case RTRSend:
-		f.ird |= peerToPeer | rtrSend
 	}
 }
 

@@ -28,15 +28,18 @@ func TestFrame(t *testing.T) {
 		"%+v", got)
 }
 
+// TestRTR chooses a WRITE or a READ, also if only a zero-length SEND is offered. A reply must
+// choose one that was offered.
 func TestRTR(t *testing.T) {
+	const zeroSend = 0x4000 // RFC 6581, section 9.2
 	for _, c := range []struct {
 		ird, ord uint16
 		want     RTR
 	}{
 		{0, rtrWrite, NoRTR},
 		{peerToPeer, rtrWrite | rtrRead, RTRWrite},
-		{peerToPeer | rtrSend, rtrRead, RTRRead},
-		{peerToPeer | rtrSend, 0, RTRSend},
+		{peerToPeer | zeroSend, rtrRead, RTRRead},
+		{peerToPeer | zeroSend, 0, RTRWrite},
 		{peerToPeer, 0, RTRWrite},
 	} {
 		f := frame{revision: 2, flags: flagEnhanced, ird: c.ird, ord: c.ord}
@@ -46,10 +49,10 @@ func TestRTR(t *testing.T) {
 		testutil.Equal(t, reply.rtr(), c.want, "RTR of the reply")
 	}
 	offer := frame{revision: 2, flags: flagEnhanced, ird: peerToPeer, ord: rtrWrite | rtrRead}
-	reply := frame{revision: 2, flags: flagEnhanced, ird: peerToPeer | rtrSend}
-	testutil.True(t, !offer.agrees(&reply), "an RTR that was not offered")
-	reply = frame{revision: 2, flags: flagEnhanced}
-	testutil.True(t, !offer.agrees(&reply), "no RTR")
+	for _, ird := range []uint16{peerToPeer | zeroSend, peerToPeer, 0} {
+		reply := frame{revision: 2, flags: flagEnhanced, ird: ird}
+		testutil.True(t, !offer.agrees(&reply), "agrees with a reply of %#x", ird)
+	}
 }
 
 // TestBadFrames: none of them makes us wait for the private data, or hold more than it may have.
