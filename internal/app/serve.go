@@ -67,7 +67,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
-			return soft.New(soft.Options{Engines: reactors, IWARP: iwarp})
+			return soft.New(soft.Options{Engines: reactors, IWARP: iwarp, Log: log})
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		Sockets: listeners.SystemdSockets(log, inherited),

@@ -31,7 +31,9 @@ func openIWARP(net wire.Network, p *Provider) (stack, error) {
 		return nil, err
 	}
 	dev := &iwarpDevice{Device: d, net: w, provider: p}
-	dev.cm = mpa.New(net, dev, p.opts.MPA)
+	o := p.opts.MPA
+	o.Log = p.opts.Log
+	dev.cm = mpa.New(net, dev, o)
 	return dev, nil
 }
 
@@ -86,4 +88,5 @@ func (d *iwarpDevice) count(add counters) {
 	add("cm_invalid", &m.Invalid)
 	add("cm_refused", &m.Refused)
 	add("cm_dropped", &m.Dropped)
+	add("cm_accept_errors", &m.AcceptErrors)
 }

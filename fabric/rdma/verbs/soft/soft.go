@@ -15,6 +15,7 @@
 package soft
 
 import (
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -39,6 +40,8 @@ type Options struct {
 	// IWARP chooses iWARP instead of RoCEv2, and MPA has its times.
 	IWARP bool
 	MPA   mpa.Options
+	// Log gets errors of iWARP listeners. Default: none.
+	Log *slog.Logger
 }
 
 // Provider is the verbs.Provider with one device: soft0, or softiw0 for iWARP. It opens its sockets

@@ -1,9 +1,12 @@
 package mpa
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +56,42 @@ func TestAdmit(t *testing.T) {
 		m.leave(remoteAddr(c))
 	}
 	testutil.True(t, len(m.half) == 0 && len(m.hosts) == 0, "left: %d, %v", len(m.half), m.hosts)
+}
+
+// TestNoDescriptors: a listener that cannot accept for want of a descriptor says so once, and
+// accepts when there is one.
+func TestNoDescriptors(t *testing.T) {
+	var log bytes.Buffer
+	m := New(nil, nil, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	cm := testutil.Value(m.NewCM())(t)
+	l := testutil.Value(cm.Listen(netip.MustParseAddrPort("0.0.0.0:0"), 0, 0))(t)
+	fd := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	var old unix.Rlimit
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	// The number of the next descriptor would be the limit.
+	next := testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{
+		Cur: uint64(next), Max: old.Max,
+	}))
+	restore := func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) }
+	defer restore()
+	testutil.Must(t, unix.Close(next))
+	testutil.Must(t, unix.Connect(fd, &unix.SockaddrInet4{
+		Port: int(l.Local().Port()), Addr: [4]byte{127, 0, 0, 1},
+	}))
+	testutil.Until(t, "accept fails several times",
+		func() bool { return m.stats.AcceptErrors.Load() > 2 })
+	testutil.Equal(t, m.stats.Accepted.Load(), 0, "connections accepted")
+	restore()
+	testutil.Until(t, "the connection is accepted",
+		func() bool { return m.stats.Accepted.Load() == 1 })
+	for _, end := range []func() error{
+		func() error { return unix.Close(fd) }, l.Destroy, cm.Close, m.Close,
+	} {
+		testutil.Check(t, end())
+	}
+	testutil.True(t, strings.Count(log.String(), "accept failed") == 1 &&
+		strings.Contains(log.String(), "LimitNOFILE="), "log: %s", &log)
 }
 
 // TestProbes: an idle connection survives lost probes.

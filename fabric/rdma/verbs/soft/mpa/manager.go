@@ -3,6 +3,7 @@ package mpa
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -69,6 +70,8 @@ type Options struct {
 	Revision uint8
 	// RTR makes the active side offer RTR messages.
 	RTR bool
+	// Log gets errors of listeners. Default: none.
+	Log *slog.Logger
 }
 
 func (o *Options) setDefaults() {
@@ -87,6 +90,9 @@ func (o *Options) setDefaults() {
 	if o.Revision == 0 {
 		o.Revision = maxRevision
 	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 }
 
 // Stats are the counters of a Manager.
@@ -96,6 +102,8 @@ type Stats struct {
 	Invalid  atomic.Uint64 // of them, with something else, or nothing in time
 	Refused  atomic.Uint64 // requests refused without asking the program
 	Dropped  atomic.Uint64 // connections beyond a limit
+	// AcceptErrors counts failures of accept, each followed by a pause.
+	AcceptErrors atomic.Uint64
 }
 
 // A Manager is the connection manager of a machine. Any goroutine may call its methods.

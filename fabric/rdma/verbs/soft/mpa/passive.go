@@ -64,24 +64,41 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	return id, nil
 }
 
-// acceptPause is the time until accept is tried again after an error, such as no free descriptor.
-const acceptPause = 100 * time.Millisecond
+// The pause after an error doubles up to the longest, as in fabric/tcp.
+const (
+	pauseMin = 5 * time.Millisecond
+	pauseMax = time.Second
+)
 
-// accept accepts TCP connections until the listener is closed.
+// accept accepts TCP connections until the listener is closed. After a temporary error (no
+// descriptors, no memory) it pauses and tries again, and logs that once a minute.
 func (m *Manager) accept(l *ID, tos uint8) {
+	pause := pauseMin
+	var logged time.Time
 	for {
 		c, err := l.listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
+			m.stats.AcceptErrors.Add(1)
+			if errors.Is(err, unix.EMFILE) {
+				err = fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
+			}
+			if time.Since(logged) >= time.Minute {
+				logged = time.Now()
+				m.opt.Log.Warn("accept failed, trying again", "listener", l.listener.Addr(),
+					"err", err)
+			}
 			select {
-			case <-time.After(acceptPause):
+			case <-time.After(pause):
 			case <-m.ctx.Done():
 				return
 			}
+			pause = min(2*pause, pauseMax)
 			continue
 		}
+		pause = pauseMin
 		m.stats.Accepted.Add(1)
 		m.mu.Lock()
 		ok := m.admit(c)
