@@ -36,8 +36,9 @@ const (
 	// maxVectors is the largest number of memory pieces of one send.
 	maxVectors = 512
 	// Room for the headers and trailers of one send, and for the bytes of one receive.
-	headRoom    = 16 << 10
-	receiveRoom = 128 << 10
+	headRoom = 16 << 10
+	// receiveRoom also bounds the FPDUs that come before others get their turn: 1,600 empty ones.
+	receiveRoom = 32 << 10
 	// maxPlan is the largest number of FPDUs of one send.
 	maxPlan = 256
 )
