@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -161,22 +162,26 @@ func (d *Device) Err() error {
 // maxSingles is the largest number of addresses that a device remembers, since peers choose them.
 const maxSingles = 1024
 
-// singles are the addresses to which packets must not share sends.
+// SingleTime is the time after which packets share sends again on a way where that has failed. The
+// reason may have been other losses.
+const SingleTime = time.Hour
+
+// singles are the addresses to which packets must not share sends, and until when.
 type singles struct {
 	mu    sync.Mutex
-	addrs map[netip.Addr]struct{}
+	addrs map[netip.Addr]time.Duration
 }
 
-// SendSingly remembers that packets to an address do not arrive if they share sends. Any goroutine
-// may call it.
+// SendSingly remembers for SingleTime that packets to an address do not arrive if they share sends.
+// Any goroutine may call it.
 func (d *Device) SendSingly(to netip.Addr) {
 	s := &d.singles
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.addrs == nil || len(s.addrs) == maxSingles {
-		s.addrs = make(map[netip.Addr]struct{})
+		s.addrs = make(map[netip.Addr]time.Duration)
 	}
-	s.addrs[to] = struct{}{}
+	s.addrs[to] = d.manager.Now() + SingleTime
 }
 
 // SendsSingly reports whether SendSingly was called for an address. It may have been forgotten. Any
@@ -185,8 +190,7 @@ func (d *Device) SendsSingly(to netip.Addr) bool {
 	s := &d.singles
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.addrs[to]
-	return ok
+	return d.manager.Now() < s.addrs[to]
 }
 
 // watcher is a call of Watch.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -12,7 +13,7 @@ import (
 
 // TestProbation has an interface that spoils all packets of a send but the first, or all if there
 // are several. The queue pair that sends notices, the transfer ends well, and the next connection
-// to the same address sends single packets from the beginning.
+// to the same address sends single packets from the beginning. After an hour they try again.
 func TestProbation(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -59,6 +60,15 @@ func TestProbation(t *testing.T) {
 			near := p.neighbour(options{})
 			testutil.Equal(t, near.a.qp.path.Segment, sender != p.a, "a shares sends")
 			testutil.Equal(t, near.b.qp.path.Segment, sender != p.b, "b shares sends")
+
+			p.mem.SetFaults(wire.MemoryOptions{})
+			p.mem.Advance(engine.SingleTime)
+			for _, p := range []*pair{p, near, p.neighbour(options{})} {
+				p.a.rdma(1, verbs.WRRDMAWrite, 0, 1, p.b.at(size), p.b.mr.RKey())
+				p.b.rdma(1, verbs.WRRDMAWrite, 0, 1, p.a.at(size), p.a.mr.RKey())
+				p.settle()
+				testutil.True(t, p.a.qp.path.Segment && p.b.qp.path.Segment, "no second try")
+			}
 		})
 	}
 }

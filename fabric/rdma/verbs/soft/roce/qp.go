@@ -55,6 +55,7 @@ type QP struct {
 	state    atomic.Int32
 
 	path    wire.Path
+	shareAt time.Duration // when packets may share sends again
 	mtu     uint32
 	peerQPN uint32
 	pieces  [][]byte // of one packet's payload, see locate
@@ -214,6 +215,7 @@ func (q *QP) Connect(p Peer) (err error) {
 		}
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
 		q.path.Segment = !q.dev.SendsSingly(p.Path.Remote)
+		q.shareAt = q.eng.Now() + engine.SingleTime
 		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
 		q.state.Store(int32(stateReady))

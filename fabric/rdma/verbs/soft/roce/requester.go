@@ -650,7 +650,7 @@ func (q *QP) reviewPath() {
 // surely of our packets, and later connections to the peer do not share sends either.
 func (q *QP) suspect(n int, ours bool) {
 	if n >= suspicions && q.path.Segment {
-		q.path.Segment = false
+		q.path.Segment, q.shareAt = false, q.eng.Now()+engine.SingleTime
 		if ours {
 			q.dev.SendSingly(q.path.Remote)
 		}
@@ -697,6 +697,9 @@ func (q *QP) arm() {
 	now := q.eng.Now()
 	r.armed, r.since, r.giveUp = true, now, now+r.retryTime
 	q.eng.SetDeadline(&q.Handle, now+r.retry)
+	if !q.path.Segment && now >= q.shareAt && !q.dev.SendsSingly(q.path.Remote) {
+		q.path.Segment, r.singles = true, 0
+	}
 }
 
 func (q *QP) expire() {
