@@ -81,7 +81,7 @@ func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 		cntlid = 0
 	}
 	private := cmwire.Bytes(cmwire.Req{
-		QID: p.qid, HRQSize: uint16(p.size), HSQSize: uint16(p.size - 1), CNTLID: cntlid,
+		QID: p.qid, HRQSize: uint16(p.receives()), HSQSize: uint16(p.size - 1), CNTLID: cntlid,
 	})
 	if r.AlterRequest != nil {
 		private = r.AlterRequest(private)

@@ -67,6 +67,12 @@ type rdmaSlot struct {
 	cqe            nvme.CQE
 }
 
+// receives returns the number of receives posted. The kernel's target makes its send queue as large
+// as a host asks for (nvmet_rdma_create_queue_ib in drivers/nvme/target/rdma.c), and a command that
+// needs more work requests than that waits for ever: a read of 1 MiB over siw, six pages a request,
+// takes 44, and a queue of n receives has 4n+1 there, 2n+1 without memory registration.
+func (p *linkParams) receives() int { return max(p.size, 16) }
+
 // create creates the queue pair and posts a receive for every possible response, as Linux does.
 func (l *rdmaLink) create(p linkParams) error {
 	dev := l.id.Device()
@@ -74,30 +80,30 @@ func (l *rdmaLink) create(p linkParams) error {
 	if l.dom, err = p.mem.domain(dev); err != nil {
 		return err
 	}
-	n := max(p.size-1, 1)
+	n, receives := max(p.size-1, 1), p.receives()
 	l.step = rdmaBounce
 	if p.qid == 0 {
 		l.step = rdmaAdminBounce
 	}
-	l.region, err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step)
+	l.region, err = mem.Map("host queue", n*nvme.SQESize+receives*nvme.CQESize+n*l.step)
 	if err != nil {
 		return err
 	}
 	b := l.region.Bytes()
 	l.base = mem.Addr(b)
 	l.sqes, b = b[:n*nvme.SQESize], b[n*nvme.SQESize:]
-	l.cqes, l.bounce = b[:p.size*nvme.CQESize], b[p.size*nvme.CQESize:]
+	l.cqes, l.bounce = b[:receives*nvme.CQESize], b[receives*nvme.CQESize:]
 	if l.mr, err = l.dom.pd.RegMR(l.region.Bytes(), remoteAccess); err != nil {
 		return err
 	}
 	if l.ch, err = dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	if l.cq, err = dev.CreateCQ(n+p.size+1, l.ch, int(p.qid)); err != nil {
+	if l.cq, err = dev.CreateCQ(n+receives+1, l.ch, int(p.qid)); err != nil {
 		return err
 	}
 	l.qp, err = l.id.CreateQP(l.dom.pd, verbs.QPInit{
-		SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: n + 1, MaxRecvWR: p.size + 1, MaxSendSGE: 2,
+		SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: n + 1, MaxRecvWR: receives + 1, MaxSendSGE: 2,
 		MaxRecvSGE: 1,
 	})
 	if err != nil {
@@ -105,9 +111,9 @@ func (l *rdmaLink) create(p linkParams) error {
 	}
 	l.wrs = make([]verbs.SendWR, 0, n)
 	l.sges = make([]verbs.SGE, 0, 2*n)
-	l.recvs = make([]verbs.RecvWR, 0, max(p.size, len(l.wcs)))
+	l.recvs = make([]verbs.RecvWR, 0, max(receives, len(l.wcs)))
 	l.state = make([]rdmaSlot, n)
-	for i := range p.size {
+	for i := range receives {
 		l.receive(i)
 	}
 	return l.postRecvs()

@@ -175,6 +175,26 @@ func TestRDMAViolations(t *testing.T) {
 // it.
 var lastKey uint32
 
+// TestRDMAReceives: a small queue has so many receives that the kernel's target makes its send
+// queue large enough for one command. All of them are used.
+func TestRDMAReceives(t *testing.T) {
+	f := newFakeRDMA(t)
+	sizes := map[uint16]cmwire.Req{}
+	_, q := connectQueue(t, RDMA{
+		Provider: f.fab.Provider("host"), Addr: f.addr, AlterRequest: func(b []byte) []byte {
+			req, _ := cmwire.ParseReq(b)
+			sizes[req.QID] = req
+			return b
+		},
+	}, testOptions(), 2)
+	defer q.Close()
+	r := sizes[1]
+	testutil.True(t, r.HSQSize == 1 && 4*r.HRQSize+1 >= 1+(256+5)/6, "queue sizes: %+v", r)
+	for range 2 * r.HRQSize {
+		testutil.Must(t, q.Read(testutil.Context(t), 1, 0, 1, make([]byte, 512)))
+	}
+}
+
 func TestRDMARefused(t *testing.T) {
 	f := newFakeRDMA(t, func(f *fakeRDMA) { f.reject = cmwire.InvalidHSQSize })
 	tr := RDMA{Provider: f.fab.Provider("host"), Addr: f.addr}
