@@ -44,13 +44,19 @@ type Limits struct {
 // that have not left yet.
 const MaxEvicted = 2 * maxEvicted
 
+// endWait bounds the wait of AdmitSoon for an evicted connection to leave.
+const endWait = 10 * time.Millisecond
+
 var (
 	// ErrClosed is returned by Admit after Close.
 	ErrClosed = errors.New("the transport is closing")
 
 	errEvicted = errors.New("evicted by a newer connection: too many have no successful Connect " +
 		"command, have not authenticated, or belong to discovery controllers")
-	errLeft = errors.New("the connection has ended")
+	errLeft   = errors.New("the connection has ended")
+	errEnding = errors.New("too many connections that newer ones from this network have evicted " +
+		"have not ended yet")
+	errNoRoom = errors.New("too many connections without a successful Connect command are open")
 )
 
 // Counter counts for one transport. Any goroutine may use it.
@@ -72,8 +78,12 @@ type Counter struct {
 	failed   recent // networks that are not allowed
 	// evicted counts the evicted connections that have not left, by index of budgets. victims are
 	// the evicted connections that have not been told.
-	evicted         [2]int
-	victims         []*Conn
+	evicted [2]int
+	victims []*Conn
+	// ended is closed when the next evicted connection leaves; nil if nothing waits for that.
+	// stuck: none has left since the end of a wait.
+	ended           chan struct{}
+	stuck           bool
 	refused, evicts uint64
 	// Of the refused ones, overShare would have exceeded the share of a host or network, or used
 	// the part kept for others. outOfTurn came from networks that had failed, while others waited.
@@ -92,9 +102,11 @@ type Conn struct {
 	shown   bool
 	since   time.Time // when it got this class, or was last held
 	nodes   [2]list.Node[Conn]
+	left    bool
+	// evictedBy is the network of the newer connection, nil if the connection is not evicted.
 	// evictedFrom is an index of Counter.budgets.
-	isEvicted, left bool
-	evictedFrom     int
+	evictedBy   *network
+	evictedFrom int
 }
 
 // New makes an empty Counter.
@@ -119,14 +131,30 @@ func (c *Counter) SetLimits(l Limits) {
 // evict is called at most once, when the connection is evicted. It must not block, and the
 // connection must then end soon. It may be called before Admit has returned, and after Leave.
 func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(reason error)) (*Conn, error) {
+	return c.admit(addr, memory, evict, false)
+}
+
+// AdmitSoon is Admit for a goroutine that may wait. If newer connections from the network have
+// evicted too many that have not left, it waits for the next one to leave. If none leaves within
+// endWait, this and later calls return the error at once until one does.
+func (c *Counter) AdmitSoon(addr netip.Addr, memory int64, evict func(reason error)) (
+	*Conn, error,
+) {
+	return c.admit(addr, memory, evict, true)
+}
+
+func (c *Counter) admit(addr netip.Addr, memory int64, evict func(reason error), wait bool) (
+	*Conn, error,
+) {
 	c.mu.Lock()
 	defer c.unlock()
-	addr = subnet.Of(addr)
-	n := c.networks[addr]
-	if n == nil {
-		n = &network{addr: addr}
+	n := c.network(addr)
+	err := c.admits(n, memory)
+	for wait && errors.Is(err, errEnding) && c.awaitEnd() {
+		n = c.network(addr)
+		err = c.admits(n, memory)
 	}
-	if err := c.admits(n, memory); err != nil {
+	if err != nil {
 		c.refused++
 		return nil, err
 	}
@@ -136,6 +164,35 @@ func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(reason error))
 	c.enter(n)
 	e.join(unassociated)
 	return e, nil
+}
+
+// network returns the network of an address. A new one is not listed yet.
+func (c *Counter) network(addr netip.Addr) *network {
+	addr = subnet.Of(addr)
+	if n := c.networks[addr]; n != nil {
+		return n
+	}
+	return &network{addr: addr}
+}
+
+// awaitEnd waits until an evicted connection leaves, and reports whether one has. It unlocks mu
+// meanwhile.
+func (c *Counter) awaitEnd() bool {
+	if c.stuck {
+		return false
+	}
+	if c.ended == nil {
+		c.ended = make(chan struct{})
+	}
+	ended := c.ended
+	c.unlock()
+	select {
+	case <-ended:
+	case <-time.After(endWait):
+	}
+	c.mu.Lock()
+	c.stuck = c.ended == ended
+	return !c.stuck
 }
 
 // admits returns an error if a connection from a network cannot be admitted, even after evictions.
@@ -151,17 +208,17 @@ func (c *Counter) admits(n *network, memory int64) error {
 		return fmt.Errorf("connections from %s have ended without a Connect command, and others "+
 			"wait for their turn", subnet.Text(n.addr))
 	}
-	if !c.makeRoom(n, unassociated, memory) {
-		return errors.New("too many connections without a successful Connect command are open")
+	if err := c.makeRoom(n, unassociated, memory); err != nil {
+		return err
 	}
-	if n.strangers >= c.limits.PerHost && !c.evictOldest(&n.budgets[unassociated]) {
+	if n.strangers >= c.limits.PerHost && c.evictOldest(&n.budgets[unassociated], n) != nil {
 		return n.atLimit(n.strangers)
 	}
 	for i := 0; c.total >= c.limits.Connections; i++ {
 		if i == len(c.budgets) {
 			return fmt.Errorf("%d connections are open, the limit", c.total)
 		}
-		c.evictOldest(&c.budgets[i][unassociated])
+		_ = c.evictOldest(&c.budgets[i][unassociated], n)
 	}
 	return nil
 }
@@ -185,7 +242,7 @@ func (e *Conn) Associate(p fabric.Peer, claim fabric.Claim, memory int64) error 
 	defer c.unlock()
 	err := c.fits(memory)
 	switch {
-	case e.isEvicted:
+	case e.evictedBy != nil:
 		err = errEvicted
 	case e.left:
 		err = errLeft
@@ -213,7 +270,7 @@ func (e *Conn) move(cl class, claim *fabric.Claim, more int64) error {
 		}
 	}
 	e.quit()
-	if cl != inNoBudget && !c.makeRoom(e.network, cl, e.memory+more) {
+	if cl != inNoBudget && c.makeRoom(e.network, cl, e.memory+more) != nil {
 		e.join(unassociated)
 		return errors.New("too many discovery controllers exist, or too many connections whose " +
 			"hosts have not authenticated")
@@ -303,8 +360,14 @@ func (e *Conn) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.left = true
-	if e.isEvicted {
+	if by := e.evictedBy; by != nil {
 		c.evicted[e.evictedFrom]--
+		by.ending--
+		c.forget(by)
+		if c.stuck = false; c.ended != nil {
+			close(c.ended)
+			c.ended = nil
+		}
 		return
 	}
 	e.recordFailure()

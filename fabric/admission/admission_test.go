@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -247,10 +248,83 @@ func TestEvictedStay(t *testing.T) {
 		first = append(first, c.admit("x", addr(i), 0))
 	}
 	_, err := c.Admit(one, 0, nil)
-	refused(t, err, "without a successful Connect")
+	refused(t, err, "have not ended yet")
 	testutil.Equal(t, c.Usage().Connections, 16+maxEvicted, "connections are open")
 	first[0].Leave()
 	c.admit("y", two, 0)
+}
+
+// Evicted connections that have not left count for the network of the newer ones, which can never
+// have so many that another network has no place. A network is known until all of them have left.
+func TestEvictedHaveOwners(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+		c.limits.Turns = false
+		others := []netip.Addr{addr(1), addr(2), addr(3)}
+		all := []*Conn{c.admit("", one, 0)}
+		if known {
+			for _, a := range append(others, one) {
+				all = append(all, c.allowed("", a))
+			}
+		}
+		fill := func(a netip.Addr) {
+			for {
+				e, err := c.Admit(a, 0, func(error) {})
+				if err != nil {
+					refused(t, err, "have not ended yet")
+					return
+				}
+				all = append(all, e)
+			}
+		}
+		fill(one)
+		testutil.Equal(t, c.networks[one].ending, 85, "wait for the end, of the first network")
+		for _, a := range others {
+			fill(a)
+			testutil.True(t, c.networks[a].ending > 0, "%v has no place", a)
+		}
+		for _, e := range all {
+			e.Leave()
+			e.Uncharge()
+		}
+		c.empty()
+	}
+}
+
+// AdmitSoon waits for one evicted connection to leave. If none leaves, it does not wait again.
+func TestAdmitSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
+		var open []*Conn
+		for i := range 16 + maxEvicted {
+			open = append(open, testutil.Value(c.Admit(addr(i), 0, func(error) {}))(t))
+		}
+		for i, o := range []struct {
+			leaves, waits bool
+			want          string
+		}{
+			{true, true, ""},
+			{false, true, "have not ended yet"},
+			{false, false, "have not ended yet"},
+			{true, false, ""},
+		} {
+			if o.leaves && !o.waits {
+				open[i].Leave()
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.AdmitSoon(addr(1000+i), 0, func(error) {})
+				done <- err
+			}()
+			synctest.Wait()
+			testutil.Equal(t, len(done) == 0, o.waits, "connection %d waits", i)
+			if o.leaves && o.waits {
+				open[i].Leave()
+			}
+			refused(t, <-done, o.want)
+		}
+		testutil.Equal(t, c.Usage().Refused, 2, "connections are refused")
+	})
 }
 
 // Discovery controllers have budgets of their own, and are safe for a while.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // class is the class of a connection by its peer.
@@ -27,6 +28,8 @@ var fractions = [2][classes]struct{ all, perHost int }{
 
 const (
 	// maxEvicted limits, for each of Counter.budgets, the evicted connections that have not left.
+	// They count for the network of the connection that takes their place. It may have up to twice
+	// as many as others may still add (subnet.Exceeds), so it keeps no other network out.
 	maxEvicted = 128
 	// idleNetworks is the number of allowed networks without connections that are remembered.
 	idleNetworks = 1024
@@ -44,7 +47,9 @@ type network struct {
 	addr netip.Addr // see subnet.Of
 	// total counts the connections, without evicted ones, and strangers the connections of
 	// strangers. used is the resources of queues of allowed hosts that have not proven their NQNs.
+	// ending counts the connections that those of the network have evicted and that have not left.
 	total, strangers int
+	ending           int
 	used             usage
 	allowed          bool
 	budgets          [classes]budget
@@ -167,7 +172,7 @@ func (c *Counter) hasTurn(n *network) bool {
 	}
 	b := &c.budgets[0][unassociated]
 	oldest := b.oldest()
-	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)
+	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b, n) == nil
 }
 
 // recordFailure records that the connection ends without a successful Connect command.
@@ -178,8 +183,8 @@ func (e *Conn) recordFailure() {
 }
 
 // makeRoom evicts connections until one more of this class from h, with this memory, is within the
-// limits of its budgets. It reports whether it could.
-func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
+// limits of its budgets.
+func (c *Counter) makeRoom(h *network, cl class, memory int64) error {
 	f := fractions[h.kind()][cl]
 	all := c.mostMemory(f.all)
 	for _, b := range []struct {
@@ -194,55 +199,68 @@ func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
 		{&c.budgets[h.kind()][cl], c.mostConnections(f.all), all},
 	} {
 		for b.full(b.connections, b.memory, memory) { // bound: maxEvicted
-			if !c.evictOldest(b.budget) {
-				return false
+			if err := c.evictOldest(b.budget, h); err != nil {
+				return err
 			}
 		}
 	}
-	return true
+	return nil
 }
 
-// evictOldest evicts the oldest connection of a budget. It returns false if there is none, or none
-// that may be evicted now.
-func (c *Counter) evictOldest(b *budget) bool {
+// evictOldest evicts the oldest connection of a budget for a connection from another network, or
+// the same one. It fails if there is none, or none that may be evicted now.
+func (c *Counter) evictOldest(b *budget, by *network) error {
 	e := b.oldest()
 	if e == nil || e.class == discovery && c.now().Sub(e.since) < discoveryAge {
-		return false
+		return errNoRoom
 	}
 	kind := e.network.kind()
-	if c.evicted[kind] >= maxEvicted {
-		return false
+	left := maxEvicted - c.evicted[kind] - 1
+	if left < 0 || subnet.Exceeds(by.ending, 1, left) {
+		return errEnding
 	}
+	c.remember(by)
+	by.ending++
 	c.evicted[kind]++
 	c.evicts++
-	e.isEvicted, e.evictedFrom = true, kind
+	e.evictedBy, e.evictedFrom = by, kind
 	e.recordFailure()
 	e.quit()
 	e.uncount()
 	c.victims = append(c.victims, e)
-	return true
+	return nil
 }
 
 // enter counts a connection of h.
 func (c *Counter) enter(h *network) {
+	c.remember(h)
+	h.total++
+	h.strangers++
+}
+
+// remember keeps h in the list of networks until forget.
+func (c *Counter) remember(h *network) {
 	if h.node.Listed() {
 		c.idle.Remove(&h.node)
 		c.idles--
 	}
 	c.networks[h.addr] = h
-	h.total++
-	h.strangers++
 }
 
-// uncount undoes the counts of Admit, except the memory. It forgets a network without connections.
-// Of the allowed ones it forgets only the oldest, when there are too many.
+// uncount undoes the counts of Admit, except the memory.
 func (e *Conn) uncount() {
-	c, h := e.c, e.network
-	c.total--
+	e.c.total--
 	if e.owner == nil {
-		h.strangers--
+		e.network.strangers--
 	}
-	if h.total--; h.total > 0 {
+	e.network.total--
+	e.c.forget(e.network)
+}
+
+// forget forgets a network that counts nothing. Of the allowed ones it forgets only the oldest,
+// when there are too many.
+func (c *Counter) forget(h *network) {
+	if h.total > 0 || h.ending > 0 {
 		return
 	}
 	if !h.allowed {

@@ -30,6 +30,7 @@ type modelConn struct {
 	all, own int   // its place in the order of the two budgets
 	left     bool
 	evicted  bool
+	by       int  // the host of the newer connection
 	told     bool // its evict function was called
 	held     bool
 	shown    bool
@@ -61,6 +62,7 @@ type model struct {
 	clock   int64        // in nanoseconds
 	evicted []*modelConn // by the current operation
 	room    [2]int       // how many more may be evicted
+	ending  [8]int       // of those that have been, by host of the newer connection
 	failed  recent
 }
 
@@ -151,14 +153,19 @@ func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
 	return b
 }
 
-// evict evicts the oldest connection of a budget, if that is allowed.
-func (m *model) evict(b modelBudget) bool {
+// evict evicts the oldest connection of a budget for one of a host, if that is allowed.
+func (m *model) evict(by int, b modelBudget) bool {
 	e := b.oldest
-	if e == nil || e.class == discovery && m.clock-e.since < int64(discoveryAge) ||
-		m.room[m.kind(e.host)] == 0 {
+	if e == nil || e.class == discovery && m.clock-e.since < int64(discoveryAge) {
+		return false
+	}
+	room, own := m.room[m.kind(e.host)], m.ending[by]
+	if room == 0 || own > 0 && own+1 > 2*(room-1) {
 		return false
 	}
 	m.room[m.kind(e.host)]--
+	m.ending[by]++
+	e.by = by
 	m.fail(e)
 	e.class, e.evicted = inNoBudget, true
 	m.evicted = append(m.evicted, e)
@@ -186,7 +193,7 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 				(b.connections == 0 || b.memory+memory <= m.mostMemory(host, cl, own)) {
 				break
 			}
-			if !m.evict(b) {
+			if !m.evict(host, b) {
 				return false
 			}
 		}
@@ -233,7 +240,7 @@ func (m *model) admits(host int, memory int64) bool {
 		m.failed.add(addr(host), now)
 		oldest := m.strangers().oldest
 		if oldest == nil || m.clock-oldest.since < int64(turnLength) ||
-			!m.evict(m.budget(oldest.host, unassociated, false)) {
+			!m.evict(host, m.budget(oldest.host, unassociated, false)) {
 			return false
 		}
 	}
@@ -241,7 +248,7 @@ func (m *model) admits(host int, memory int64) bool {
 		return false
 	}
 	if m.open(host) >= 200 {
-		if !m.evict(m.budget(host, unassociated, true)) {
+		if !m.evict(host, m.budget(host, unassociated, true)) {
 			return false
 		}
 	}
@@ -251,7 +258,7 @@ func (m *model) admits(host int, memory int64) bool {
 		}
 		for h := range m.allowed {
 			if m.kind(h) == kind {
-				m.evict(m.budget(h, unassociated, false))
+				m.evict(host, m.budget(h, unassociated, false))
 				break
 			}
 		}
@@ -283,6 +290,7 @@ func TestModel(t *testing.T) {
 			e.e.Leave()
 			if e.left = true; e.told {
 				m.room[e.e.evictedFrom]++
+				m.ending[e.by]--
 			}
 			e.class = inNoBudget
 			return

@@ -248,12 +248,9 @@ var floodRows = func() (list []row) {
 	return list
 }()
 
-// fewTCP is the limit of TCP connections of fewConnections.
-const fewTCP = 128
-
 // fewConnections lowers the limits so that a hundred connections are a flood.
 func fewConnections(c *config.Config) {
-	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = fewTCP, 64
+	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 128, 64
 	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
 }
 
@@ -294,9 +291,6 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 		}()
 		return a.besideVisits(ctx, from, func() {
 			for i := range most / 4 {
-				if from.name == knownHost && i%32 == 0 && a.calm() != nil {
-					return
-				}
 				if len(conns) == most {
 					_ = conns[0].Close()
 					conns = conns[1:]
@@ -315,18 +309,6 @@ func connections(fn func(*raw) error) func(context.Context, *attack, place) erro
 			}
 		})
 	}
-}
-
-// calm waits until the target has closed most of the connections that it has evicted. While it has
-// too many to close, it refuses new ones from the same kind of network.
-func (a *attack) calm() error {
-	t := a.server.Transport(a.link)
-	return a.settles("the connections that were evicted have ended", func() error {
-		if n := t.Usage().Connections; n > fewTCP {
-			return fmt.Errorf("%d connections", n)
-		}
-		return nil
-	})
 }
 
 // queues does the same with queues of either transport.
