@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,4 +208,21 @@ func (l *live) clear() {
 	if l.out != nil {
 		_, _ = l.out.WriteString("\r\x1b[K")
 	}
+}
+
+const sparkline = 20 // columns
+
+// bars draws values, which are not negative, as characters of that height.
+func bars(values []float64) string {
+	most := slices.Max(values)
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, v := range values {
+		i := 0
+		if v > 0 {
+			i = 1 + int(v/most*float64(len(bars)-2))
+		}
+		b.WriteRune(bars[i])
+	}
+	return b.String()
 }

@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -41,22 +39,4 @@ func TestDistribution(t *testing.T) {
 	now.latency = distributions([]observed.Latency{latency("a", 3, 0)}) // restarted
 	r = between(&old, &now).Namespaces[0]
 	testutil.True(t, r.P99 == 0.0001, "counted anew: %+v", r)
-}
-
-// TestTopWidth: no line is wider than the terminal.
-func TestTopWidth(t *testing.T) {
-	v := rate{
-		IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1,
-		Busy: 9, Stage: "host_data",
-	}
-	name := "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
-	for _, width := range []int{80, 92, 93, 131, 132, 150} {
-		for _, title := range []string{"HOST", "NAMESPACE"} {
-			l := row(width, name, append(v.cells(title), "▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄"))
-			n := utf8.RuneCountInString(l)
-			testutil.True(t, n <= width, "%d columns of %d: %s", n, width, l)
-			testutil.True(t, strings.Contains(l, v.Stage) == (width >= 132) && strings.Contains(l,
-				"▁") == (width >= 93), "%d columns: %s", width, l)
-		}
-	}
 }

@@ -28,6 +28,7 @@ type table struct {
 	out   io.Writer
 	rows  [][]string
 	width int // of the terminal; 0: none
+	most  int // lines, 0 for all
 	// optional are the names of columns to leave out if there is no room, in this order, after
 	// reducing the space between columns. After that, lines are cut off.
 	optional []string
@@ -35,12 +36,18 @@ type table struct {
 
 func newTable(w io.Writer) *table {
 	t := &table{out: w}
+	t.width, _ = screen(w)
+	return t
+}
+
+// screen returns the size of a terminal, or zeros.
+func screen(w io.Writer) (width, height int) {
 	if f, ok := w.(*os.File); ok {
 		if s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-			t.width = int(s.Col)
+			return int(s.Col), int(s.Row)
 		}
 	}
-	return t
+	return 0, 0
 }
 
 // row adds a row. flush returns its error.
@@ -74,6 +81,9 @@ func (t *table) flush() error {
 				lines[i] = cut(l, t.width)
 			}
 		}
+	}
+	if t.most > 0 {
+		lines = lines[:min(len(lines), t.most)]
 	}
 	_, err := io.WriteString(t.out, strings.Join(lines, ""))
 	return err

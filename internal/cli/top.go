@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -157,15 +156,18 @@ func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64
 
 func namespaceName(n *observed.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
 
-// sortBy sorts rows by the key that the user pressed, largest first; n is the name.
-func (r *load) sortBy(key byte) {
+// sortKeys are the values of --sort.
+var sortKeys = []string{"iops", "bandwidth", "load", "name"}
+
+// sortBy sorts the rows of hosts and namespaces by a key, largest first.
+func (r *load) sortBy(key string) {
 	value := func(v rate) float64 {
 		switch key {
-		case 'i':
+		case "iops":
 			return v.IOPS
-		case 'b':
+		case "bandwidth":
 			return v.ReadBytes + v.WrittenBytes
-		case 'l':
+		case "load":
 			return v.Busy + float64(v.InFlight)
 		}
 		return 0
@@ -203,81 +205,103 @@ func headings(title string) []string {
 	return []string{"IOPS", "READ", "WRITTEN", "BUSY", "P50", "P99", "MOST IN"}
 }
 
-// topCommand shows rates, on a terminal until the user leaves.
+// top has the flags of the command.
+type top struct {
+	options
+	count    int
+	interval time.Duration
+	sort     string
+}
+
 func topCommand() *cobra.Command {
-	var o options
-	n, interval := 0, time.Second
+	var o top
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show the load of hosts, namespaces and reactors continuously",
 		Long: "Show the load of hosts, namespaces and reactors: I/O per second, bandwidth, and " +
 			"load, which is the commands in flight of hosts, the time with I/O outstanding of " +
-			"namespaces (100% for each reactor), and the time in which reactors do not sleep. If " +
-			"the terminal has 132 columns, also the latency that 50% and 99% of the commands of " +
-			"the interval did not exceed, and the stage that took most of the time (see " +
-			"nvmf-target latency). On a terminal the keys i, b, l and n sort by IOPS, bandwidth, " +
-			"load or name, and q quits. Elsewhere, and with -n or -o json, it prints a table, or " +
-			"an object in one line, for each interval. The first one comes after one interval.",
+			"namespaces (100% for each reactor), and the time in which reactors do not sleep. " +
+			"Also the latency that 50% and 99% of the commands of the interval did not exceed, " +
+			"and the stage that took most of the time (see nvmf-target latency). On a terminal " +
+			"each table replaces the one before, and columns without room are left out. " +
+			"Elsewhere, and with -n or -o json, it prints a table, or an object in one line, for " +
+			"each interval. The first one comes after one interval.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if interval < 100*time.Millisecond || interval > time.Hour {
-				return fmt.Errorf("--interval is 100ms to 1h, not %v", interval)
-			}
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			out, isFile := cmd.OutOrStdout().(*os.File)
-			in, alsoFile := cmd.InOrStdin().(*os.File)
-			if n == 0 && o.output == "text" && isFile && alsoFile {
-				t, err := openTerminal(in, out)
-				if err == nil {
-					return t.show(cmd.Context(), c, interval)
-				}
-			}
-			return printRates(cmd.Context(), c, cmd.OutOrStdout(), &o, n, interval)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	o.add(cmd)
-	cmd.Flags().IntVarP(&n, "count", "n", 0, "print this many and end (0: until interrupted)")
-	cmd.Flags().DurationVarP(&interval, "interval", "i", time.Second, "time between two looks")
+	f := cmd.Flags()
+	f.IntVarP(&o.count, "count", "n", 0, "print this many and end (0: until interrupted)")
+	f.DurationVarP(&o.interval, "interval", "i", time.Second, "time between two looks")
+	f.StringVar(&o.sort, "sort", sortKeys[0],
+		"order of hosts and namespaces: "+strings.Join(sortKeys, ", "))
 	return cmd
 }
 
-// printRates prints n tables or objects; 0 means no limit.
-func printRates(ctx context.Context, c *control.Client, w io.Writer, o *options, n int,
-	interval time.Duration,
-) error {
-	old, err := ask(ctx, c)
-	tick := time.NewTicker(interval)
+func (o *top) run(cmd *cobra.Command) error {
+	if o.interval < 100*time.Millisecond || o.interval > time.Hour {
+		return fmt.Errorf("--interval is 100ms to 1h, not %v", o.interval)
+	}
+	if !slices.Contains(sortKeys, o.sort) {
+		return fmt.Errorf("--sort is %s, not %q", strings.Join(sortKeys, ", "), o.sort)
+	}
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	old, err := ask(cmd.Context(), c)
+	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
-	for i := 0; err == nil && (i < n || n == 0); i++ {
+	for i := 0; err == nil && (i < o.count || o.count == 0); i++ {
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-cmd.Context().Done():
+			return context.Cause(cmd.Context())
 		}
 		var now snapshot
-		if now, err = ask(ctx, c); err != nil {
-			break
+		if now, err = ask(cmd.Context(), c); err == nil {
+			r := between(&old, &now)
+			r.sortBy(o.sort)
+			old, err = now, o.print(cmd.OutOrStdout(), r)
 		}
-		r := between(&old, &now)
-		r.sortBy('n')
-		old = now
-		if o.output == "json" {
-			err = json.NewEncoder(w).Encode(r) // one per line
-			continue
-		}
-		t := newTable(w)
-		t.line(stamp(r.Time))
-		r.tables(func(title string, rows []rate) {
-			t.line(title + "\t" + strings.Join(headings(title), "\t"))
-			for _, v := range rows {
-				t.line(plain(v.Name) + "\t" + strings.Join(v.cells(title), "\t"))
-			}
-		})
-		t.line("")
-		err = t.flush()
 	}
 	return err
+}
+
+func (o *top) print(w io.Writer, r *load) error {
+	if o.output == "json" {
+		return json.NewEncoder(w).Encode(r) // one per line
+	}
+	t := newTable(w)
+	if _, height := screen(w); height > 0 && o.count == 0 {
+		t.most = height - 1
+		if _, err := io.WriteString(w, clearScreen); err != nil {
+			return err
+		}
+	}
+	t.optional = []string{"MOST IN", "P99", "P50"}
+	t.line(stamp(r.Time))
+	r.tables(func(title string, rows []rate) {
+		t.rows = append(t.rows, append([]string{title}, headings(title)...))
+		for _, v := range rows {
+			t.rows = append(t.rows, append([]string{plain(t.short(v.Name))}, v.cells(title)...))
+		}
+	})
+	t.line("")
+	return t.flush()
+}
+
+const (
+	clearScreen = "\x1b[H\x1b[2J"
+	// cellsWidth is the width of the columns that top never leaves out.
+	cellsWidth = 56
+)
+
+// short shortens a name to the room that top leaves for it. NQNs differ at their end.
+func (t *table) short(name string) string {
+	r := []rune(name)
+	if room := max(t.width-cellsWidth, 12); t.width > 0 && len(r) > room {
+		return "…" + string(r[len(r)-room+1:])
+	}
+	return name
 }
