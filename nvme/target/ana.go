@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // SetANAStates sets the states of the groups of a port. Groups that are not named are optimized.
@@ -32,9 +33,9 @@ func (t *Target) SetANAStates(port uint16, states map[uint32]nvme.ANAState) erro
 
 // anaChanged notifies the controllers that came through a port and have namespaces in the groups.
 func (s *subsystem) anaChanged(port uint16, before, now *ana.States) {
-	var changed, revived []*namespace
-	for _, ns := range s.namespaces.Load().list {
-		was, is := before.Of(ns.anaGroup()), now.Of(ns.anaGroup())
+	var changed, revived []*namespaces.Namespace
+	for _, ns := range s.namespaces.Load().List {
+		was, is := before.Of(ns.Attributes().ANAGroup), now.Of(ns.Attributes().ANAGroup)
 		if was != is {
 			changed = append(changed, ns)
 		}
@@ -46,7 +47,7 @@ func (s *subsystem) anaChanged(port uint16, before, now *ana.States) {
 		return
 	}
 	s.each(func(c *controller) {
-		has := func(ns *namespace) bool { return ns.Attributes().Visible(c.hostNQN) }
+		has := func(ns *namespaces.Namespace) bool { return ns.Attributes().Visible(c.hostNQN) }
 		switch {
 		case c.info.PortID != port:
 		case slices.ContainsFunc(revived, has):
@@ -63,21 +64,19 @@ func (c *controller) anaChanged(now []nvme.ANAGroup) {
 	c.raise(admin.EventANA)
 }
 
-func (ns *namespace) anaGroup() uint32 { return ns.Attributes().ANAGroup }
-
 // anaStates returns the states of the port of the controller, which are in force until they change.
 func (c *controller) anaStates() *ana.States { return c.admin.port.ana.Load() }
 
 // anaStatus is the status of a command of the admin queue if the state of a namespace does not
 // allow it.
-func (c *controller) anaStatus(ns *namespace) nvme.Status {
-	return c.anaStates().Of(ns.anaGroup()).Status()
+func (c *controller) anaStatus(ns *namespaces.Namespace) nvme.Status {
+	return c.anaStates().Of(ns.Attributes().ANAGroup).Status()
 }
 
 // anaRefuses is the status of an I/O command if the state of its namespace does not allow it.
 func (c *cmd) anaRefuses(a *ana.States) nvme.Status {
 	if ns := c.namespace(); ns != nil {
-		return a.Of(ns.anaGroup()).Status()
+		return a.Of(ns.Attributes().ANAGroup).Status()
 	}
 	return nvme.Success
 }
@@ -92,7 +91,7 @@ func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
 	case f.fsp != nvme.FeatureScopeNamespace || ns == nil:
 		return nvme.Success
 	}
-	st := a.Of(ns.anaGroup()).Status()
+	st := a.Of(ns.Attributes().ANAGroup).Status()
 	if f.accesses || set && st == nvme.ANAPersistentLoss {
 		return st
 	}
@@ -102,12 +101,12 @@ func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
 // anaGroups gathers the groups of the namespaces that a host may use.
 type anaGroups struct {
 	c       *controller
-	list    []*namespace // that are left
+	list    []*namespaces.Namespace // that are left
 	members ana.Members
 }
 
 func newANAGroups(c *controller) *anaGroups {
-	return &anaGroups{c: c, list: c.sub.namespaces.Load().list}
+	return &anaGroups{c: c, list: c.sub.namespaces.Load().List}
 }
 
 // next gathers some, in one step; see list.Pieces.

@@ -63,13 +63,13 @@ func TestFeatureOfVanishingNamespace(t *testing.T) {
 	c := sub.lookup(h.cntlid)
 	cm := &cmd{s: c.admin, req: &fabric.Request{}}
 	cm.req.SQE.SetNSID(1)
-	before, none := sub.namespaces.Load(), newNamespaceTable(nil)
+	before := sub.namespaces.Load().List
 	done := make(chan struct{})
 	defer func() { <-done }()
 	go func() {
 		defer close(done)
 		for range 200_000 {
-			sub.namespaces.Store(none)
+			sub.namespaces.Store(nil)
 			sub.namespaces.Store(before)
 		}
 	}()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -61,7 +62,7 @@ func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 // all are made, or after drainDeadline: then the change may be made or not, or it is made and a
 // device still has commands of hosts that were preempted. The changes of many namespaces are
 // submitted in the turn of the host, see hostWork, also if the command has ended before.
-func (h *Handler) change(c *cmd, list []*namespace,
+func (h *Handler) change(c *cmd, list []*namespaces.Namespace,
 	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
 ) {
 	ctrl, host, log := c.s.ctrl, c.s.host.payer.key, c.s.ctrl.peerLog()

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // barrierTest has a host b with queues on all three reactors, of which two have a channel, and a
@@ -21,7 +22,7 @@ type barrierTest struct {
 	*harness
 	readable
 	dev     *backendtest.Faulty
-	ns      *namespace
+	ns      *namespaces.Namespace
 	a, b    *host
 	reached []*session // the queues of the writes to block 8 that the device got; nil: not b's
 	all     []*fabrictest.Command
@@ -108,7 +109,7 @@ func (p *barrierTest) hold(c *fabrictest.Command) {
 func (p *barrierTest) lock() (l *dispatch.Lock, held func() bool) {
 	is := false
 	l = &dispatch.Lock{
-		Namespace: &p.ns.Namespace.Namespace, Owner: new(compound.Compound), Post: p.raw[0].post,
+		Namespace: &p.ns.Namespace, Owner: new(compound.Compound), Post: p.raw[0].post,
 		Blocks: backend.Range{Off: 8 * 512, End: 9 * 512}, OnHeld: func() { is = true },
 	}
 	l.Acquire()

@@ -7,13 +7,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // channel is one reactor's access to the device of one namespace, and the shares of its hosts.
 type channel struct {
 	dispatch.Channel
 	h  *Handler
-	ns *namespace
+	ns *namespaces.Namespace
 	// share is the data memory of the commands of all hosts for the namespace, including memory
 	// that devices keep after the command was given up.
 	share mem.Share
@@ -22,28 +23,28 @@ type channel struct {
 
 // channelTo returns the channel of ns on this reactor, and opens it if there is none. It returns
 // nil if the namespace is retired.
-func (h *Handler) channelTo(ns *namespace) *channel {
+func (h *Handler) channelTo(ns *namespaces.Namespace) *channel {
 	if ch := h.channel(ns); ch != nil {
 		return ch
 	}
 	ch := &channel{h: h, ns: ns}
 	ch.User = ch
-	if !h.dispatch.Open(&ch.Channel, &ns.Namespace.Namespace) {
+	if !h.dispatch.Open(&ch.Channel, &ns.Namespace) {
 		return nil
 	}
-	if more := ns.slot + 1 - len(h.channels); more > 0 {
+	if more := ns.Slot + 1 - len(h.channels); more > 0 {
 		h.channels = append(h.channels, make([]*channel, more)...)
 	}
-	h.channels[ns.slot] = ch
+	h.channels[ns.Slot] = ch
 	h.opened++
 	return ch
 }
 
 // channel returns the channel of ns on this reactor, nil if there is none.
-func (h *Handler) channel(ns *namespace) *channel {
-	if ns.slot < len(h.channels) {
+func (h *Handler) channel(ns *namespaces.Namespace) *channel {
+	if ns.Slot < len(h.channels) {
 		// the slot of a retired namespace may have another owner
-		if ch := h.channels[ns.slot]; ch != nil && ch.ns == ns {
+		if ch := h.channels[ns.Slot]; ch != nil && ch.ns == ns {
 			return ch
 		}
 	}
@@ -55,7 +56,7 @@ func (ch *channel) drop(done func()) {
 	h := ch.h
 	h.dropFlows(ch, func() {
 		ch.Close(func() {
-			h.channels[ch.ns.slot] = nil
+			h.channels[ch.ns.Slot] = nil
 			h.opened--
 			h.stopTimeoutsIfIdle()
 			done()
@@ -126,7 +127,7 @@ func (h *Handler) ioDone(io *backend.IO) {
 }
 
 // Check implements dispatch.Storage.
-func (ns *namespace) Check(io *backend.IO) error {
+func (ns storage) Check(io *backend.IO) error {
 	s, g := queueOf(io), ns.Geometry()
 	if s != nil && !ns.Attributes().Visible(s.ctrl.hostNQN) {
 		return errHidden

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // Commands that take several IOs are checked here. Package compound carries them out.
@@ -128,7 +129,7 @@ func (h *Handler) compareAndWrite(a, b *cmd) {
 	v := a.reads(compound.CompareAndWrite)
 	v.Second, v.Overwrite, v.Flags = b, b.req.Segs, b.io.Flags
 	v.Lock = &dispatch.Lock{
-		Namespace: &a.ch.ns.Namespace.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
+		Namespace: &a.ch.ns.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
 		Blocks: backend.Range{Off: a.io.Off, End: a.io.Off + a.io.Len}, OnHeld: v.GoOn,
 	}
 	h.read(a, v)
@@ -181,19 +182,19 @@ func executeDSM(h *Handler, c *cmd) {
 
 func flushAll(h *Handler, c *cmd) {
 	if !h.postpones(c) {
-		flushThose(h, c, c.s.ctrl.sub.namespaces.Load().list)
+		flushThose(h, c, c.s.ctrl.sub.namespaces.Load().List)
 	}
 }
 
 // flushThose flushes namespaces, which are in ascending order, and completes the command.
-func flushThose(h *Handler, c *cmd, list []*namespace) {
+func flushThose(h *Handler, c *cmd, list []*namespaces.Namespace) {
 	h.newCompound(c).Flush(2*len(list), &flush{c: c, list: list})
 }
 
 // flush flushes namespaces. Its steps check all of them first: nothing is flushed if one refuses.
 type flush struct {
 	c    *cmd
-	list []*namespace
+	list []*namespaces.Namespace
 	// conflict is the refusal by a reservation. An ANA state of any namespace comes before it.
 	conflict nvme.Status
 }
@@ -232,10 +233,10 @@ func (f *flush) Uses(ch compound.Channel, i int) bool {
 
 // flushes reports whether a Flush of all namespaces flushes one of them. The status is the reason
 // why all of it fails if not; it is Success if the host does not see the namespace.
-func (c *cmd) flushes(ns *namespace) (bool, nvme.Status) {
+func (c *cmd) flushes(ns *namespaces.Namespace) (bool, nvme.Status) {
 	host := c.s.ctrl.identity
 	a := ns.Reservations.Access()
-	st := c.s.port.ana.Load().Of(ns.anaGroup()).Status()
+	st := c.s.port.ana.Load().Of(ns.Attributes().ANAGroup).Status()
 	switch {
 	case !c.flushesAll(): // after a change of the write protection
 		return true, nvme.Success

@@ -101,7 +101,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 			return compound.Extent{}, inactiveNamespace // it is being removed
 		}
 	}
-	if st := c.s.port.ana.Load().Of(ch.ns.anaGroup()).Status(); !st.OK() {
+	if st := c.s.port.ana.Load().Of(ch.ns.Attributes().ANAGroup).Status(); !st.OK() {
 		return compound.Extent{}, st
 	}
 	if a := ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {

@@ -38,10 +38,10 @@ type feature struct {
 	// get is set for a feature with a value for each namespace, and either each or change. The
 	// default is 0. Any goroutine calls each, with a value that has no bits but those of bits.
 	// change completes the command.
-	get    func(ns *namespace) uint32
-	each   func(ns *namespace, v uint32)
+	get    func(ns *namespaces.Namespace) uint32
+	each   func(ns *namespaces.Namespace, v uint32)
 	bits   uint32
-	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
+	change func(h *Handler, cm *cmd, list []*namespaces.Namespace, v uint32)
 	// accesses: not available for namespaces that ANA states make inaccessible.
 	accesses bool
 	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
@@ -279,15 +279,15 @@ func setFeatures(h *Handler, cm *cmd) {
 		h.finish(cm, 0, invalidField)
 		return
 	}
-	h.named(cm, func(list []*namespace, all bool) (st nvme.Status) {
+	h.named(cm, func(list []*namespaces.Namespace, all bool) (st nvme.Status) {
 		for i := 0; all && a != nil && i < len(list) && st.OK(); i++ {
-			st = a.Of(list[i].anaGroup()).Status()
+			st = a.Of(list[i].Attributes().ANAGroup).Status()
 		}
 		for i := 0; f.each != nil && i < len(list) && st.OK(); i++ {
 			f.each(list[i], v)
 		}
 		return st
-	}, func(list []*namespace) {
+	}, func(list []*namespaces.Namespace) {
 		switch {
 		case f.each != nil:
 			h.finish(cm, 0, nvme.Success)
@@ -323,14 +323,14 @@ func (f *feature) apply(h *Handler, cm *cmd) {
 // named calls look, and then, on the reactor, then with the namespaces that the NSID of a command
 // names: one, all, or none. All may be thousands: another goroutine looks at them. The command
 // completes with the status of look unless that is Success.
-func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Status,
-	then func(list []*namespace),
+func (h *Handler) named(cm *cmd, look func(list []*namespaces.Namespace, all bool) nvme.Status,
+	then func(list []*namespaces.Namespace),
 ) {
 	c, nsid := cm.s.ctrl, cm.req.SQE.NSID()
 	if nsid != nvme.NSIDAll {
-		var list []*namespace
+		var list []*namespaces.Namespace
 		if ns := c.namespace(nsid); ns != nil {
-			list = []*namespace{ns}
+			list = []*namespaces.Namespace{ns}
 		}
 		if st := look(list, false); !st.OK() {
 			h.finish(cm, 0, st)
@@ -339,7 +339,7 @@ func (h *Handler) named(cm *cmd, look func(list []*namespace, all bool) nvme.Sta
 		then(list)
 		return
 	}
-	var list []*namespace
+	var list []*namespaces.Namespace
 	var st nvme.Status
 	h.elsewhere(cm, func() {
 		list = c.namespaces()

@@ -2,6 +2,7 @@ package target
 
 import (
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // This file has features with values that are more than a number, or that belong to a namespace.
@@ -18,11 +19,11 @@ func setThreshold(c *controller, v uint32) (uint32, nvme.Status) {
 
 // errorRecovery is TLER of a namespace (NVM section 4.1.3). The target tries nothing again, so it
 // is within any limit.
-func errorRecovery(ns *namespace) uint32 { return ns.errorRecovery.Load() }
+func errorRecovery(ns *namespaces.Namespace) uint32 { return ns.ErrorRecovery.Load() }
 
 // setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
 // no DULBE.
-func setErrorRecovery(ns *namespace, v uint32) { ns.errorRecovery.Store(v & 0xFFFF) }
+func setErrorRecovery(ns *namespaces.Namespace, v uint32) { ns.ErrorRecovery.Store(v & 0xFFFF) }
 
 func (c *controller) timestamp() []byte { return c.clock.Page(c.h.loop.Now()) }
 

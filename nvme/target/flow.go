@@ -43,7 +43,7 @@ type hostShare struct {
 	// payer is the owner of its turns: the network, unless the NQN is proven.
 	payer    *owner
 	admin    mem.Flow // commands that concern no namespace
-	flows    []*flow  // by namespace.slot, with the channel's share
+	flows    []*flow  // by Namespace.Slot, with the channel's share
 	sessions int
 }
 
@@ -158,7 +158,7 @@ func (s *session) leaveHost() {
 
 // flowTo returns the flow between the session's host and the namespace of a channel.
 func (s *session) flowTo(ch *channel) *flow {
-	t, slot := s.host, ch.ns.slot
+	t, slot := s.host, ch.ns.Slot
 	if slot < len(t.flows) {
 		if f := t.flows[slot]; f != nil && f.Namespace == &ch.share {
 			return f

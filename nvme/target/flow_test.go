@@ -186,8 +186,9 @@ func (oneBlock) Info() backend.Info { return backend.Info{Size: 512, BlockSize: 
 
 // channelOf makes a channel to a namespace that is not in the table.
 func channelOf(r *harness, slot int) *channel {
-	ns := &namespace{sub: r.target.find(testSub), slot: slot}
+	sub := r.target.find(testSub)
+	ns := &namespaces.Namespace{Owner: sub, Slot: slot}
 	c := namespaces.Config{NSID: uint32(slot + 1), Device: oneBlock{}}
-	r.must(ns.Init(testSub, c, &r.target.common, ns.tell))
+	r.must(ns.Init(testSub, c, &r.target.common, sub.teller(ns)))
 	return &channel{h: r.raw[0], ns: ns}
 }

@@ -46,7 +46,7 @@ type Handler struct {
 
 	shares
 	dispatch *dispatch.Channels
-	channels []*channel // by namespace.slot
+	channels []*channel // by Namespace.Slot
 	opened   int        // channels that are not closed
 	completions
 	latency   observe.Latencies

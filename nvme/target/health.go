@@ -20,18 +20,22 @@ func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	if ns := c.namespace(sqe.NSID()); ns != nil {
 		return c.health(countedOf(ns), page)
 	}
-	return admin.Elsewhere(func() *counted { return c.sub.counted(c.hostNQN) },
-		func(n *counted) admin.Reply { return c.health(n, page) })
+	return admin.Elsewhere(func() *counted {
+		list, removed := c.sub.namespaces.Counted(c.hostNQN)
+		n := countedOf(list...)
+		n.removed = removed
+		return n
+	}, func(n *counted) admin.Reply { return c.health(n, page) })
 }
 
 // counted is a source of a health log.
 type counted struct {
-	list    []*namespace
+	list    []*namespaces.Namespace
 	removed dispatch.Counters // of other namespaces, which were removed
 	queries []admin.Asker     // for the health of the drives
 }
 
-func countedOf(list ...*namespace) *counted {
+func countedOf(list ...*namespaces.Namespace) *counted {
 	return &counted{list: list, queries: driveQueries(list)}
 }
 
@@ -55,7 +59,7 @@ func (c *controller) health(n *counted, page func(*nvme.SMARTLog) []byte) admin.
 }
 
 // driveQueries are the queries for the health of the namespaces' drives.
-func driveQueries(list []*namespace) (queries []admin.Asker) {
+func driveQueries(list []*namespaces.Namespace) (queries []admin.Asker) {
 	for _, ns := range list {
 		if d := ns.Attributes().Drive; d != nil {
 			queries = append(queries, d)
@@ -73,7 +77,7 @@ func (t *Target) CheckHealth() {
 	table := *t.table.Load()
 	var queries []admin.Asker
 	for _, s := range table {
-		list := s.namespaces.Load().list
+		list := s.namespaces.Load().List
 		queries = append(queries, driveQueries(list)...)
 		for _, ns := range list {
 			if q := ns.Thin(); q != nil {
@@ -83,15 +87,15 @@ func (t *Target) CheckHealth() {
 	}
 	admin.AwaitAll(queries)
 	for _, s := range table {
-		drives := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list),
-			func(ns *namespace) bool { return ns.Attributes().Drive == nil })
+		drives := slices.DeleteFunc(slices.Clone(s.namespaces.Load().List),
+			func(ns *namespaces.Namespace) bool { return ns.Attributes().Drive == nil })
 		w, _ := warnings(drives)
 		if added := w &^ s.warned; added != 0 {
 			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
 		}
 		s.warned = w
 		s.each(func(c *controller) {
-			w, temperature := warnings(visible(drives, c.hostNQN))
+			w, temperature := warnings(namespaces.Visible(drives, c.hostNQN))
 			c.h.post(func() { c.checkHealth(w, temperature) })
 		})
 	}
@@ -99,7 +103,7 @@ func (t *Target) CheckHealth() {
 
 // warnings are the critical warnings of the drives of namespaces, as they have last answered, and
 // the highest temperature in kelvin, 0 if none is known.
-func warnings(list []*namespace) (w uint8, temperature uint16) {
+func warnings(list []*namespaces.Namespace) (w uint8, temperature uint16) {
 	for _, ns := range list {
 		if d := ns.Attributes().Drive; d != nil {
 			if l, _, _ := d.Peek(); l != nil {
@@ -149,7 +153,7 @@ func (c *controller) checkTemperature() {
 func onRotational(c *controller) bool { return c.rotational }
 
 // enduranceGroup is ENDGID of a namespace, 0 if it is in no group.
-func (c *controller) enduranceGroup(ns *namespace) uint16 {
+func (c *controller) enduranceGroup(ns *namespaces.Namespace) uint16 {
 	if !c.rotational || !ns.Geometry().Info.Rotational {
 		return 0
 	}
@@ -157,7 +161,7 @@ func (c *controller) enduranceGroup(ns *namespace) uint16 {
 }
 
 // group is the namespace that is an endurance group, nil if there is none with this identifier.
-func (c *controller) group(id uint16) *namespace {
+func (c *controller) group(id uint16) *namespaces.Namespace {
 	ns := c.namespace(uint32(id))
 	if ns == nil || c.enduranceGroup(ns) == 0 {
 		return nil

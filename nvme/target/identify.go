@@ -124,7 +124,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 }
 
 // viewOf returns the data of a namespace for Identify.
-func (c *controller) viewOf(ns *namespace) *admin.Namespace {
+func (c *controller) viewOf(ns *namespaces.Namespace) *admin.Namespace {
 	g, cfg := ns.Geometry(), ns.Attributes()
 	return &admin.Namespace{
 		UUID: cfg.UUID, NGUID: cfg.NGUID, EUI64: cfg.EUI64, ANAGroup: cfg.ANAGroup,
@@ -147,7 +147,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 		return admin.Reply{Data: id.Identify(-1)}
 	}
 	return admin.Reply{Queries: []admin.Asker{q}, Build: func() admin.Reply {
-		id.HidesCapacity = c.anaStates().HidesCapacity(ns.anaGroup())
+		id.HidesCapacity = c.anaStates().HidesCapacity(ns.Attributes().ANAGroup)
 		if sp, _, err := q.Peek(); sp != nil && err == nil {
 			return admin.Reply{Data: id.Identify(sp.Allocated)}
 		}
@@ -157,7 +157,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 
 // identified looks up the namespace of a data structure that is all zeroes if the namespace is
 // inactive. It returns nil and Success for an inactive namespace.
-func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
+func (c *controller) identified(nsid uint32) (*namespaces.Namespace, nvme.Status) {
 	// FFFFFFFFh too: there is no namespace management, so there are no common capabilities
 	if nsid == 0 || nsid > namespaces.MaxNSID {
 		return nil, invalidNamespace

@@ -94,7 +94,7 @@ func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 }
 
 // namespace looks up the namespace that the command names.
-func (c *cmd) namespace() *namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
+func (c *cmd) namespace() *namespaces.Namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
 
 // apply reports whether the command changes blocks of its namespace.
 func (g change) apply(c *cmd) bool {

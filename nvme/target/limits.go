@@ -31,7 +31,7 @@ func (t *Target) Limits() []qos.Info {
 	}
 	for _, s := range *t.table.Load() {
 		add(s.settings.Load().Limiter, qos.Object{SubNQN: s.nqn})
-		for _, ns := range s.namespaces.Load().list {
+		for _, ns := range s.namespaces.Load().List {
 			add(ns.Attributes().Limiter, qos.Object{SubNQN: s.nqn, NSID: ns.ID.NSID})
 		}
 	}

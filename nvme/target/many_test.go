@@ -116,7 +116,7 @@ func manyFlows(r *harness, n int) {
 // manyLatencies reads the latencies of many namespaces, and drops one of them.
 func manyLatencies(r *harness, n int) {
 	h := r.raw[0]
-	var last *namespace
+	var last *namespaces.Namespace
 	entries := 0
 	for i := range n {
 		last = channelOf(r, i).ns
@@ -164,7 +164,7 @@ func manyControllers(r *harness, n int) {
 		ns := channelOf(r, 0).ns
 		r.must(ns.Init(testSub, namespaces.Config{
 			NSID: 1, Device: oneBlock{}, Hosts: []string{otherHost},
-		}, &r.target.common, ns.tell))
+		}, &r.target.common, sub.teller(ns)))
 		before := runtime.NumGoroutine()
 		sub.mu.Lock() // so that nobody looks at all controllers
 		for range 100 {

@@ -40,8 +40,8 @@ func TestDataWaitsForMemory(t *testing.T) {
 	r, h := joined(t, 2, 1, copySubsystem(t))
 	q, pool := h.io[0], r.w.Reactors[1].Memory()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 8, fill(1, 4096)))
-	ns := r.target.find(testSub).namespaces.Load().get(1)
-	flow := &r.raw[1].hosts[testKey].flows[ns.slot].Flow
+	ns := r.target.find(testSub).namespaces.Load().Get(1)
+	flow := &r.raw[1].hosts[testKey].flows[ns.Slot].Flow
 	for {
 		a := new(mem.Allocation)
 		if !pool.Alloc(a, flow, 4096) {

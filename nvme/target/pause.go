@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // PauseNamespace makes commands for a namespace wait, each as long as its timeout allows, until
@@ -12,21 +14,21 @@ import (
 // zero-copy reads and writes, PauseNamespace fails and the namespace is as before. A namespace that
 // is paused already stays so; UpdateNamespace does not end it, a removal does.
 func (t *Target) PauseNamespace(nqn string, nsid uint32) error {
-	return t.changeNamespace(nqn, nsid, (*namespace).Pause)
+	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Pause)
 }
 
 // ResumeNamespace ends the pause of a namespace, if it is paused.
 func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
-	return t.changeNamespace(nqn, nsid, (*namespace).Resume)
+	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Resume)
 }
 
 // PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer
 // than within. It leaves alone the namespaces that are paused already. release ends the pauses.
 // After an error PauseAll has paused none.
 func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
-	var list []*namespace
+	var list []*namespaces.Namespace
 	for _, s := range *t.table.Load() {
-		list = append(list, s.namespaces.Load().list...)
+		list = append(list, s.namespaces.Load().List...)
 	}
 	end := time.Now().Add(within)
 	paused := make([]bool, len(list))
@@ -52,7 +54,9 @@ func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 }
 
 // changeNamespace calls fn for a namespace.
-func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) error) error {
+func (t *Target) changeNamespace(nqn string, nsid uint32,
+	fn func(*namespaces.Namespace) error,
+) error {
 	ns, err := t.namespace(nqn, nsid)
 	if err != nil {
 		return err

@@ -37,11 +37,11 @@ func (t *Target) protectionOf(n observe.Namespace) nvme.WriteProtection {
 func withProtection(c *controller) bool { return onIO(c) && c.t.options.Protection != nil }
 
 // writeProtection is the state that Get Features returns.
-func writeProtection(ns *namespace) uint32 { return uint32(ns.Protection()) }
+func writeProtection(ns *namespaces.Namespace) uint32 { return uint32(ns.Protection()) }
 
 // setWriteProtection changes the state of one namespace. Before the command completes, the device
 // has finished every write that it had, and has none in a volatile cache.
-func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
+func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uint32) {
 	c, to := cm.s.ctrl, nvme.WriteProtection(v&7)
 	switch {
 	case len(list) != 1 || cm.req.SQE.NSID() == nvme.NSIDAll:
@@ -58,7 +58,7 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 	c.protecting = true
 	log := c.peerLog()
 	go func() {
-		st := ns.protect(c, to, log)
+		st := protect(c, ns, to, log)
 		h.post(func() {
 			c.protecting = false
 			if !st.OK() || to == nvme.NoWriteProtect {
@@ -67,15 +67,17 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 			}
 			log.Info("a host has write protected a namespace", "subsystem", c.sub.nqn,
 				"nsid", ns.ID.NSID, "host", c.hostNQN)
-			flushThose(h, cm, []*namespace{ns})
+			flushThose(h, cm, []*namespaces.Namespace{ns})
 		})
 	}()
 }
 
 // protect changes the state, unless the host of c may no longer use the namespace. It may block for
 // the deadlines of changes.
-func (ns *namespace) protect(c *controller, to nvme.WriteProtection, log ratelog.Peer) nvme.Status {
-	t := ns.sub.t
+func protect(c *controller, ns *namespaces.Namespace, to nvme.WriteProtection,
+	log ratelog.Peer,
+) nvme.Status {
+	t := c.t
 	err := ns.Protect(to, func() error {
 		if !c.mayChange(ns) {
 			return errHidden

@@ -44,7 +44,7 @@ func (t *Target) removeSubsystem(s *subsystem) (gone <-chan struct{}) {
 	t.setTable(func(m map[string]*subsystem) { delete(m, s.nqn) })
 	t.discoveryChanged()
 	s.teardown(errors.New("the subsystem was removed"))
-	return t.retire(s.dropNamespaces(func(*namespace) bool { return true }))
+	return t.retire(s.namespaces.Drop(func(*namespaces.Namespace) bool { return true }))
 }
 
 // RemoveNamespace removes a namespace and notifies connected hosts. Commands for it that hosts have
@@ -56,15 +56,16 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 	if err != nil {
 		return nil, err
 	}
-	list := ns.sub.dropNamespaces(func(o *namespace) bool { return o == ns })
-	ns.notify(namespaces.Changed, ns.Attributes().Visible)
+	s := ns.Owner.(*subsystem)
+	list := s.namespaces.Drop(func(o *namespaces.Namespace) bool { return o == ns })
+	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
 	return t.retire(list), nil
 }
 
 // namespace looks up a namespace.
-func (t *Target) namespace(nqn string, nsid uint32) (*namespace, error) {
+func (t *Target) namespace(nqn string, nsid uint32) (*namespaces.Namespace, error) {
 	if s := (*t.table.Load())[nqn]; s != nil {
-		if ns := s.namespaces.Load().get(nsid); ns != nil {
+		if ns := s.namespaces.Load().Get(nsid); ns != nil {
 			return ns, nil
 		}
 	}
@@ -73,7 +74,7 @@ func (t *Target) namespace(nqn string, nsid uint32) (*namespace, error) {
 
 // retire closes the channels of namespaces that no table lists any more, on every reactor that has
 // one. The caller holds t.mu.
-func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
+func (t *Target) retire(list []*namespaces.Namespace) (gone <-chan struct{}) {
 	var channels sync.WaitGroup
 	for _, ns := range list {
 		for _, c := range ns.Retire() {
@@ -97,12 +98,12 @@ func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 }
 
 // retired is called when nothing uses the namespaces any more.
-func (t *Target) retired(list []*namespace) {
+func (t *Target) retired(list []*namespaces.Namespace) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.freeSlots(list)
 	for _, ns := range list {
-		ns.sub.retire(ns)
+		ns.Owner.(*subsystem).namespaces.Retired(ns)
 	}
 }
 

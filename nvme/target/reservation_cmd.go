@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -40,7 +41,8 @@ func executeReservation(h *Handler, c *cmd) {
 	}
 	data := mem.NewCursor(c.req.Segs, 0)
 	data.CopyTo(q.Keys[:])
-	h.change(c, []*namespace{ns}, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
+	list := []*namespaces.Namespace{ns}
+	h.change(c, list, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 		o, st := r.Apply(q)
 		if q.Full != nil {
 			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.nqn, "nsid",
@@ -82,18 +84,18 @@ func (c *controller) reservationCap() nvme.ReservationCap {
 
 // reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
 // 5.1.25.1.30), which each namespace has of its own.
-func reservationMask(ns *namespace) uint32 { return ns.Reservations.Mask.Load() }
+func reservationMask(ns *namespaces.Namespace) uint32 { return ns.Reservations.Mask.Load() }
 
-func setReservationMask(ns *namespace, v uint32) { ns.Reservations.Mask.Store(v) }
+func setReservationMask(ns *namespaces.Namespace, v uint32) { ns.Reservations.Mask.Store(v) }
 
-func reservationPTPL(ns *namespace) uint32 {
+func reservationPTPL(ns *namespaces.Namespace) uint32 {
 	if ns.Reservations.State().PTPL {
 		return 1
 	}
 	return 0
 }
 
-func setReservationPTPL(h *Handler, c *cmd, list []*namespace, v uint32) {
+func setReservationPTPL(h *Handler, c *cmd, list []*namespaces.Namespace, v uint32) {
 	if v > 1 || v == 1 && h.t.options.Reservations == nil {
 		h.finish(c, 0, invalidField)
 		return
@@ -124,8 +126,8 @@ func reservationPage(c *controller, _ *nvme.SQE) admin.Reply {
 }
 
 // Notify implements reservation.User.
-func (ns *namespace) Notify(to map[reservation.Host]nvme.ReservationNotification) {
-	ns.sub.each(func(c *controller) {
+func (ns storage) Notify(to map[reservation.Host]nvme.ReservationNotification) {
+	ns.Owner.(*subsystem).each(func(c *controller) {
 		if typ := to[c.identity.Value()]; typ != 0 && c.namespace(ns.ID.NSID) != nil {
 			c.h.post(func() { c.notifyReservation(typ, ns.ID.NSID) })
 		}

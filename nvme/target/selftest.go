@@ -94,10 +94,10 @@ func executeSelfTest(h *Handler, cm *cmd) {
 		return
 	}
 	var all selfTestPlan
-	h.named(cm, func(list []*namespace, _ bool) nvme.Status {
+	h.named(cm, func(list []*namespaces.Namespace, _ bool) nvme.Status {
 		all = planSelfTest(code, list)
 		return nvme.Success
-	}, func([]*namespace) {
+	}, func([]*namespaces.Namespace) {
 		if t.code != 0 {
 			h.finish(cm, 0, nvme.SelfTestInProgress)
 			return
@@ -108,7 +108,7 @@ func executeSelfTest(h *Handler, cm *cmd) {
 }
 
 // planSelfTest plans a test of namespaces. Any goroutine.
-func planSelfTest(code nvme.SelfTestCode, list []*namespace) selfTestPlan {
+func planSelfTest(code nvme.SelfTestCode, list []*namespaces.Namespace) selfTestPlan {
 	p := selfTestPlan{sample: math.MaxUint64}
 	if code == nvme.SelfTestShort {
 		p.sample = uint64(max(selfTestSample/max(len(list), 1), 1))

@@ -1,36 +1,31 @@
 package target
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
-	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // subsystem is an NVM subsystem, or the discovery subsystem.
 type subsystem struct {
-	t         *Target
-	nqn       string
-	discovery bool
-	settings  atomic.Pointer[subsystems.Settings] // written with mu held
-	// namespaces is the table that commands look up.
-	namespaces atomic.Pointer[namespaceTable]
+	t          *Target
+	nqn        string
+	discovery  bool
+	settings   atomic.Pointer[subsystems.Settings] // written with mu held
+	namespaces namespaces.Set                      // written with Target.mu held
 
 	// controllers are the *controller by CNTLID, and count is their number. They are written with
 	// mu held.
 	controllers sync.Map
 	count       atomic.Int64
 
-	mu       sync.Mutex // reactors wait for it: nobody holds it for a step for each of anything
-	hosts    association.Hosts[*controller]
-	ids      association.Identifiers
-	removed  bool
-	retiring []*namespace      // removed, but devices or reactors still work for them
-	retired  dispatch.Counters // of earlier ones that all hosts could use
+	mu      sync.Mutex // reactors wait for it: nobody holds it for a step for each of anything
+	hosts   association.Hosts[*controller]
+	ids     association.Identifiers
+	removed bool
 	// warned are the warnings of the drives at the last CheckHealth, which alone uses it.
 	warned  uint8
 	notices notices
@@ -39,7 +34,7 @@ type subsystem struct {
 func newSubsystem(t *Target, cfg subsystems.Config) *subsystem {
 	s := &subsystem{t: t, nqn: cfg.NQN}
 	s.settings.Store(subsystems.NewSettings(cfg, nil))
-	s.namespaces.Store(newNamespaceTable(nil))
+	s.namespaces.Store(nil)
 	return s
 }
 
@@ -132,7 +127,7 @@ func (s *subsystem) each(fn func(*controller)) {
 
 // notice is a change of a namespace, for the controllers of its hosts.
 type notice struct {
-	ns *namespace
+	ns *namespaces.Namespace
 	namespaces.Notice
 }
 
@@ -182,54 +177,10 @@ func (w *notices) tellAll() {
 }
 
 func (n notice) tell() {
-	n.ns.notify(n.Notice, func(hostNQN string) bool {
+	s := n.ns.Owner.(*subsystem)
+	s.notify(n.ns, n.Notice, func(hostNQN string) bool {
 		return n.ns.Attributes().Visible(hostNQN)
 	})
-}
-
-// counted returns the namespaces that a host may use, and the counters of the removed namespaces
-// that it could use. Any goroutine.
-func (s *subsystem) counted(hostNQN string) *counted {
-	s.mu.Lock()
-	all, retiring, removed := s.namespaces.Load(), slices.Clone(s.retiring), s.retired
-	s.mu.Unlock() // reactors wait for it
-	for _, ns := range visible(retiring, hostNQN) {
-		total := ns.Total()
-		removed.Add(&total)
-	}
-	n := countedOf(visible(all.list, hostNQN)...)
-	n.removed = removed
-	return n
-}
-
-// dropNamespaces removes namespaces from the table. The caller holds Target.mu.
-func (s *subsystem) dropNamespaces(drop func(*namespace) bool) (dropped []*namespace) {
-	var stay []*namespace
-	for _, ns := range s.namespaces.Load().list {
-		if drop(ns) {
-			dropped = append(dropped, ns)
-		} else {
-			stay = append(stay, ns)
-		}
-	}
-	table := newNamespaceTable(stay)
-	s.mu.Lock() // reactors wait for it
-	defer s.mu.Unlock()
-	s.namespaces.Store(table)
-	s.retiring = append(s.retiring, dropped...)
-	return dropped
-}
-
-// retire keeps the counters of a namespace that nothing uses any more, unless only some hosts could
-// use it.
-func (s *subsystem) retire(ns *namespace) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.retiring = slices.DeleteFunc(s.retiring, func(o *namespace) bool { return o == ns })
-	if len(ns.Attributes().Hosts) == 0 {
-		total := ns.Total()
-		s.retired.Add(&total)
-	}
 }
 
 // teardown ends every association with the subsystem and admits no more.

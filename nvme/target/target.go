@@ -75,7 +75,7 @@ type Target struct {
 	// discoveryConfig is that of the next generation of discoveryTable.
 	discoveryConfig DiscoveryConfig
 	handlers        []*Handler
-	slots           []*namespace // by namespace.slot; nil: free
+	slots           []*namespaces.Namespace // by Namespace.Slot; nil: free
 	retiring        sync.WaitGroup
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	kept
@@ -173,13 +173,13 @@ func (t *Target) AddSubsystem(cfg subsystems.Config) error {
 		return fmt.Errorf("subsystem %q exists already", cfg.NQN)
 	}
 	s := newSubsystem(t, cfg)
-	var list []*namespace
+	var list []*namespaces.Namespace
 	for _, nc := range cfg.Namespaces {
 		ns, err := s.newNamespace(nc)
 		if err == nil {
 			list = append(list, ns)
 			if slices.ContainsFunc(list[:len(list)-1],
-				func(o *namespace) bool { return o.ID.NSID == ns.ID.NSID }) {
+				func(o *namespaces.Namespace) bool { return o.ID.NSID == ns.ID.NSID }) {
 				err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
 			}
 		}
@@ -192,7 +192,7 @@ func (t *Target) AddSubsystem(cfg subsystems.Config) error {
 		}
 	}
 	t.final.SetGone(cfg.NQN, false)
-	s.namespaces.Store(newNamespaceTable(list))
+	s.namespaces.Store(list)
 	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
 	t.discoveryChanged()
 	return nil
@@ -207,21 +207,21 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 		return fmt.Errorf("subsystem %q does not exist", nqn)
 	}
 	old := s.namespaces.Load()
-	if old.get(cfg.NSID) != nil {
+	if old.Get(cfg.NSID) != nil {
 		return fmt.Errorf("subsystem %q: namespace %d exists already", nqn, cfg.NSID)
 	}
 	ns, err := s.newNamespace(cfg)
 	if err != nil {
 		return err
 	}
-	s.namespaces.Store(newNamespaceTable(append(slices.Clone(old.list), ns)))
-	ns.notify(namespaces.Changed, ns.Attributes().Visible)
+	s.namespaces.Store(append(slices.Clone(old.List), ns))
+	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
 	return nil
 }
 
 // takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
 // t.mu.
-func (t *Target) takeSlot(ns *namespace) int {
+func (t *Target) takeSlot(ns *namespaces.Namespace) int {
 	i := slices.Index(t.slots, nil)
 	if i < 0 {
 		i = len(t.slots)
@@ -231,10 +231,10 @@ func (t *Target) takeSlot(ns *namespace) int {
 	return i
 }
 
-func (t *Target) freeSlots(list []*namespace) {
+func (t *Target) freeSlots(list []*namespaces.Namespace) {
 	for _, ns := range list {
-		ns.Reservations.Detach(ns)
-		t.slots[ns.slot] = nil
+		ns.Reservations.Detach(storage{ns})
+		t.slots[ns.Slot] = nil
 	}
 }
 
@@ -321,7 +321,7 @@ func (t *Target) Controllers() []observed.Host {
 func (t *Target) Stats() []observed.Namespace {
 	var list []observed.Namespace
 	for _, s := range *t.table.Load() {
-		for _, ns := range s.namespaces.Load().list {
+		for _, ns := range s.namespaces.Load().List {
 			list = append(list, ns.Stats())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 var (
@@ -49,7 +50,7 @@ func (c *controller) captured() (*[]byte, error) {
 		if v.Truncated = len(v.Namespaces) == admin.TelemetryList; v.Truncated {
 			break
 		}
-		v.Namespaces = append(v.Namespaces, ns.captured())
+		v.Namespaces = append(v.Namespaces, captured(ns))
 	}
 	v.AddLines(c.t.hostLog.About(c.info.Remote.Addr(), c.hostNQN))
 	return v.Encode()
@@ -87,7 +88,7 @@ func (c *controller) capturedConnections() ([]observed.Connection, error) {
 	return list, nil
 }
 
-func (ns *namespace) captured() observed.Namespace {
+func captured(ns *namespaces.Namespace) observed.Namespace {
 	s := ns.Stats()
 	s.Subsystem = "" // the capture has it
 	maps.DeleteFunc(s.Errors, func(_ string, n uint64) bool { return n == 0 })

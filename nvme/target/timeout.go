@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // The steps for a command at a device that does not answer:
@@ -133,7 +134,7 @@ func (h *Handler) giveUp(c *cmd) {
 // giveUp gives up a compound, and counts that for its namespace: Flush has one IO for each
 // namespace, Dataset Management all of them for the same.
 func giveUp(m *compound.Compound) {
-	var counted *namespace
+	var counted *namespaces.Namespace
 	for o := range m.IOs() {
 		// Without a timeout, one that was not submitted waited for another namespace.
 		ch := o.Channel.(*channel)

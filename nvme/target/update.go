@@ -73,7 +73,7 @@ func (s *subsystem) update(now *subsystems.Settings) {
 func (t *Target) UpdateNamespace(nqn string, cfg namespaces.Config,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
-	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespace) error {
+	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespaces.Namespace) error {
 		return ns.Update(cfg, swap)
 	})
 }

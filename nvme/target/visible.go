@@ -2,7 +2,8 @@ package target
 
 import (
 	"errors"
-	"slices"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // This file decides which namespaces of its subsystem a host may use. To its controllers others are
@@ -12,31 +13,18 @@ import (
 var errHidden = errors.New("the host may no longer use the namespace")
 
 // namespace returns the namespace if the host may use it, else nil.
-func (c *controller) namespace(nsid uint32) *namespace {
-	ns := c.sub.namespaces.Load().get(nsid)
-	if ns != nil && !ns.Attributes().Visible(c.hostNQN) {
-		return nil
-	}
-	return ns
+func (c *controller) namespace(nsid uint32) *namespaces.Namespace {
+	return c.sub.namespaces.Of(c.hostNQN, nsid)
 }
 
 // mayChange reports whether a command that has waited may still change the namespace, for others,
 // too: its host may have lost it meanwhile, or the subsystem. Any goroutine.
-func (c *controller) mayChange(ns *namespace) bool {
+func (c *controller) mayChange(ns *namespaces.Namespace) bool {
 	return c.namespace(ns.ID.NSID) == ns && c.permitted() == nil
 }
 
 // namespaces lists the namespaces that the host may use. It looks at all, which are at most
 // namespaces.MaxNSID. The caller does not change the list.
-func (c *controller) namespaces() []*namespace {
-	return visible(c.sub.namespaces.Load().list, c.hostNQN)
-}
-
-// visible returns the namespaces of list that a host may use. It does not change list.
-func visible(list []*namespace, hostNQN string) []*namespace {
-	hidden := func(ns *namespace) bool { return !ns.Attributes().Visible(hostNQN) }
-	if !slices.ContainsFunc(list, hidden) {
-		return list
-	}
-	return slices.DeleteFunc(slices.Clone(list), hidden)
+func (c *controller) namespaces() []*namespaces.Namespace {
+	return namespaces.Visible(c.sub.namespaces.Load().List, c.hostNQN)
 }

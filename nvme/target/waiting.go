@@ -15,7 +15,8 @@ import (
 func (f *flow) link() {
 	ns := f.ch.ns
 	f.limits.Link(qos.Limiters{
-		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.sub.settings.Load().Limiter, ns.Attributes().Limiter,
+		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.Owner.(*subsystem).settings.Load().Limiter,
+		ns.Attributes().Limiter,
 	}, f.host.payer.key, f.ch.h.loop.Now())
 }
 
@@ -143,7 +144,7 @@ func (h *Handler) dropFlows(ch *channel, done func()) {
 			h.admit(w)
 			return linkSteps
 		}
-		if slot := ch.ns.slot; slot < len(f.host.flows) && f.host.flows[slot] == f {
+		if slot := ch.ns.Slot; slot < len(f.host.flows) && f.host.flows[slot] == f {
 			f.host.flows[slot] = nil
 		}
 		f.end()

@@ -99,7 +99,7 @@ func (h *Handler) endCommand(c *cmd) bool {
 func (h *Handler) exclude(to *dispatch.Channel, r *dispatch.Round) (next func() int) {
 	ch := to.User.(*channel)
 	return h.visitAll(func(s *session) bool {
-		return s.ctrl == nil || s.ctrl.sub != ch.ns.sub || r.Skips(&s.queue)
+		return s.ctrl == nil || s.ctrl.sub != ch.ns.Owner || r.Skips(&s.queue)
 	}, func(c *cmd) bool { return ch.exclude(r, c) })
 }
 

@@ -37,11 +37,17 @@ const (
 )
 
 // Namespace is a namespace of one subsystem. It is immutable but for fields that are atomic or have
-// a lock. The caller of Init sets the fields Storage, Reservations and Marks before Start.
+// a lock. The caller of Init sets the fields Storage, Reservations, Marks, Owner and Slot before
+// Start.
 type Namespace struct {
 	dispatch.Namespace
 	ID    observe.Namespace
 	Marks *marks.Marks
+	// Owner is the subsystem, and Slot the place of the namespace in lists of the caller of Init.
+	Owner any
+	Slot  int
+	// ErrorRecovery is TLER, as hosts have set it.
+	ErrorRecovery atomic.Uint32
 
 	common *Common
 	tell   func(n Notice, concerns func(hostNQN string) bool)
