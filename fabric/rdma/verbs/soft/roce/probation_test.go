@@ -61,7 +61,7 @@ func TestProbation(t *testing.T) {
 			testutil.Equal(t, near.a.qp.path.Segment, sender != p.a, "a shares sends")
 			testutil.Equal(t, near.b.qp.path.Segment, sender != p.b, "b shares sends")
 
-			p.mem.SetFaults(wire.MemoryOptions{})
+			p.mem.SetFaults(wiretest.Options{})
 			p.mem.Advance(engine.SingleTime)
 			for _, p := range []*pair{p, near, p.neighbour(options{})} {
 				p.a.rdma(1, verbs.WRRDMAWrite, 0, 1, p.b.at(size), p.b.mr.RKey())
