@@ -21,13 +21,11 @@ type ListenAddress struct {
 	IP netip.Addr
 	// Network means the addresses of the machine in this network.
 	Network netip.Prefix
-	// Device names a network interface, or an RDMA device, which means the addresses of its
-	// interfaces.
+	// Device names a network interface, or an RDMA device for the addresses of its interfaces.
 	Device string
 }
 
-// Many reports whether a stands for the addresses that the machine has at present, each with a
-// socket of its own.
+// Many reports whether a stands for the present addresses of the machine, each with its own socket.
 func (a ListenAddress) Many() bool { return !a.IP.IsValid() }
 
 // String returns the address as written in the file.
@@ -49,8 +47,7 @@ func (a ListenAddress) WithPort(port uint16) string {
 	return netip.AddrPortFrom(a.IP, port).String()
 }
 
-// The longest names of a network interface (IFNAMSIZ) and of an RDMA device (IB_DEVICE_NAME_MAX),
-// less the zero at their end.
+// The longest names of interfaces (IFNAMSIZ) and RDMA devices (IB_DEVICE_NAME_MAX).
 const (
 	maxInterface = 15
 	maxDevice    = 63
@@ -193,8 +190,7 @@ func (v *validator) serves(path string, at netip.AddrPort) {
 		"Choose another port for one of the two.")
 }
 
-// leavesNothing reports whether a is a wildcard that covers all addresses of b. The address ::
-// covers every address of IPv4.
+// leavesNothing reports whether a is a wildcard that covers all addresses of b. :: covers IPv4.
 func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 	switch {
 	case a.Many() || !a.IP.IsUnspecified():

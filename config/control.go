@@ -99,8 +99,7 @@ func validateSocket(path string) (what, hint string) {
 	return "", ""
 }
 
-// fileMode is a file mode that lets the owner read and write, in octal digits with or without
-// quotes.
+// fileMode is a file mode in octal digits, with or without quotes. The owner can read and write.
 func fileMode(p *fs.FileMode) lang.Value {
 	// YAML has several ways to write an octal number, so numbers are not checked.
 	rules := lang.Schema{"type": []string{"string", "integer"}, "pattern": "^(0o?)?6[0246][0246]$"}
@@ -117,8 +116,7 @@ func fileMode(p *fs.FileMode) lang.Value {
 		})
 }
 
-// Role grants a role on the control interface. One of the other fields is set and says to which
-// client.
+// Role grants a role on the control interface to the client given by one of the other fields.
 type Role struct {
 	// Subject is the subject of a certificate (RFC 2253). User and Group are names or numbers.
 	Subject, User, Group string

@@ -28,9 +28,8 @@ type Change struct {
 	Secrets bool
 }
 
-// Diff returns the changes from running to wanted, in an order in which they can be applied. A
-// removed object comes before its replacement. An object is added before the objects inside it, and
-// removed after them.
+// Diff returns the changes from running to wanted, in an order in which they can be applied: a
+// removed object before its replacement and the object around it, an added one after the latter.
 func Diff(running, wanted Settings) (changes []Change) {
 	was, is := running.byName(), wanted.byName()
 	for _, o := range running.objects {
@@ -71,8 +70,7 @@ func (c Change) ChangesSecret() bool {
 	return c.Secrets || slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool { return k.Secret })
 }
 
-// rank is the position of a change in the order. Changes of the same rank stay in the order of the
-// files.
+// rank is the position of a change in the order. Equal changes stay in the order of the files.
 func (c *Change) rank(was map[Object]*object) int {
 	type step struct {
 		Op
@@ -125,8 +123,7 @@ func Merge(running, wanted Settings) (merged Settings) {
 	return merged
 }
 
-// String is one line: "~ namespace 2 of nqn.2026-11.io.nvmf-target:disk0: read_only: false ->
-// true".
+// String is one line: "~ namespace 2 of nqn.2026-11.io.nvmf-target:disk0: read_only: false -> true"
 func (c Change) String() string {
 	text := map[Op]string{Add: "+ ", Remove: "- ", Modify: "~ "}[c.Op] + c.Object.String()
 	for i, k := range c.Keys {

@@ -14,8 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
-// Endpoint is a server that shows the state of the target, and the authentication of its clients:
-// metrics or web.
+// Endpoint is the server of metrics or the page, and the authentication of its clients.
 type Endpoint struct {
 	// Listen is invalid if nothing is served.
 	Listen netip.AddrPort
@@ -104,8 +103,7 @@ func (w *WebTarget) value() lang.Value {
 	}
 }
 
-// pageURL returns a problem and a hint if s is not the address of a page. They do not repeat s,
-// which may contain a password.
+// pageURL returns why s is not the address of a page, without s, which may contain a password.
 func pageURL(s string) (what, hint string) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||

@@ -51,11 +51,9 @@ type Authentication struct {
 	// Key is the key of the host, OldKey an earlier one that is still valid, and ControllerKey the
 	// key of the controller. Each may be nil.
 	Key, OldKey, ControllerKey *auth.Key
-	// The PSKs of TLS are derived from TLSKey, and from OldTLSKey while it is still valid. Each may
-	// be nil.
+	// The PSKs of TLS are derived from TLSKey, and from OldTLSKey while it is valid; nil: none.
 	TLSKey, OldTLSKey *auth.TLSKey
-	// OldUntil is the time at which old keys expire, and Until the time at which all keys of the
-	// host expire. Zero means never.
+	// OldUntil is the expiry of old keys, Until that of all keys of the host. Zero means never.
 	OldUntil, Until time.Time
 	// Reauthenticate is the lifetime of an authentication; 0 means unlimited.
 	Reauthenticate time.Duration
@@ -214,8 +212,7 @@ func tlsKey(p **auth.TLSKey) lang.Value {
 	return secretKey(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
 }
 
-// secretKey is a key in an interchange format that begins with pattern. It is never shown. gen is
-// the command that generates one.
+// secretKey is a secret in a format that begins with pattern. The command gen makes one.
 func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 	parse func(string) (K, error),
 ) lang.Value {

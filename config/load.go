@@ -19,9 +19,8 @@ type (
 	Edit = lang.Edit
 )
 
-// Load reads and checks a configuration file. environ is os.Environ(), backends are the known kinds
-// of storage. The error is a Problems with every error found, or explains why the file cannot be
-// read.
+// Load reads and checks a configuration file. environ is os.Environ(), backends the known kinds of
+// storage. The error is a Problems with all errors, or tells why the file cannot be read.
 //
 // The options replace files by edits and bound the time of programs.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {

@@ -246,8 +246,7 @@ func (m Managed) within(doc *yaml.Node) *yaml.Node {
 	return n
 }
 
-// WithSize returns the file of a namespace with a new size of its storage, in bytes. It reports
-// whether the file has a size.
+// WithSize returns the file of a namespace with a new size, in bytes. ok: the file has a size.
 func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(file, &doc); err != nil {
@@ -266,8 +265,7 @@ func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err
 	return changed, err == nil, err
 }
 
-// only removes the keys that name the object, which must have the values in named. It reports keys
-// that belong elsewhere.
+// only removes the keys that name the object, which must equal named, and reports foreign keys.
 func (m Managed) only(given, named *yaml.Node) error {
 	for i := 0; i+1 < len(given.Content); {
 		name, value := given.Content[i].Value, given.Content[i+1].Value

@@ -19,8 +19,7 @@ import (
 // oldKeysUntil is the key of a host that must accompany its old keys.
 const oldKeysUntil = "old_keys_until"
 
-// Canonical returns the object with its name in the form of the configuration, or an error if the
-// name is invalid.
+// Canonical returns the object with its name as in the configuration, or an error.
 func (m Managed) Canonical() (Managed, error) {
 	var err error
 	switch {
@@ -62,8 +61,7 @@ func addressNode(transport, address string, port uint16) *yaml.Node {
 	return n
 }
 
-// Name is "tcp 10.0.0.9:8009", with the NQN behind it if it is not the well-known one. No two
-// referrals have the same name.
+// Name is "tcp 10.0.0.9:8009", followed by the NQN if it is not the well-known one. It is unique.
 func (r *Referral) Name() string {
 	name := fmt.Sprintf("%v %v", r.Transport, netip.AddrPortFrom(r.Address, r.Port))
 	if r.NQN != nvme.DiscoveryNQN {
@@ -179,9 +177,8 @@ func oldKey(key string) string {
 	return ""
 }
 
-// withKey returns the file of a host with a new value of a secret. If the client gives a time until
-// which old keys are valid, the previous value becomes the old key. Repeating the request changes
-// nothing.
+// withKey returns the file of a host with a new value of a secret. If the client gives an expiry
+// time for old keys, the previous value becomes the old key. Repeating the request changes nothing.
 func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 	key, until := lang.Slot(given, "key"), lang.Slot(given, oldKeysUntil)
 	for i := 0; i < len(given.Content); i += 2 {
@@ -213,8 +210,7 @@ func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 	})
 }
 
-// WithoutKey returns the file of a host without the secret. The expiry time of old keys goes with
-// the last old key.
+// WithoutKey returns the file of a host without the secret, and without an expiry of no old key.
 func (m Managed) WithoutKey(file []byte) ([]byte, error) {
 	return m.changed(file, func(host *yaml.Node) {
 		unsetKey(host, m.Key)
@@ -239,8 +235,7 @@ func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
 	return yaml.Marshal(&doc)
 }
 
-// secretOf returns a secret of a host, or the name of its file, with the key of that value; nil if
-// there is none.
+// secretOf returns a secret of a host, or the name of its file, and its key; nil if there is none.
 func secretOf(host *yaml.Node, key string) (name string, value *yaml.Node) {
 	for _, name = range []string{key, key + lang.FileSuffix} {
 		if at := lang.Slot(host, name); at != nil {

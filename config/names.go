@@ -74,8 +74,7 @@ func labelOf(p *string, of string) lang.Value {
 		})
 }
 
-// ascii is a string of Identify Controller, of printable ASCII characters (Base sections 1.4.2 and
-// 5.1.13.2.1).
+// ascii is text of Identify Controller: printable ASCII (Base sections 1.4.2 and 5.1.13.2.1).
 func ascii(p *string, size int) lang.Value {
 	rules := lang.Schema{"pattern": "^[ -~]*$", "maxLength": size}
 	doc := fmt.Sprintf("up to %d characters", size)

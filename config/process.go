@@ -44,8 +44,7 @@ func (l *Log) keys() []lang.Key {
 
 // Reactors sizes the polling loops that serve all I/O.
 type Reactors struct {
-	// Count is the number of reactors; 0 means one for each of CPUs or, without CPUs, one for every
-	// second processor of the machine.
+	// Count is the number of reactors; 0: one for each of CPUs, or for every second processor.
 	Count int
 	// CPUs pins reactor i to CPUs[i]. If empty, the scheduler places them.
 	CPUs []int

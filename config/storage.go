@@ -51,8 +51,7 @@ func Path(p *string) lang.Value {
 // maxLayers is the maximum number of storages behind each other.
 const maxLayers = 8
 
-// Layers returns the storage and the storages behind it, outermost first, with their keys. path is
-// the key of the first.
+// Layers returns the storage and all behind it, outermost first, with their keys from path.
 func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	for ; s != nil; s, path = s.Of, path+".of" {
 		paths, layers = append(paths, path), append(layers, s)
@@ -60,8 +59,7 @@ func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	return paths, layers
 }
 
-// storageValue decodes a storage, which it makes if *p is nil, and the keys of the mapping around
-// it.
+// storageValue decodes a storage, which it makes if *p is nil, and the keys of its mapping.
 type storageValue struct {
 	p        **Storage
 	common   []lang.Key

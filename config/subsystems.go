@@ -12,8 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
-// Subsystem is one NVM subsystem. Namespaces are as in the file. The program sets the namespaces of
-// the embedded subsystems.Config.
+// Subsystem is an NVM subsystem as in the file. The program sets the namespaces of Config.
 type Subsystem struct {
 	subsystems.Config
 	Namespaces []Namespace

@@ -47,8 +47,7 @@ func (v *validator) validate() {
 	}
 }
 
-// need reports a key at path that is given although it has no effect without one of others, which
-// met says is there.
+// need reports a key at path that is given but has no effect without one of others (met).
 func (v *validator) need(path string, given, met bool, others ...string) {
 	if !given || met || slices.ContainsFunc(others, v.Bad) {
 		return
@@ -62,8 +61,7 @@ func (v *validator) need(path string, given, met bool, others ...string) {
 	v.Add(path, "has no effect without "+strings.Join(others, " or "), "Delete it, or set that.")
 }
 
-// some reports a list without entries. Only a target with a managed directory may have an empty
-// list.
+// some reports an empty list, which only a target with a managed directory may have.
 func (v *validator) some(list string, entries int) {
 	if entries > 0 || v.c.Managed != "" || v.Bad("") {
 		return

@@ -13,12 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
-// maxValues bounds the values of a configuration after aliases are expanded, so that a small file
-// cannot become a huge one.
+// maxValues bounds the values after aliases are expanded: a small file cannot become a huge one.
 const maxValues = 100_000
 
-// Decoder decodes YAML nodes into Values. It remembers the place of each value and reports every
-// error.
+// Decoder decodes YAML nodes into Values. It records the place of each value and every error.
 type Decoder struct {
 	*Source
 	format   Format
@@ -61,8 +59,7 @@ func (d *Decoder) value(v Value, n *yaml.Node, path string) {
 	}
 }
 
-// enter records the place of the value at path and returns its node, unless there are too many
-// values.
+// enter records the place of the value at path and returns its node, nil after too many values.
 func (d *Decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	d.places[path] = d.placeOf(n)
 	d.values++
@@ -93,8 +90,7 @@ type Mapping []Key
 // Type implements Value.
 func (m Mapping) Type() string { return "mapping" }
 
-// String implements Value: the keys that are not at their defaults, for entries of lists without a
-// name.
+// String implements Value: the keys not at their defaults, for entries without a name.
 func (m Mapping) String() string {
 	var all Settings
 	m.Flatten(&all, Setting{})
@@ -219,8 +215,7 @@ type list[T any] struct {
 	values  []Value
 }
 
-// List is a list of mappings or Unique values in any order. elem makes the Value of an entry and
-// sets the defaults of the entry.
+// List is a list of mappings or Unique values in any order. elem makes an entry with its defaults.
 func List[T any](p *[]T, least, most int, elem func(*T) Value) Value {
 	return &list[T]{p: p, least: least, most: most, elem: elem}
 }

@@ -22,8 +22,7 @@ const (
 	maxValueFile = 4 << 10
 )
 
-// fileKey returns the index of the key that can take its value from the file or program in the key
-// called name, or -1.
+// fileKey returns the index of the key with its value in the file or program of name, or -1.
 func fileKey(keys []Key, name string) int {
 	return slices.IndexFunc(keys, func(k Key) bool {
 		return k.File && name == k.Name+FileSuffix || k.Secret && name == k.Name+commandSuffix
@@ -79,8 +78,7 @@ func public(name string) bool {
 	return err != nil || info.Mode().Perm()&0o004 != 0
 }
 
-// beside returns the path of a file that the value n names. A relative path begins at the directory
-// of the file that contains n.
+// beside returns the path that n names, a relative one below the directory of the file with n.
 func (d *Decoder) beside(n *yaml.Node, name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -97,8 +95,7 @@ func (d *Decoder) fileOf(n *yaml.Node) string {
 	return file
 }
 
-// nameFromFile replaces the key name_file of an entry by the key name with the content of the file,
-// so that entries can be compared.
+// nameFromFile replaces name_file of an entry by name with the content, to make entries comparable.
 func (d *Decoder) nameFromFile(entry *yaml.Node, name string) {
 	at := Slot(entry, name+FileSuffix)
 	if at == nil || Slot(entry, name) != nil {

@@ -33,9 +33,8 @@ func IncludeKey(p *[]string, doc string) Key {
 		})}
 }
 
-// DirectoryKey is a key with a directory that has directories of files, which are read after all
-// others as if they were included. Only the program may write there. No environment variable
-// overrides the key.
+// DirectoryKey is a key with a directory that has directories of files. They are read after all
+// others, as if included. Only the program may write there, and no variable overrides the key.
 func DirectoryKey(name string, p *string, doc string) Key {
 	return Key{Name: name, Value: Path(p), Doc: doc, directory: p}
 }
@@ -61,8 +60,7 @@ type entries struct {
 	first int
 }
 
-// include returns the file merged with the files that it includes, of which it reads at most left
-// bytes.
+// include returns the file merged with its includes, of which it reads at most left bytes.
 func (d *Decoder) include(root *yaml.Node, left int) *yaml.Node {
 	root = resolved(root)
 	m := merger{

@@ -1,7 +1,6 @@
 package lang
 
-// Key is one key of a mapping. As with a flag, the default is the content of the variable behind
-// Value before the file is read.
+// Key is a key of a mapping. As with a flag, the initial content of the variable is its default.
 type Key struct {
 	Name  string
 	Value Value
@@ -11,13 +10,11 @@ type Key struct {
 	Required string
 	// Default describes the default in the documentation if the variable does not.
 	Default string
-	// Restart: a change of the key, or of any key of the section, needs a restart of the program.
-	// All other changes are live.
+	// Restart: a change of the key, or of a key of the section, needs a restart; others are live.
 	Restart bool
 	// File: the key Name_file can name a file with the value instead.
 	File bool
-	// Secret: such a file must not be readable by everybody, and Name_command can name a program
-	// that prints the value.
+	// Secret: not everybody may read such a file, and Name_command can name a program instead.
 	Secret bool
 
 	// extended: the lists of several files are one.
@@ -70,9 +67,8 @@ func (k Key) Extended() Key {
 	return k
 }
 
-// Shared is Extended for a list in which entries of several files with the same text under the key
-// called name are one entry. One of them describes it; the others have only name and the lists
-// called shared.
+// Shared is Extended for a list where entries of several files are one if they have the same text
+// under the key name. One describes it; the others have only name and the lists called shared.
 func (k Key) Shared(name string, shared ...string) Key {
 	k.extended, k.name, k.shared = true, name, shared
 	return k

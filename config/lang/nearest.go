@@ -2,8 +2,7 @@ package lang
 
 import "strings"
 
-// Nearest returns the candidate closest to word if the distance is small enough for a misspelling,
-// else "".
+// Nearest returns the candidate closest to word if word may be a misspelling of it, else "".
 func Nearest(word string, candidates []string) string {
 	best, limit := "", max(1, len(word)/3)
 	for _, c := range candidates {
@@ -14,8 +13,7 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance returns the number of letters to insert, delete, replace or swap with a neighbour to
-// turn a into b.
+// distance returns the number of letters to insert, delete, replace or swap to turn a into b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

@@ -109,8 +109,7 @@ func (d *Decoder) document(file string, data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// tree returns a mapping in the form that viper merges: sections are maps, all other values are
-// nodes.
+// tree returns a mapping as viper merges it: sections are maps, all other values nodes.
 func (d *Decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
 	tree := map[string]any{}
 	n, ok := d.enter(n, path)

@@ -46,8 +46,7 @@ func (p Problem) InRequest(path string) Problem {
 	return p
 }
 
-// Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
-// "size"?".
+// Error is one line: `nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you ...?`.
 func (p Problem) Error() string {
 	b := p.Place + ": "
 	if p.Warning {
@@ -112,8 +111,7 @@ func NewSource(file string) *Source {
 	}
 }
 
-// Add records a problem at path, or at the nearest enclosing value that has a place. A path is
-// reported once.
+// Add records a problem at path, or the nearest enclosing value with a place. A path has only one.
 func (s *Source) Add(path, what, hint string) {
 	if s.bad[path] {
 		return

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// commandSuffix is appended to the name of a key for the key that names a program which prints
-	// its value.
+	// commandSuffix makes the name of the key for a program that prints the value of a key.
 	commandSuffix = "_command"
 	// programsTime bounds the time of all programs of a configuration together.
 	programsTime = 30 * time.Second
@@ -29,8 +28,7 @@ const (
 	maxComplaint = 16 << 10
 )
 
-// Option changes how a Decoder reads files and programs. It is an Edit, or the result of Printed or
-// Within.
+// Option changes how a Decoder reads files and programs, such as an Edit.
 type Option interface{ apply(*Decoder) }
 
 type option func(*Decoder)
@@ -147,8 +145,7 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(out.text), "\n"), "\r"), nil
 }
 
-// limited keeps the beginning of the bytes written to it. It drops the rest, or returns an error,
-// which ends the program.
+// limited keeps the first bytes written to it. It drops the rest, or fails, which ends the program.
 type limited struct {
 	text       []byte
 	most       int

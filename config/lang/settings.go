@@ -16,8 +16,7 @@ type Settings struct {
 // Setting is a key that is not at its default, or one entry of an unordered list.
 type Setting struct {
 	key, value string
-	// unset is the value in a KeyChange if the other configuration lacks the setting: the default,
-	// or "".
+	// unset is the KeyChange value of a missing setting: the default, or "".
 	unset string
 	// written: the default can be written as a value.
 	written bool
@@ -38,8 +37,7 @@ func SettingsOf(v Value, but ...string) (all Settings) {
 	return all
 }
 
-// Entries returns the Values of the decoded entries of the list at path, which leads through
-// sections.
+// Entries returns the decoded entries of the list at path, which leads through sections.
 func Entries(keys []Key, path ...string) []Value {
 	k := find(keys, path[0])
 	if section, ok := k.Value.(Mapping); ok {

@@ -13,10 +13,9 @@ import (
 
 var (
 	yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-	// parserError matches errors of the parser; all other errors are from the scanner below it. The
-	// line number of go.yaml.in/yaml/v3 is the line where a construct begins: it counts from 1 for
-	// the scanner and from 0 for the parser, and on the first line it is the number of another
-	// line.
+	// parserError matches errors of the parser; others are of the scanner below it. The line of
+	// go.yaml.in/yaml/v3 is the beginning of a construct: from 1 for the scanner, from 0 for the
+	// parser, and on the first line that of another one.
 	parserError = regexp.MustCompile(`^did not find expected (<|node content|key|'-'|',')`)
 )
 

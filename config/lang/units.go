@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes. In the file it is an integer or text with a unit: 4096, 64KiB, 1GiB,
-// 500GB.
+// Size is a number of bytes; in the file an integer or text with a unit: 4096, 64KiB, 1GiB, 500GB.
 type Size int64
 
 var units = []struct {

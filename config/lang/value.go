@@ -38,8 +38,7 @@ func Scalar(name, doc string, rules Schema, get func() string,
 
 // scalar is a Value of one word.
 type scalar struct {
-	// name describes the accepted text in an error, with its article; doc describes it in the
-	// documentation.
+	// name describes the accepted text in errors, with its article; doc does in documentation.
 	name, doc string
 	rules     Schema
 	get       func() string
@@ -226,8 +225,7 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// Parsed is text that set parses. doc is its Type, rules the part of the checks that a schema can
-// express.
+// Parsed is text that set parses. doc is its Type, rules what a schema can express of the checks.
 func Parsed(doc string, rules Schema, get func() string,
 	set func(text string) (what, hint string),
 ) Value {

@@ -22,8 +22,7 @@ const maxReachable = 8
 // maxNamespaces bounds the namespaces that are announced one by one.
 const maxNamespaces = 32
 
-// announcement is the text printed first: the subsystems and addresses in service, the missing
-// ones, and how to connect.
+// announcement is the text printed first: subsystems, addresses, missing parts, and how to connect.
 type announcement struct {
 	version    string
 	subsystems []config.Subsystem
@@ -48,8 +47,7 @@ func (a announcement) summary() string {
 	return line
 }
 
-// text returns the summary and then one command per address and subsystem. reachable gives the real
-// addresses of a wildcard.
+// text returns the summary and connect commands. reachable gives the addresses of a wildcard.
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
 	for i, n := range a.namespaces {
@@ -123,9 +121,8 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// reachable returns the addresses of this machine at which a wildcard listener answers; for RDMA,
-// the addresses of the interfaces of RDMA devices. Loopback addresses are returned only if there
-// are no others.
+// reachable returns the addresses at which a wildcard listener answers; for RDMA those of RDMA
+// devices. Loopback addresses are returned only without others.
 func reachable(addr fabric.Addr) []netip.Addr {
 	m, err := netif.Linux().Read("*")
 	if err != nil {

@@ -25,8 +25,7 @@ func Schema(w io.Writer) error {
 	return err
 }
 
-// Disks lists the disks of this machine, with the namespaces on them. The configuration may be
-// missing unless it is required.
+// Disks lists the disks of this machine with their namespaces. file is optional if not required.
 func Disks(file string, required bool, environ []string) ([]observed.Disk, error) {
 	c, err := config.Load(file, environ, volumes.Backends)
 	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {

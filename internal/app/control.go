@@ -200,8 +200,7 @@ func (s *Server) subsystemStates() (list []observed.Subsystem) {
 	return list
 }
 
-// namespaceStates lists the namespaces for clients, without reasons of errors that have not
-// occurred.
+// namespaceStates lists the namespaces for clients, without error counters that are 0.
 func (s *Server) namespaceStates() []observed.Namespace {
 	list := s.namespaces()
 	for i := range list {

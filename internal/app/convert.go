@@ -86,8 +86,7 @@ func (k Converter) read(ctx context.Context, path string) (text []byte, running 
 	return text, false, err
 }
 
-// parses returns problems that a configuration has on any machine. Key files may be on another
-// machine.
+// parses returns the problems of a configuration on any machine. Key files may be elsewhere.
 func parses(yaml []byte) error {
 	_, err := config.Parse("the result", yaml, nil, volumes.Backends)
 	if problems, ok := errors.AsType[config.Problems](err); ok {

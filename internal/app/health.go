@@ -4,12 +4,10 @@ import (
 	"time"
 )
 
-// healthEvery is the interval at which drives are asked for warnings, and the space of sparse files
-// is measured.
+// healthEvery is the interval at which drives are asked, and the space of files is measured.
 const healthEvery = time.Minute
 
-// watch calls fn at intervals, on a goroutine of its own, until stop is called. stop waits for the
-// call in progress.
+// watch calls fn at intervals on its own goroutine until stop is called, which waits for fn.
 func watch(every time.Duration, fn func()) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

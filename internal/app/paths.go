@@ -40,9 +40,8 @@ func (c *connectionCounts) add(old, now connectionCounts) {
 	c.retransmits += rates.Growth(old.retransmits, now.retransmits)
 }
 
-// update counts the growth of connections since the last call, and adds their current state to
-// hosts. mu must be held since before list was made, because an older list would count everything
-// again.
+// update counts the growth of connections since the last call, and adds their state to hosts. mu
+// must be held since before list was made: an older list would count everything again.
 func (t *hostTotals) update(list []observed.Connection, hosts map[string]*metrics.Host) {
 	if t.totals == nil {
 		t.totals = map[string]connectionCounts{}
@@ -94,9 +93,8 @@ func (t *hostTotals) update(list []observed.Connection, hosts map[string]*metric
 	}
 }
 
-// hostMetrics returns the hosts named in the configuration, since others choose their names, an
-// entry for the others together, and the security of connections. It returns nil if a reactor does
-// not answer.
+// hostMetrics returns the configured hosts, since others choose their names, an entry for the
+// others, and the security of connections. It returns nil if a reactor does not answer.
 func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	s.hostTotals.mu.Lock()
 	defer s.hostTotals.mu.Unlock()

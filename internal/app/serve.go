@@ -26,8 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// Serve runs the target until SIGTERM or SIGINT. It writes the announcement to stdout, and the log
-// to stderr.
+// Serve runs the target until SIGTERM or SIGINT: its announcement to stdout, its log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	hangups, endHangups := catchHangups() // before the configuration is read
 	defer endHangups()
@@ -142,8 +141,7 @@ func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
 	}
 }
 
-// reloads applies the configuration file after each SIGHUP until ended is closed, and tells the
-// service manager (sd_notify(3)).
+// reloads applies the file after each SIGHUP until ended is closed, and tells sd_notify(3).
 func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 	for {
 		select {

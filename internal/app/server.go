@@ -48,26 +48,22 @@ type Options struct {
 	Level *slog.LevelVar
 	// Load reads Config again, for Reload.
 	Load func(...config.Option) (*config.Config, error)
-	// StateDir is the directory of promises to hosts that no configuration has; "" means that they
-	// end with the server.
+	// StateDir has the promises to hosts that are not configured; "": they end with the server.
 	StateDir string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
 	// Verbs is the RDMA stack of the devices; nil if no listener needs one.
 	Verbs verbs.Provider
-	// Soft returns the RDMA stack without a device, of RoCE or iWARP, for a number of reactors;
-	// nil: there is none.
+	// Soft returns the RDMA stack without a device for a number of reactors; nil: there is none.
 	Soft func(reactors int, iwarp bool) *soft.Provider
 	// Network has the addresses of the machine; nil means the real ones.
 	Network listeners.Network
 	// Sockets are the listening sockets that outlive the program; nil means none.
 	Sockets *listeners.Sockets
-	// OpenDevice opens the storage of a namespace, which then belongs to the server; nil opens the
-	// configured storage.
+	// OpenDevice opens the storage of a namespace for the server; nil opens the configured one.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
 
-	// ControlSocket is the place of the control interface if the configuration leaves it to the
-	// program; "" means none.
+	// ControlSocket is used if the configuration leaves the place to the program; "": none.
 	ControlSocket string
 
 	// Any goroutine may call the following functions. They may be nil.
@@ -79,11 +75,9 @@ type Options struct {
 	// Failed: a reactor has ended with an error; the server must be stopped.
 	Failed func(error)
 
-	// Retry is the first pause before a listener or a pending namespace is tried again; 0 means the
-	// default.
+	// Retry is the first pause before another try of a listener or namespace; 0: the default.
 	Retry time.Duration
-	// Settle is the first pause between an event of the network and the reaction; 0 means the
-	// default.
+	// Settle is the first pause between an event of the network and the reaction; 0: the default.
 	Settle time.Duration
 	// ANATransition is the duration of the ANA Change state; 0 means the time that hosts are told.
 	ANATransition time.Duration
@@ -122,8 +116,7 @@ type Server struct {
 	ending  context.Context // ends first, so that a change in progress ends soon
 	end     context.CancelFunc
 
-	// pause waits briefly, and reports whether to try again to get a resource of another process;
-	// see patiently.
+	// pause waits briefly, and reports whether to try again to get a resource; see patiently.
 	pause func() bool
 
 	stopped func() <-chan struct{} // stops the server once; closed when that has ended
@@ -231,8 +224,7 @@ func (s *Server) Start() error {
 	return s.startControl()
 }
 
-// targetOptions returns the options of the target. Without a state directory its promises to hosts
-// end with it.
+// targetOptions returns the options. Without a state directory promises end with the target.
 func (s *Server) targetOptions() (o target.Options, err error) {
 	o = target.Options{Log: s.log, Firmware: s.opts.Version}
 	if o.Generation, err = s.state.NextGeneration(); err != nil || s.state.Dir() == "" {
@@ -386,9 +378,8 @@ func (s *Server) Addrs() []fabric.Addr {
 	return up
 }
 
-// Stop accepts no more connections, drains the present ones and closes everything. If ctx ends
-// first, Stop returns at once and the rest continues in the background; another call waits for it
-// again.
+// Stop drains the connections and closes everything. If ctx ends first, Stop returns at once and
+// the rest continues in the background; another call waits for it again.
 func (s *Server) Stop(ctx context.Context) error {
 	select {
 	case <-s.stopped():

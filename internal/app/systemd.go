@@ -16,8 +16,7 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
-// watchdog ticks twice in each interval of the watchdog of the service manager, and never if it is
-// off.
+// watchdog ticks twice in each interval of the service manager's watchdog; never if it is off.
 func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

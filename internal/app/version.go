@@ -44,8 +44,7 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 	return version + suffix
 }
 
-// Verbs returns the RDMA stack of this machine: of its devices, or the one that needs none. iwarp
-// asks for iWARP without a device.
+// Verbs returns the RDMA stack of the devices, or the one that needs none, for iWARP if asked.
 func Verbs(iwarp bool) verbs.Provider {
 	devices := ibv.New()
 	if iwarp {
@@ -58,8 +57,7 @@ func Verbs(iwarp bool) verbs.Provider {
 	return soft.New(soft.Options{Engines: runtime.NumCPU(), Background: true})
 }
 
-// Describe returns the version, the toolchain, and the number of RDMA devices or the reason why
-// there is only the soft stack.
+// Describe returns version and toolchain, and the RDMA devices or why there is only the soft stack.
 func Describe(version string) string {
 	return fmt.Sprintf("nvmf-target %s (%s, %s/%s)\ntransports: tcp, %s", version,
 		runtime.Version(), runtime.GOOS, runtime.GOARCH,

@@ -88,9 +88,8 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	return o, err
 }
 
-// identify sets the NQN and identifier of the host. It uses the ones of this machine, as nvme-cli
-// does, or random ones. A host identifier must not be 0 over fabrics (Base section 5.1.25.1.28); a
-// random one replaces it.
+// identify sets NQN and identifier of the host: those of this machine, as nvme-cli does, or random
+// ones. An identifier must not be 0 over fabrics (Base section 5.1.25.1.28).
 func (c *Connection) identify(o *host.Options) error {
 	own := func(name string) string {
 		b, _ := os.ReadFile(name)
@@ -115,8 +114,7 @@ func (c *Connection) identify(o *host.Options) error {
 
 const maxKeyFile = 4096
 
-// readKey reads a key from a file. Without a name it returns the zero value. Errors do not repeat
-// any of the key.
+// readKey reads a key from a file; no name: the zero value. Errors repeat nothing of the key.
 func readKey[K any](name string, parse func(string) (K, error)) (k K, err error) {
 	if name == "" {
 		return k, nil
@@ -161,9 +159,8 @@ func (c *Connection) psk(version int) (func(hostNQN, subNQN string) (*auth.TLSPS
 	}, nil
 }
 
-// connect connects. Over TLS it first offers an identity of version 1, which Linux prefers. If the
-// target refuses it, connect offers version 0, the only one that SPDK 24.09 knows. The accepted
-// version is kept in o.
+// connect connects. Over TLS it first offers an identity of version 1, which Linux prefers, and if
+// that is refused version 0, the only one of SPDK 24.09. o keeps the accepted version.
 func (c *Connection) connect(ctx context.Context, o *load.Options) (*host.Controller, error) {
 	ctrl, err := host.Connect(ctx, o.Transport, o.Host)
 	t, ok := o.Transport.(host.TCP)

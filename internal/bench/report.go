@@ -110,8 +110,7 @@ func figures(c *load.Count, elapsed time.Duration) *Figures {
 	return NewFigures(&c.Latency, c.Bytes, elapsed)
 }
 
-// NewFigures returns the figures of commands with these latencies that moved this many bytes in
-// elapsed.
+// NewFigures returns the figures of commands that moved this many bytes in elapsed.
 func NewFigures(h *histogram.Histogram, bytes uint64, elapsed time.Duration) *Figures {
 	n := h.Count()
 	f := &Figures{
@@ -159,8 +158,7 @@ func (f *Figures) distribution() *histogram.Histogram {
 	return h
 }
 
-// ThisMachine describes this machine. Of the kernel it gives only the version, without the name of
-// the build.
+// ThisMachine describes this machine, the kernel by its version without the build.
 func ThisMachine() Machine {
 	m := Machine{CPU: "unknown", CPUs: runtime.NumCPU()}
 	b, _ := os.ReadFile("/proc/cpuinfo")

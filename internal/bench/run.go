@@ -41,8 +41,7 @@ type bench struct {
 }
 
 // Measure connects, carries out the settings, and disconnects. It calls progress, if not nil, from
-// another goroutine twice a second. When ctx ends, it stops early. The report is nil, or has the
-// results until the error.
+// another goroutine twice a second, and stops when ctx ends. With an error the report may be nil.
 func Measure(ctx context.Context, c Connection, s Settings, version string,
 	progress func(Progress),
 ) (*Report, error) {

@@ -156,8 +156,7 @@ func (s *Settings) Check() error {
 	return nil
 }
 
-// parseSize reads a number of bytes as fio does: 4096, 4k, 4KiB, 1m, 10g, or 25% of whole. Empty
-// text is 0.
+// parseSize reads bytes as fio does: 4096, 4k, 4KiB, 1m, 10g, or 25% of whole. Empty text is 0.
 func parseSize(text string, whole uint64) (uint64, error) {
 	digits := strings.TrimRight(strings.ToLower(text), "kmgtib%")
 	unit := strings.ToLower(text[len(digits):])

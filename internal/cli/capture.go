@@ -19,8 +19,7 @@ import (
 
 // This file writes recorded commands as packets for Wireshark: IP, TCP and NVMe/TCP, even for RDMA.
 
-// capturePort is a port that Wireshark decodes as NVMe/TCP (its preference
-// nvme-tcp.subsystem_ports).
+// capturePort is decoded as NVMe/TCP by Wireshark (preference nvme-tcp.subsystem_ports).
 const capturePort = 4420
 
 // flow is a connection in the file. seq counts the bytes of the host and of the target.
@@ -69,8 +68,7 @@ func (c *capture) add(q observed.TraceQueue) error {
 	for i := range q.Commands {
 		events = append(events, capsules(&q.Commands[i])...)
 	}
-	// A response at the same time as the next command comes first, because the command may reuse
-	// its CID.
+	// Responses come before commands at the same time, which may reuse their CIDs.
 	slices.SortStableFunc(events, func(a, b event) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(order(a), order(b)))
 	})
@@ -142,8 +140,7 @@ func response(cqe *nvme.CQE) []byte {
 	return resp[:]
 }
 
-// capsules returns the capsules of a command: one if it has no response. Connect commands are left
-// out, see connect.
+// capsules returns the one or two capsules of a command. Connect is left out, see connect.
 func capsules(c *observed.TraceCommand) []event {
 	fabrics := nvme.Opcode(c.Opcode) == nvme.FabricsOpcode
 	if fabrics && nvme.FabricsType(c.FabricsType) == nvme.FabricsConnect {

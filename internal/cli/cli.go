@@ -20,8 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
-// Exit is the exit code of the program, as an error that is not printed because the command has
-// already reported it.
+// Exit is an exit code, as an error that is not printed since the command has reported it.
 type Exit int
 
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -90,8 +90,7 @@ func export(d observed.Disk) string {
 	return s
 }
 
-// health summarizes the health: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot be read,
-// ...".
+// health summarizes health: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot ...".
 func health(h observed.DiskHealth) string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == "unknown" {

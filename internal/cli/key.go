@@ -106,8 +106,7 @@ func identityCommand() *cobra.Command {
 	return c
 }
 
-// readKey returns the content of a file or of standard input, without the final newline, and its
-// name.
+// readKey returns the content of a file or standard input without the last newline, and its name.
 func readKey(c *cobra.Command, args []string) (text, name string, err error) {
 	in, name := c.InOrStdin(), "standard input"
 	if len(args) > 0 {

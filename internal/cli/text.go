@@ -21,9 +21,8 @@ import (
 
 // This file formats the answers of the target for people.
 
-// table writes rows with aligned columns; the first row is the header. If the terminal is too
-// narrow, it leaves out optional columns. Without optional columns it writes a line for each cell
-// instead.
+// table writes rows with aligned columns; the first row is the header. On a narrow terminal it
+// leaves out optional columns, or without such writes a line for each cell.
 type table struct {
 	out   io.Writer
 	rows  [][]string
@@ -89,8 +88,7 @@ func (t *table) flush() error {
 	return err
 }
 
-// fits reports whether the terminal is wide enough for the lines of rows. A row of a single cell
-// may wrap.
+// fits reports whether the lines fit the terminal. A row of a single cell may wrap.
 func (t *table) fits(lines []string) bool {
 	for i, l := range lines {
 		if t.width > 0 && len(t.rows[i]) > 1 && utf8.RuneCountInString(l)-1 > t.width {
@@ -134,8 +132,7 @@ func aligned(rows [][]string, space int) []string {
 	return slices.Collect(strings.Lines(b.String()))
 }
 
-// records turns each row into a row for each cell, with the name of its column, as far as columns
-// have names.
+// records turns each row into one for each cell, with the name of its column if there is one.
 func records(rows [][]string) (list [][]string) {
 	var names []string
 	for _, r := range rows {

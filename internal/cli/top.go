@@ -78,8 +78,7 @@ type rate struct {
 	// Busy is the fraction of the time with I/O outstanding, summed over reactors. For a reactor it
 	// is the fraction in which it did not sleep. Hosts have none.
 	Busy float64 `json:"busy"`
-	// P50 and P99 are the median and the 99th percentile of the latency of completed commands;
-	// reactors have none.
+	// P50 and P99 are quantiles of the latency of completed commands; reactors have none.
 	P50 float64 `json:"p50_seconds,omitempty"`
 	P99 float64 `json:"p99_seconds,omitempty"`
 	// Stage is the stage in which these commands spent most time.

@@ -21,8 +21,7 @@ type ANA struct {
 	Listener string `json:"listener"`
 	// State is optimized, non-optimized, inaccessible, persistent-loss or change.
 	State string `json:"state"`
-	// Configured is the state in the configuration. It differs from State if a request has set
-	// another one.
+	// Configured is the configured state; State differs from it if a request has set another one.
 	Configured string `json:"configured"`
 	// Namespaces are the namespaces in the group.
 	Namespaces []NamespaceID `json:"namespaces"`
@@ -77,8 +76,7 @@ type ListenerEntry struct {
 
 // Referral is another discovery service named to hosts.
 type Referral struct {
-	// Name is the transport and the address with the port, followed by the NQN if it is not the
-	// well-known one.
+	// Name is the transport and the address with the port, and the NQN unless it is well-known.
 	Name string `json:"name"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
@@ -106,8 +104,7 @@ type Change struct {
 	Text string `json:"text"`
 	// NeedsRestart: a reload does not make the change.
 	NeedsRestart bool `json:"needs_restart"`
-	// Affected are the connected hosts affected by it, in the order of their NQNs. Only answers to
-	// plan and reload have them.
+	// Affected are the connected hosts affected by it, by NQN; only in answers to plan and reload.
 	Affected []Affected `json:"affected,omitempty"`
 }
 
@@ -127,8 +124,7 @@ type Affected struct {
 	Host string `json:"host"`
 	// Effect is disconnects, loses or waits.
 	Effect string `json:"effect"`
-	// Controllers is the number of its associations affected, and InFlight the number of commands
-	// in progress on them.
+	// Controllers counts its associations affected, InFlight their commands in progress.
 	Controllers int `json:"controllers"`
 	InFlight    int `json:"in_flight"`
 }
@@ -194,7 +190,7 @@ type Problem struct {
 	Status int `json:"status"`
 	// Detail describes the problem.
 	Detail string `json:"detail"`
-	// Place is the place of the problem: a file with its line and column, a key, or a part of the
+	// Place is where the problem is: a file with line and column, a key, or a part of the
 	// request.
 	Place string `json:"place,omitempty"`
 	// Hint says how to fix it.

@@ -20,8 +20,7 @@ import (
 
 // Client sends requests to a target.
 type Client struct {
-	// DryRun: Put and Delete change nothing and return the changes that they would make, with the
-	// affected hosts.
+	// DryRun: Put and Delete return the changes and affected hosts, and change nothing.
 	DryRun   bool
 	at, base string
 	http     http.Client
@@ -64,8 +63,7 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	return call[Plan](ctx, c, "PUT "+o.Path()+c.query(false), keys)
 }
 
-// Create is Put for the namespace of a subsystem that has the uuid in keys. If there is none,
-// Create may choose the NSID.
+// Create is Put for the namespace with the uuid in keys. Without one it may choose the NSID.
 func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
 ) (NamespaceID, error) {
 	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.Path()+"/namespaces", keys)

@@ -54,8 +54,7 @@ type kind struct {
 	look               look
 }
 
-// look is how an object is looked at: the type of the answer, as in route, and the handler. It is
-// zero for a secret.
+// look is how a GET of an object is answered: the type, as in route, and the handler; zero: not.
 type look struct {
 	answer any
 	handle func(*http.Request) (any, error)
@@ -122,8 +121,7 @@ func one[T any](s *Server, find func(Object, *observed.Configured) (T, bool),
 	}}
 }
 
-// NotThere is the problem of a request for something that does not exist. list is the path of the
-// existing ones.
+// NotThere is the problem of a request for something missing. list is the path of the others.
 func NotThere(what, list string) *Problem {
 	return NewProblem(http.StatusNotFound, "there is no "+what, "GET "+list+" lists all.")
 }

@@ -15,8 +15,7 @@ import (
 // MaxProfile is the maximum duration of a profile, in seconds.
 const MaxProfile = 60
 
-// Profiles are the names of the profiles: the CPU profile, an execution trace, and others of
-// package runtime/pprof.
+// Profiles are the CPU profile, an execution trace, and those of package runtime/pprof.
 var Profiles = []string{
 	"profile", "trace", "heap", "allocs", "goroutine", "threadcreate", "block", "mutex",
 }
@@ -67,8 +66,7 @@ func checkProfile(r *http.Request) error {
 	return nil
 }
 
-// Profile takes a profile for some seconds, 0 for the default, and writes it to w, in the format of
-// go tool pprof or go tool trace.
+// Profile takes a profile for some seconds, 0 for the default, and writes it to w.
 func (c *Client) Profile(ctx context.Context, name string, seconds int, w io.Writer) error {
 	path := "GET /v1/debug/pprof/" + url.PathEscape(name)
 	if seconds > 0 {

@@ -90,8 +90,7 @@ type clientKey struct{}
 
 func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*client) }
 
-// By returns the sender of the request of a context, as keys and values of log lines, nil if the
-// context has no request.
+// By returns the sender of the request of a context as keys and values of log lines, or nil.
 func By(ctx context.Context) []any {
 	who, ok := ctx.Value(clientKey{}).(*client)
 	switch {

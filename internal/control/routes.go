@@ -155,8 +155,7 @@ func (p Post[B, T]) route(do func(B) (any, error)) route {
 	}
 }
 
-// change calls fn without a time limit: a reload waits for hosts and storage, and other changes
-// wait for it.
+// change calls fn without a time limit: reloads wait for hosts and storage, others for them.
 func (s *Server) change(fn func() (any, error)) (any, error) {
 	return s.within(s.changing, fn)
 }

@@ -27,8 +27,7 @@ import (
 
 // Config says where the interface is served.
 type Config struct {
-	// Socket is the path of the unix socket, "" for none. Its directory is created if it is
-	// missing.
+	// Socket is the path of the unix socket, "" for none. A missing directory is created.
 	Socket string
 	// Mode is the mode of the socket, 0600 if zero.
 	Mode fs.FileMode
@@ -55,8 +54,7 @@ type TLS struct {
 // Functions without a context return soon. An error may be a *Problem, which the client then gets.
 type Source struct {
 	observed.Source
-	// Trace calls fn with the content of the flight recorder, and to follow it until ctx or fn end
-	// it.
+	// Trace calls fn with the commands of the flight recorder, until ctx or fn ends a following.
 	Trace func(ctx context.Context, q observed.TraceQuery,
 		fn func(observed.TraceQueue) error) error
 	// Plan returns the changes that Reload would make, and Reload the changes that it has made.
@@ -72,11 +70,9 @@ type Source struct {
 	// durable; with dry, the changes that would be made. Their context is as for Plan.
 	Put    func(ctx context.Context, o Object, body []byte, dry bool) (Plan, error)
 	Delete func(ctx context.Context, o Object, recursive, dry bool) (Plan, error)
-	// Create is Put for the namespace of a subsystem that has the uuid in body. If there is none,
-	// Create may choose the NSID.
+	// Create is Put for the namespace with the uuid in body; it may choose the NSID of a new one.
 	Create func(ctx context.Context, subsystem string, body []byte) (NamespaceID, error)
-	// Disconnect returns the number of associations of the host that it has ended; subsystem ""
-	// means all.
+	// Disconnect returns how many associations of the host it has ended; subsystem "" means all.
 	Disconnect func(host, subsystem string) int
 	// Drain takes listeners out of service, or into service again, and returns them.
 	Drain func(which ListenerID, drain bool) ([]observed.Listener, error)
@@ -317,8 +313,7 @@ func (s *Server) untrusted(remote netip.AddrPort, err error) {
 	s.refused("control connection refused", remote, "err", err)
 }
 
-// operation returns a request as named in log lines, with its parameters, since a dry_run changes
-// nothing.
+// operation returns a request as log lines name it, with its parameters (dry_run changes nothing).
 func operation(r *http.Request) string {
 	text := r.Method + " " + r.URL.Path
 	if r.URL.RawQuery != "" {

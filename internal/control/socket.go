@@ -39,9 +39,8 @@ func DefaultSocket() string {
 	return userSocket()
 }
 
-// ClientSocket returns the place where a client of this user looks for the target: the first of
-// these places that has a socket. RUNTIME_DIRECTORY may belong to another service, which runs the
-// client.
+// ClientSocket returns where a client of this user looks for the target: the first place with a
+// socket. RUNTIME_DIRECTORY may belong to another service, which runs the client.
 func ClientSocket() string {
 	list := []string{serviceSocket()}
 	if os.Geteuid() != 0 {
@@ -76,8 +75,7 @@ var ErrInUse = errors.New("listens")
 var ErrBusy = errors.New("the configuration is being changed")
 
 // listen listens at a socket that nobody but this user, and later the group, could ever open. It
-// replaces a socket left by a dead process. If two targets start with the same socket at the same
-// moment, the last one keeps it.
+// replaces the socket of a dead process. Of two simultaneous starts the last one keeps it.
 func listen(c Config) (*net.UnixListener, error) {
 	gid, err := -1, error(nil)
 	if c.Group != "" {
@@ -174,8 +172,7 @@ func removeStale(path string) error {
 		path)
 }
 
-// credentials returns the credentials of the process at the other end of a unix socket (unix(7)),
-// with its supplementary groups.
+// credentials returns the credentials and groups of the peer of a unix socket (unix(7)).
 func credentials(c net.Conn) (cred *unix.Ucred, groups []uint32, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

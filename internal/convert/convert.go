@@ -1,8 +1,7 @@
 // Package convert makes configurations of this target from files saved by other targets: by
 // nvmetcli for the target of the Linux kernel (nvmet), and by SPDK.
 //
-// Access to data is never loosened: a subsystem or host that needs authentication or TLS is not
-// converted without it.
+// Access is never loosened: nothing that needs authentication or TLS is converted without it.
 package convert
 
 import (
@@ -79,8 +78,7 @@ func (r *reader) sortNotes() {
 	slices.SortStableFunc(r.notes, func(a, b Note) int { return cmp.Compare(a.offset, b.offset) })
 }
 
-// maxRounds is the number of times that a configuration is checked, since other items may depend on
-// an item that is left out.
+// maxRounds bounds the checks, repeated since items may depend on others that are left out.
 const maxRounds = 8
 
 // write makes the configuration of the usable items.

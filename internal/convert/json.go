@@ -168,8 +168,7 @@ func short(s string) string {
 	}, s) + end
 }
 
-// blankComments replaces a byte order mark, and the comments that SPDK accepts, by blanks of the
-// same length.
+// blankComments replaces a byte order mark and the comments of SPDK by as many blanks.
 func blankComments(text []byte) []byte {
 	text = bytes.Clone(text)
 	blank := func(from, to int) int {

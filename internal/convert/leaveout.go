@@ -17,8 +17,7 @@ import (
 var item = regexp.MustCompile(`^(listeners|discovery\.referrals|hosts|subsystems)\[(\d+)\]` +
 	`(?:\.(namespaces)\[(\d+)\])?\.?([a-z0-9_]*)(?:\[(\d+)\])?`)
 
-// leaveOut removes the items that problems are about from the configuration, and reports whether
-// there were any.
+// leaveOut removes the items with problems, and reports whether there were any.
 func (r *reader) leaveOut(problems config.Problems) (changed bool) {
 	listeners, referrals := slices.Clone(r.out.listeners), slices.Clone(r.out.referrals)
 	hosts, subsystems := slices.Clone(r.out.hosts), slices.Clone(r.out.subsystems)
@@ -84,8 +83,7 @@ func (r *reader) leaveOut(problems config.Problems) (changed bool) {
 	return changed
 }
 
-// dropKey removes a key of a subsystem that can fall back to its default, and reports whether it is
-// such a key.
+// dropKey resets a key of a subsystem, and reports whether it has a default.
 func (s *subsystem) dropKey(key string) bool {
 	switch key {
 	case "serial":
@@ -110,8 +108,7 @@ func (r *reader) dropListener(l *listener, why string) {
 	}
 }
 
-// dropHost removes a host with unusable keys from everywhere, since it must not connect without
-// them.
+// dropHost removes a host with unusable keys everywhere: it must not connect without them.
 func (r *reader) dropHost(h *host, why string) {
 	r.note(h.at, "left out: host %s: %s", short(h.nqn), why)
 	r.out.hosts = remove(r.out.hosts, h)

@@ -76,8 +76,7 @@ func (r *reader) at(path string) (s Storage, known bool) {
 // assumed is the comment on an unconfirmed block size.
 const assumed = "assumed: compare it with lsblk -o NAME,LOG-SEC at a host"
 
-// assume returns storage for a file that is not on this machine, with the usual block size of file
-// systems.
+// assume returns storage for a file elsewhere, with the usual block size of file systems.
 func (r *reader) assume(v *value, path string) storage {
 	r.note(v, "%s is not on this machine, so its block size, that of its file system, is assumed "+
 		"to be 4 KiB. Convert where it is, or look at a host: lsblk -o NAME,LOG-SEC", short(path))

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// nvmetTuning has the defaults of nvmet: -1 until a port is enabled, then the default of tcp or
-// rdma.
+// nvmetTuning has the defaults of nvmet: -1 until a port is enabled, then of tcp or rdma.
 var nvmetTuning = map[string][]string{
 	"inline_data_size": {"-1", "4096", "16384"},
 	"max_queue_size":   {"-1", "128", "1024"},

@@ -54,8 +54,7 @@ func (r *reader) configProblems() (ps config.Problems) {
 	return ps
 }
 
-// try reads an item and reports whether it has no errors. Otherwise the errors become notes, and
-// the caller leaves the item out.
+// try reads an item and reports whether it has no errors. Errors become notes: it is left out.
 func (r *reader) try(what string, read func()) bool {
 	before := r.problems
 	r.problems = nil
@@ -181,8 +180,7 @@ func (r *reader) strs(v *value, name, path string) (list []string) {
 	return list
 }
 
-// number returns a member that is a number, or text with digits. If there is none it returns
-// missing.
+// number returns a member that is a number, or text with digits; missing if there is none.
 func (r *reader) number(v *value, name, path string, missing uint64) uint64 {
 	m := v.member(name)
 	if m == nil {

@@ -177,8 +177,7 @@ func key(b *strings.Builder, indent, name, text string) {
 // plain matches text that YAML reads as text without quotes.
 var plain = regexp.MustCompile(`^(/|nqn\.|[0-9]+\.[0-9]+\.)[A-Za-z0-9._:/@+-]*[A-Za-z0-9]$`)
 
-// quote returns text as a YAML value; "" stays empty. Text that looks like an environment variable
-// stays text.
+// quote returns text as a YAML value, without environment variables; "" stays empty.
 func quote(s string) string {
 	if s == "" || plain.MatchString(s) && !strings.Contains(s, "${") {
 		return s

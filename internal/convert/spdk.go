@@ -242,8 +242,7 @@ func (s *spdk) addHost(p *value, path string) {
 	n.hosts = append(n.hosts, nqn)
 }
 
-// addKeys gives a host its keys. It returns false if the host has other keys or the keys are not in
-// files.
+// addKeys gives a host its keys. It fails if the host has others, or they are not in files.
 func (s *spdk) addKeys(p *value, path, nqn, key, psk string) bool {
 	h := &host{
 		at: p, nqn: nqn, keyIn: "dhchap_key_file", key: s.keys[key],
@@ -334,8 +333,7 @@ func (s *spdk) addNamespace(p *value, path string) {
 		}
 		s.memory[name] = true
 	}
-	// The identifiers by which hosts know a bdev (spdk_nvmf_subsystem_add_ns_ext in
-	// lib/nvmf/subsystem.c).
+	// Hosts know a bdev by these (spdk_nvmf_subsystem_add_ns_ext in lib/nvmf/subsystem.c).
 	n.uuid = cmp.Or(n.uuid, st.uuid)
 	n.nguid = cmp.Or(n.nguid, plainHex(st.uuid))
 	if why == "" && st.backend == "nvme" && n.uuid == "" {

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// This file reads the ANA states of SPDK. There a listener has states for each subsystem; here it
-// has states for all subsystems.
+// This file reads the ANA states of SPDK: by listener and subsystem there, by listener here.
 
 // anaStates has the states of ANA groups; group 0 stands for all others, and "" means optimized.
 type anaStates map[uint64]string
@@ -61,8 +60,7 @@ func (s *spdk) setGroup(p *value, path string) {
 	}
 }
 
-// group returns the ANA group of a namespace in SPDK, by default the one with the number of its
-// NSID.
+// group returns the ANA group of a namespace in SPDK, by default its NSID.
 func (n *namespace) group() uint64 {
 	if n.anaGroup != 0 {
 		return n.anaGroup

@@ -264,8 +264,7 @@ func (r *reader) standIn(s *subsystem) {
 	s.lost = nil
 }
 
-// number gives a namespace without an NSID the lowest free one. Namespaces that were left out keep
-// their NSIDs.
+// number gives a namespace without an NSID the lowest one that no namespace of the file has.
 func (s *subsystem) number(n *namespace) {
 	for next := uint64(1); n.nsid == 0; next++ {
 		if !s.taken[next] {

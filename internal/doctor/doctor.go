@@ -1,7 +1,6 @@
-// Package doctor checks whether a machine suits the target, and the configuration of the target the
-// machine. It only reads (sysfs, procfs, files below /etc and the rights of this process), needs
-// neither a running target nor root, and gives a fix for each problem. Load evaluates the counters
-// of a running target.
+// Package doctor checks whether a machine suits the target, and the configuration the machine. It
+// only reads (sysfs, procfs, files below /etc, the rights of this process), needs neither a running
+// target nor root, and gives fixes. Load evaluates the counters of a running target.
 package doctor
 
 import (
@@ -61,8 +60,7 @@ func ok(check, format string, args ...any) Finding {
 	return Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)}
 }
 
-// Target has the requirements of the configuration on the machine. The zero value is no
-// configuration.
+// Target has the requirements of the configuration; the zero value stands for none.
 type Target struct {
 	// Reactors has the CPU of each reactor, -1 for one that is not pinned.
 	Reactors []int
@@ -74,8 +72,7 @@ type Target struct {
 	// Listeners are the listeners with a TCP port: for TCP, and for iWARP without a device.
 	Listeners []Listener
 	Storage   []Storage
-	// Sockets are the control sockets to look at, beginning with the one that a target of this user
-	// would create.
+	// Sockets are the control sockets to look at, first the one that this user's target would have.
 	Sockets []string
 	// StateDir is the state directory, "" for none.
 	StateDir string
@@ -90,13 +87,11 @@ type Machine struct {
 	Root string
 	// Access is access(2) with the effective rights of this process.
 	Access func(path string, mode uint32) error
-	// Memlock returns the number of bytes that this process may lock in memory, see
-	// sys.MemlockLimit.
+	// Memlock returns the bytes that this process may lock, see sys.MemlockLimit.
 	Memlock func() (bytes uint64, limited bool)
 	// IOUring makes and closes a small io_uring.
 	IOUring func() error
-	// FeaturesOff and UDPPortsHashed describe a network interface, see sys.FeaturesOff and
-	// sys.UDPPortsHashed.
+	// FeaturesOff and UDPPortsHashed describe an interface, see the functions of package sys.
 	FeaturesOff    func(name string, features ...string) ([]string, error)
 	UDPPortsHashed func(name string) (bool, error)
 }

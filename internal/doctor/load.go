@@ -22,8 +22,7 @@ const (
 	slowSeconds, verySlowSeconds = 0.010, 1
 	leastCommands                = 100
 	mostSlow                     = 10
-	// A network that loses one of lossyPackets packets is reported if at least leastRetransmits
-	// were lost.
+	// A network that loses one of lossyPackets packets, and leastRetransmits in all, is reported.
 	lossyPackets, leastRetransmits = 1000, 5
 	// A queue is too small if one of fullCommands commands finds it nearly full.
 	fullCommands = 10
@@ -270,8 +269,7 @@ func (p *period) hostFindings() (list []Finding) {
 	return list
 }
 
-// hostName returns the NQN of a host, quoted unless it is a word, so that it does not read as part
-// of a sentence.
+// hostName returns the NQN of a host, quoted unless it is a word, to stand in a sentence.
 func hostName(nqn string) string {
 	if nqn == "" {
 		return "other hosts"

@@ -10,8 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// kind is a set of commands that are counted together. The host is "" for hosts that are not
-// counted separately.
+// kind is a set of commands counted together. The host "" stands for those not counted separately.
 type kind struct {
 	host, subsystem string
 	nsid            uint32

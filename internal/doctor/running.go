@@ -17,8 +17,7 @@ const (
 	loadPeriod = 5 * time.Second
 )
 
-// Examine checks the machine, and the target running there, if any: at the given socket, unless it
-// is "".
+// Examine checks the machine, and the target running there: at the given socket, unless it is "".
 func (m Machine) Examine(t Target, given string) []Finding {
 	if given != "" {
 		t.Sockets = []string{given}

@@ -121,8 +121,7 @@ func (m Machine) fileSystems(t Target) (list []Finding) {
 	return list
 }
 
-// mountOptions returns the mount point of the file system with this number and its options
-// (proc(5), mountinfo).
+// mountOptions returns mount point and options of the file system with this number (proc(5)).
 func (m Machine) mountOptions(number string) (point string, options []string) {
 	for line := range strings.Lines(m.read("proc/self/mountinfo")) {
 		// 36 35 98:0 /root /mountpoint options fields - type source options

@@ -71,8 +71,7 @@ func (m Machine) InUse(at netip.AddrPort) (inode string, ok bool) {
 	return "", false
 }
 
-// parseAddress parses an address in the format of /proc/net/tcp: "0100007F:1144", words in the byte
-// order of the machine.
+// parseAddress parses "0100007F:1144" of /proc/net/tcp, words in the machine's byte order.
 func parseAddress(text string) (netip.AddrPort, bool) {
 	addr, port, _ := strings.Cut(text, ":")
 	b, err1 := hex.DecodeString(addr)
@@ -169,8 +168,7 @@ func (m Machine) state(t Target) []Finding {
 	return []Finding{ok("state directory", "this user may write %s", t.StateDir)}
 }
 
-// writable reports whether files can be created in a directory, or the directory itself if it is
-// missing.
+// writable reports whether files can be created in a directory, or it can if it is missing.
 func (m Machine) writable(dir string) error {
 	for {
 		err := m.Access(m.path(dir), unix.W_OK|unix.X_OK)

@@ -22,15 +22,13 @@ type Options struct {
 	Host      host.Options
 	// NSID is the namespace; 0 means 1.
 	NSID uint32
-	// Retry repeats failed attempts to connect until the context ends, for a target that is
-	// starting.
+	// Retry repeats failed connects until the context ends, for a target that is starting.
 	Retry bool
 	// Timeout bounds the wait for an answer to a command; 0 means no limit.
 	Timeout time.Duration
 }
 
-// Load is a set of workloads with their queues. One goroutine at a time uses it, apart from its
-// threads.
+// Load is a set of workloads with their queues, for one goroutine at a time and its threads.
 type Load struct {
 	o           Options
 	controllers []*host.Controller
@@ -118,8 +116,7 @@ func (l *Load) open(ctx context.Context, c *host.Controller, qid uint16, w *Work
 	return s.init(ns.NSZE, index, memory)
 }
 
-// Usable returns an error if no I/O to a namespace is possible because its description makes no
-// sense.
+// Usable returns an error if the description of a namespace makes I/O impossible.
 func Usable(ns *nvme.IdentifyNamespace) error {
 	f := ns.Format()
 	switch {
@@ -184,9 +181,9 @@ func (l *Load) Pass(pass int, write bool) {
 	}
 }
 
-// Run keeps the queues full for d and then waits for the I/Os in flight. With d 0 it runs until the
-// workloads end, which then must be finite. It counts the completions of each stream in the outcome
-// that count returns for it.
+// Run keeps the queues full for d, or until the workloads end if d is 0, and then waits for the
+// I/Os in flight. It counts the completions of each stream in the outcome that count returns for
+// it.
 func (l *Load) Run(d time.Duration, count func(*Stream) *Outcome) error {
 	t := Thread{streams: l.streams}
 	return t.Run(d, count)

@@ -30,8 +30,7 @@ type Workload struct {
 	Parts bool
 	// Once ends a queue after each of its places has had its turn; it implies Parts.
 	Once bool
-	// Verify writes a pattern, and compares data read with it; it implies Once. Load.Pass selects
-	// writing or reading.
+	// Verify writes a pattern, or compares data with it, as Load.Pass selects; it implies Once.
 	Verify bool
 	Seed   uint64 // of places, and of the pattern
 }

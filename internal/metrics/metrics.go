@@ -28,8 +28,7 @@ type Source struct {
 	// namespaces may have the state pending.
 	Pending func() int
 	Limits  func() []qos.Info
-	// Transports has the connections of each transport, and the memory of their queues, by its
-	// name.
+	// Transports has connections and memory of queues by the name of the transport.
 	Transports map[string]func() fabric.Usage
 	// Kinds returns the number of refusals of peers, by kind.
 	Kinds func() map[string]uint64
@@ -50,8 +49,7 @@ type Source struct {
 	Expiries func() []Expiry
 }
 
-// prefix begins every name. Names and labels do not change, because alerts and dashboards depend on
-// them.
+// prefix begins every name. Names and labels do not change: alerts and dashboards use them.
 const prefix = "nvmf_target_"
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -256,8 +254,7 @@ func outcomes(s sink, d *prometheus.Desc, succeeded, failed uint64) {
 	s.counter(d, float64(failed), "failed")
 }
 
-// controllers counts controllers and their queues. Host NQNs are no labels, since hosts choose
-// them.
+// controllers counts controllers and queues. NQNs are no labels, since hosts choose them.
 func (c collector) controllers(s sink) {
 	type key struct{ sub, transport string }
 	type sum struct{ controllers, queues int }
@@ -273,8 +270,7 @@ func (c collector) controllers(s sink) {
 	}
 }
 
-// limits exports the waits at the limits of an object. Hosts with limits are named in the
-// configuration.
+// limits exports the waits at the limits of an object. Hosts with limits are configured ones.
 func limits(s sink, l *qos.Info) {
 	n, t, labels := hostWaits, hostWaited, []string{l.HostNQN}
 	switch {
@@ -318,8 +314,7 @@ func namespace(s sink, ns *observed.Namespace) {
 	health(s, ns.Health, ns.Drive)
 }
 
-// health exports log 02h as far as it is known. Without a drive, or before its first answer, that
-// is little.
+// health exports log 02h as far as it is known: little without a drive, or before its answer.
 func health(s sink, l *nvme.SMARTLog, d *observed.Drive) {
 	for _, w := range warnings {
 		s.gauge(warning, boolean(l.CriticalWarning&w.bits != 0), w.name)

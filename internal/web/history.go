@@ -13,11 +13,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// The bounds of the points: 3 MB for any target. In addition there are the last counters of each
-// namespace, 3 KB at most.
+// The bounds of the points: 3 MB for any target, and 3 KB for the last counters of a namespace.
 const (
-	// rarely is the time between two looks while no page is open, and the length of a point of the
-	// hour.
+	// rarely is the time between two looks while no page is open, and that of a point of the hour.
 	rarely = 10 * time.Second
 	// paused is the time after which the history has a gap, because the target did not run.
 	paused = 3 * rarely
@@ -26,8 +24,7 @@ const (
 	recentPoints, hourPoints = 150, 360
 	// maxSeries is the number of series: one for all namespaces, and one for each of the busiest.
 	maxSeries = 12
-	// Buckets of durations are kept from 1 µs to 17 s. Shorter and longer durations count in the
-	// first and the last one.
+	// Buckets of durations are kept from 1 µs to 17 s; others count in the first or last one.
 	firstBucket, buckets = 40, 96
 )
 
@@ -123,8 +120,7 @@ func (s *series) push(p *point) {
 	}
 }
 
-// list returns the points of the hour that are older than the recent ones, followed by the recent
-// ones.
+// list returns the points of the hour before the recent ones, followed by the recent ones.
 func (s *series) list() []point {
 	recent := s.recent.list()
 	var list []point
@@ -145,8 +141,7 @@ func (s *series) commands() uint64 {
 	return n
 }
 
-// history has the load of the busiest namespaces, and of all together, in the last hour. Any
-// goroutine may use it.
+// history has the last hour of the busiest namespaces and of all. Any goroutine may use it.
 type history struct {
 	mu     sync.Mutex
 	series map[string]*series // by name; "" for all
