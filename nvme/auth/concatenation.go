@@ -23,12 +23,14 @@ const (
 func (x *exchange) generate(c1, c2 []byte) *TLSPSK {
 	generated := x.hash.hmac(x.session, c1, c2)
 	defer clear(generated)
+	prk := extract(x.hash, generated)
+	defer clear(prk)
 	digest := base64.StdEncoding.EncodeToString(x.hash.hmac(generated,
 		[]byte(x.hostNQN+" "+x.subNQN+" NVMe-over-Fabrics")))
 	return &TLSPSK{
 		Identity: fmt.Sprintf("NVMe1G%02d %s %s %s", x.hash, x.hostNQN, x.subNQN, digest),
 		Hash:     x.hash,
-		Secret: expandLabel(x.hash, generated, "nvme-tls-psk",
+		Secret: expandLabel(x.hash, prk, "nvme-tls-psk",
 			fmt.Sprintf("%02d %s", x.hash, digest), false),
 	}
 }

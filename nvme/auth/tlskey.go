@@ -117,26 +117,40 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	if err := checkNQNs(hostNQN, subNQN); err != nil {
 		return nil, err
 	}
+	return k.derive(hostNQN, subNQN, 1, 0), nil
+}
+
+// derive derives the PSKs with identities of these versions.
+func (k *TLSKey) derive(hostNQN, subNQN string, versions ...int) (psks []TLSPSK) {
 	cipher := tlsHash(len(k.secret))
-	var psks []TLSPSK
+	secret := extract(cipher, k.secret)
+	defer clear(secret)
+	names := fmt.Sprintf("R%02d %s %s", cipher, hostNQN, subNQN)
 	for _, compat := range []bool{false, true} {
-		retained := expandLabel(cipher, k.secret, "HostNQN", hostNQN, compat)
+		retained := expandLabel(cipher, secret, "HostNQN", hostNQN, compat)
 		if k.hash == NoHash { // takes the same time
 			copy(retained, k.secret)
 		}
 		digest := base64.StdEncoding.EncodeToString(cipher.hmac(retained,
 			[]byte(hostNQN+" "+subNQN+" NVMe-over-Fabrics")))
-		names := fmt.Sprintf("R%02d %s %s", cipher, hostNQN, subNQN)
-		v1, v0 := "NVMe1"+names+" "+digest, "NVMe0"+names
-		psks = append(psks, TLSPSK{v1, cipher, compat, expandLabel(cipher, retained,
-			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat), k})
-		if len(v0) <= maxContext {
-			psks = append(psks, TLSPSK{v0, cipher, compat, expandLabel(cipher, retained,
-				"nvme-tls-psk", v0, compat), k})
+		prk := extract(cipher, retained)
+		for _, version := range versions {
+			id := "NVMe1" + names + " " + digest
+			context := fmt.Sprintf("%02d %s", cipher, digest)
+			if version == 0 {
+				if id = "NVMe0" + names; len(id) > maxContext {
+					continue
+				}
+				context = id
+			}
+			psks = append(psks, TLSPSK{
+				id, cipher, compat, expandLabel(cipher, prk, "nvme-tls-psk", context, compat), k,
+			})
 		}
 		clear(retained)
+		clear(prk)
 	}
-	return psks, nil
+	return psks
 }
 
 // mostTLSKeys is the maximum number of keys of a host that are valid at a time, including an old
@@ -170,8 +184,7 @@ func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPS
 		if i < len(keys) {
 			k = keys[i]
 		}
-		all, _ := k.PSKs(id.HostNQN, id.SubNQN) // fails only for names that do not parse
-		for _, p := range all {
+		for _, p := range k.derive(id.HostNQN, id.SubNQN, id.Version) {
 			if i < len(keys) && p.Identity == identity {
 				psks = append(psks, p)
 			} else {
@@ -185,25 +198,29 @@ func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPS
 // maxContext is the longest context that its length field can describe (RFC 8446 section 7.1).
 const maxContext = 255
 
-// expandLabel is HKDF-Extract with a salt of zeroes, and HKDF-Expand-Label to the length of the
-// secret (RFC 8446 section 7.1). compat selects the variant of libnvme on little-endian machines.
-func expandLabel(h Hash, secret []byte, label, context string, compat bool) []byte {
+// extract is HKDF-Extract with a salt of zeroes. The caller wipes the result.
+func extract(h Hash, secret []byte) []byte {
 	prk, err := hkdf.Extract(hashes[h].new, secret, nil)
 	if err != nil { // only if FIPS 140 refuses the secret, which is long enough
 		panic(err)
 	}
-	defer clear(prk)
+	return prk
+}
+
+// expandLabel is HKDF-Expand-Label of the result of extract, to the length of the hash (RFC 8446
+// section 7.1). compat selects the variant of libnvme on little-endian machines.
+func expandLabel(h Hash, prk []byte, label, context string, compat bool) []byte {
 	label = "tls13 " + label
 	var info []byte
 	if compat {
-		info = binary.LittleEndian.AppendUint16(nil, uint16(len(secret)))
+		info = binary.LittleEndian.AppendUint16(nil, uint16(h.Size()))
 		info = append(append(info, label...), context...)
 	} else {
-		info = binary.BigEndian.AppendUint16(nil, uint16(len(secret)))
+		info = binary.BigEndian.AppendUint16(nil, uint16(h.Size()))
 		info = append(append(info, byte(len(label))), label...)
 		info = append(append(info, byte(len(context))), context...)
 	}
-	out, err := hkdf.Expand(hashes[h].new, prk, string(info), len(secret))
+	out, err := hkdf.Expand(hashes[h].new, prk, string(info), h.Size())
 	if err != nil { // only for more than 255 hashes
 		panic(err)
 	}

@@ -203,6 +203,24 @@ func FuzzParseTLSKey(f *testing.F) {
 	})
 }
 
+// TestTLSIdentityWork: a ClientHello costs a bounded number of hash computations before its binder
+// is checked, because anybody may send one.
+func TestTLSIdentityWork(t *testing.T) {
+	made, constructor := 0, hashes[SHA384].new
+	hashes[SHA384].new = func() hash.Hash {
+		made++
+		return constructor()
+	}
+	defer func() { hashes[SHA384].new = constructor }()
+	key := testutil.Value(NewTLSKey(SHA384))(t)
+	for _, p := range testutil.Value(key.PSKs(pskHost, pskSub))(t) {
+		id := testutil.Value(ParseTLSIdentity([]byte(p.Identity)))(t)
+		made = 0
+		WithIdentity(p.Identity, id, []*TLSKey{key})
+		testutil.Equal(t, made, 50, "hashes")
+	}
+}
+
 // TestTLSIdentityTime: for any identity the target does the same computations, with any keys of the
 // host and without.
 func TestTLSIdentityTime(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -62,11 +61,7 @@ func requireTLS(c *tcp.Config) {
 		if err != nil {
 			return nil
 		}
-		psks, _ := tlsKey.PSKs(id.HostNQN, id.SubNQN)
-		other, _ := tlsKey384.PSKs(id.HostNQN, id.SubNQN)
-		return slices.DeleteFunc(append(psks, other...), func(p auth.TLSPSK) bool {
-			return p.Identity != string(identity)
-		})
+		return auth.WithIdentity(string(identity), id, []*auth.TLSKey{tlsKey, tlsKey384})
 	}
 }
 
