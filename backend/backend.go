@@ -10,8 +10,8 @@
 // Poll; Arm returns false while the inbox is not empty. Operations that wait for a resource of a
 // channel on another reactor use a RetryGroup.
 //
-// Devices and channels may have optional abilities, each with its own interface: Changer and
-// SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
+// Devices and channels may have optional abilities, each with its own interface: Changer, Fencer
+// and SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
 package backend
 
 import (
@@ -168,6 +168,17 @@ type Changer interface {
 	// nil for none. Once Notify has returned, the previous function is not running and is not
 	// called again.
 	Notify(fn func())
+}
+
+// Fencer is a Device on storage that other machines use as well, and that can refuse the operations
+// of a device for good. A write that the storage may still carry out could overtake the retry of a
+// host through another machine. So a command that takes too long is completed only after Fence.
+type Fencer interface {
+	Device
+	// Fence makes the storage refuse the operations that the device has, and reports whether it
+	// does. The device is offline until the storage has answered all of them. Fence does not block:
+	// it is called again until it returns true.
+	Fence() bool
 }
 
 // SpaceReporter is a thin Device that can report the space of its content.

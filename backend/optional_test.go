@@ -12,6 +12,7 @@ type (
 var (
 	_ interface {
 		Changer
+		Fencer
 		SpaceReporter
 	} = ableDevice{}
 	_ interface {
@@ -25,6 +26,7 @@ func (ableDevice) Info() Info                           { return Info{} }
 func (ableDevice) OpenChannel(Reactor) (Channel, error) { return ableChannel{}, nil }
 func (ableDevice) Close() error                         { return nil }
 func (ableDevice) Notify(func())                        {}
+func (ableDevice) Fence() bool                          { return true }
 func (ableDevice) Space() (int64, int64, error)         { return 0, 0, nil }
 
 func (ableChannel) Submit([]*IO) int { return 0 }

@@ -321,14 +321,17 @@ type device struct {
 	cfg   Config
 	name  Name
 	kick  chan struct{} // the image is fenced
+	hangs chan struct{} // it does not answer
 	stop  chan struct{}
 	ended chan struct{}
 
 	image    atomic.Pointer[image] // nil while it is offline
 	info     atomic.Pointer[backend.Info]
 	channels atomic.Int32
-	refused  string    // why the description could not be used last, in the log already
-	reopened time.Time // the last attempt to open the image again
+	safe     atomic.Bool // the cluster refuses the operations of the image, which is offline
+	checking atomic.Bool // a check runs
+	refused  string      // why the description could not be used last, in the log already
+	reopened time.Time   // the last attempt to open the image again
 
 	mu     sync.Mutex // held while notify runs
 	notify func()
@@ -352,8 +355,8 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	cfg.Log = cfg.Log.With("device", cfg.Image)
 	d := &device{
-		cfg: cfg, kick: make(chan struct{}, 1), stop: make(chan struct{}),
-		ended: make(chan struct{}),
+		cfg: cfg, kick: make(chan struct{}, 1), hangs: make(chan struct{}, 1),
+		stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	im, info, err := openImage(&d.cfg)
 	if err != nil {
@@ -374,14 +377,15 @@ func (d *device) Notify(fn func()) {
 	d.notify = fn
 }
 
-// change sets the description, and calls notify if it is new.
-func (d *device) change(info *backend.Info) {
-	if *info == d.Info() {
+// change sets the description of an image, and calls notify if it is new. It does nothing if the
+// device has another image meanwhile; im is nil if the device is offline.
+func (d *device) change(im *image, info *backend.Info) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.image.Load() != im || *info == d.Info() {
 		return
 	}
 	d.info.Store(info)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.notify != nil {
 		d.notify()
 	}
@@ -392,16 +396,19 @@ func (d *device) watch() {
 	defer close(d.ended)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
-	for {
+	for goOn := true; goOn; {
 		select {
 		case <-d.stop:
 			return
 		case <-tick.C:
-			d.check()
-		case <-d.kick:
-			if !d.reopen() {
-				return
+			if d.checking.CompareAndSwap(false, true) {
+				go d.check() // which may wait for the cluster
 			}
+		case <-d.hangs:
+			goOn = d.hang()
+		case <-d.kick:
+			d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
+			goOn = d.reopen(d.offline())
 		}
 	}
 }
@@ -409,17 +416,23 @@ func (d *device) watch() {
 // check compares the image with its description. librbd has the size in memory, and reads it again
 // when the cluster notifies it of a change.
 func (d *device) check() {
-	info, err := d.image.Load().describe(&d.cfg, &d.name)
+	defer d.checking.Store(false)
+	im := d.use()
+	if im == nil {
+		return
+	}
+	defer im.leave(1)
+	info, err := im.describe(&d.cfg, &d.name)
 	reason := ""
 	switch {
-	case errors.Is(err, unix.ESHUTDOWN):
+	case errors.Is(err, unix.ESHUTDOWN), im.cluster.Retired():
 		d.fenced()
 	case err != nil:
 		if reason = err.Error(); reason != d.refused {
 			d.cfg.Log.Warn("the description of an image cannot be used", "err", err)
 		}
 	default:
-		d.change(info)
+		d.change(im, info)
 	}
 	d.refused = reason
 }
@@ -432,14 +445,72 @@ func (d *device) fenced() {
 	}
 }
 
+// Fence implements backend.Fencer.
+func (d *device) Fence() bool {
+	if d.safe.Load() {
+		return true
+	}
+	select {
+	case d.hangs <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// offline takes the image from the device. The caller closes it.
+func (d *device) offline() *image {
+	old := d.image.Swap(nil)
+	info := d.Info()
+	info.Offline = true
+	d.change(nil, &info)
+	return old
+}
+
+// hang fences the connection of an image that does not answer, and opens the image again. It puts
+// the image back if all operations end before. It returns false if the device is closed first.
+func (d *device) hang() bool {
+	if d.image.Load().users.Load() == 0 { // they have ended
+		return true
+	}
+	d.cfg.Log.Error("an image is offline: it does not answer, so its connection is fenced")
+	old := d.offline()
+	failed := ""
+	for {
+		err := old.cluster.FenceSelf()
+		if err == nil {
+			return d.reopen(old)
+		}
+		if err.Error() != failed {
+			failed = err.Error()
+			d.cfg.Log.Error("a connection cannot be fenced, so hosts wait for their answers",
+				"err", err)
+		}
+		if old.users.Load() == 0 {
+			d.cfg.Log.Warn("an image is back: it has answered")
+			d.online(old)
+			return true
+		}
+		select {
+		case <-d.stop:
+			d.image.Store(old) // for Close
+			return false
+		case <-time.After(checkInterval):
+		}
+	}
+}
+
+// online makes im the image of the device.
+func (d *device) online(im *image) {
+	info := d.Info()
+	info.Offline = false
+	d.image.Store(im)
+	d.change(im, &info)
+}
+
 // reopen opens a fenced image on another connection. It returns false if the device is closed
 // before that.
-func (d *device) reopen() bool {
-	old := d.image.Swap(nil)
-	offline := d.Info()
-	offline.Offline = true
-	d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
-	d.change(&offline)
+func (d *device) reopen(old *image) bool {
+	d.safe.Store(true)
 	old.cluster.Retire()
 	if !old.drain(d.stop) {
 		d.image.Store(old) // for Close
@@ -455,7 +526,7 @@ func (d *device) reopen() bool {
 		case <-retry.C:
 		}
 		d.reopened = time.Now()
-		err := d.again(offline.Identity)
+		err := d.again(d.Info().Identity)
 		if err == nil {
 			d.cfg.Log.Warn("an image is back")
 			return true
@@ -476,12 +547,15 @@ func (d *device) again(identity string) error {
 		return fmt.Errorf("another image has this name now, and is not touched; restart the "+
 			"target to use it: it is %s, not %s", info.Identity, identity)
 	}
-	select {
-	case <-d.kick: // of the old image
-	default:
+	for _, old := range []chan struct{}{d.kick, d.hangs} { // of the old image
+		select {
+		case <-old:
+		default:
+		}
 	}
+	d.safe.Store(false)
 	d.image.Store(im)
-	d.change(info)
+	d.change(im, info)
 	return nil
 }
 
@@ -513,5 +587,6 @@ func (d *device) Close() error {
 
 var (
 	_ backend.Changer       = (*device)(nil)
+	_ backend.Fencer        = (*device)(nil)
 	_ backend.SpaceReporter = (*device)(nil)
 )

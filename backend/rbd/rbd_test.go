@@ -5,6 +5,7 @@ package rbd
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"runtime"
 	"strings"
@@ -63,7 +64,8 @@ func TestCluster(t *testing.T) {
 	}
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"Silent":  silent,
-		"Refused": refused, "Resize": resize, "Fence": fence, "Full": full, "Snapshot": snapshot,
+		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
+		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
 		"PartOfBlock": partOfBlock,
 	} {
@@ -183,6 +185,61 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 			testutil.True(t, strings.Contains(log.String(), "fenced"), "%s", log.String())
 		})
 	}
+}
+
+// hang: the connection of an image that does not answer is fenced before its operations are safe.
+// Without the right to do so they are not, and an image that answers after all keeps its
+// connection. Otherwise no write that was sent before is carried out after a later one.
+func hang(t *testing.T, c *cephtest.Cluster) {
+	c.Ceph(t, "auth", "get-or-create", "client.weak", "mon", "allow r", "osd", "allow *", "-o",
+		c.Path("client.weak.keyring"))
+	var log testutil.Log
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.Log, cfg.Ceph.User = log.Logger(), "weak"
+	opened := mustOpen(t, cfg)
+	defer mustClose(t, opened)
+	cfg.Image = c.Image(t, "8M", "layering")
+	idle := mustOpen(t, cfg)
+	defer mustClose(t, idle)
+	dev, other := opened.(*device), idle.(*device)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	first, second := client.Memory(0, block), client.Memory(4096, block)
+	first[0], second[0] = 1, 2
+	victim := dev.image.Load().cluster
+
+	c.Pause(t, "osd")
+	client.Submit(client.Write(0, first))
+	testutil.Until(t, "the fence fails", func() bool {
+		return !dev.Fence() && strings.Contains(log.String(),
+			"ceph auth caps client.weak mon 'profile rbd'")
+	})
+	testutil.True(t, dev.Info().Offline && !dev.Fence(), "%+v", dev.Info())
+	c.Continue(t, "osd")
+	client.Wait(1)
+	testutil.Until(t, "it is back", func() bool { return !dev.Info().Offline })
+	testutil.MustTrue(t, dev.image.Load().cluster == victim, "another connection")
+
+	c.Ceph(t, "auth", "caps", "client.weak", "mon", "profile rbd", "osd", "allow *")
+	c.Pause(t, "osd")
+	late := client.Write(0, first)
+	client.Submit(late)
+	testutil.Until(t, "it is fenced", dev.Fence)
+	addr := testutil.Value(victim.Addrs())(t)
+	testutil.True(t, strings.Contains(c.Ceph(t, "osd", "blocklist", "ls"), addr+" "),
+		"%s is not fenced", addr)
+	c.Continue(t, "osd")
+	client.Wait(1)
+	testutil.True(t, late.Err == nil || errors.Is(late.Err, backend.ErrOffline), "%v", late.Err)
+	testutil.Until(t, "both are back", func() bool {
+		a, b := dev.image.Load(), other.image.Load()
+		return a != nil && b != nil && a.cluster != victim && b.cluster == a.cluster
+	})
+	testutil.Must(t, write(client, 0, second))
+	got := client.Memory(8192, block)
+	testutil.Must(t, one(client, client.Read(0, got)))
+	testutil.Equal(t, got[0], 2, "the later write")
+	testutil.True(t, !dev.safe.Load(), "operations of the new connection are refused")
 }
 
 // watcher returns the address of the only connection that has an image open.

@@ -41,6 +41,12 @@ func (d *device) Notify(fn func()) {
 	}
 }
 
+// Fence implements backend.Fencer if the wrapped device does.
+func (d *device) Fence() bool {
+	f, ok := d.Device.(backend.Fencer)
+	return !ok || f.Fence()
+}
+
 // Space implements backend.SpaceReporter if the wrapped device does.
 func (d *device) Space() (allocated, free int64, err error) {
 	if r, ok := d.Device.(backend.SpaceReporter); ok {

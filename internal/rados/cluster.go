@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -39,8 +40,12 @@ type Cluster struct {
 	handle unsafe.Pointer
 	fsid   string
 	// calls limits the calls that wait for the cluster, since each holds a thread.
-	calls chan struct{}
-	users int // guarded by shared
+	calls   chan struct{}
+	users   int // guarded by shared
+	retired atomic.Bool
+
+	fencing sync.Mutex // held while another connection fences this one
+	fenced  bool
 }
 
 // shared has the connections of Share.
@@ -115,8 +120,8 @@ func (at *attempt) connect(a Access) {
 	}
 }
 
-// Connect returns a connection for this caller alone, who closes it. It waits for monitors for 10 s
-// at most.
+// Connect returns a connection for this caller alone, who closes it. It knows every fence that was
+// made before. It waits for monitors for 20 s at most.
 func Connect(a Access) (*Cluster, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -138,8 +143,17 @@ func Connect(a Access) (*Cluster, error) {
 		return nil, fmt.Errorf("the cluster of %s has no FSID: %w", a.Conf, unix.Errno(-n))
 	}
 	cl.fsid = C.GoString(&id[0])
+	ctx, cancel := context.WithTimeout(context.Background(), monitorTimeout)
+	defer cancel()
+	if err := cl.WaitForLatestMap(ctx); err != nil {
+		cl.Close()
+		return nil, a.explain(unix.ETIMEDOUT)
+	}
 	return cl, nil
 }
+
+// monitorTimeout is how long monitors get for an answer: the options in cluster_open.
+const monitorTimeout = 10 * time.Second
 
 // readable returns an error if a file cannot be read. librados would report a wrong key.
 func (a *Access) readable() error {
@@ -187,13 +201,18 @@ func (cl *Cluster) Handle() unsafe.Pointer { return cl.handle }
 // FSID is the identifier of the cluster.
 func (cl *Cluster) FSID() string { return cl.fsid }
 
-// Retire makes later callers of Share get another connection.
+// Retire makes later callers of Share get another connection. The users of this one should do so.
 func (cl *Cluster) Retire() {
+	cl.retired.Store(true)
 	shared.Lock()
 	defer shared.Unlock()
 	cl.forget()
 }
 
+// Retired reports whether Retire was called.
+func (cl *Cluster) Retired() bool { return cl.retired.Load() }
+
+// forget takes the connection from those that are shared. The caller holds the lock.
 func (cl *Cluster) forget() {
 	if at := shared.attempts[cl.access]; at != nil && at.cluster == cl {
 		delete(shared.attempts, cl.access)
@@ -293,6 +312,37 @@ func (cl *Cluster) Fence(ctx context.Context, addr string, d time.Duration) erro
 			"'profile rbd pool=POOL'.")
 	}
 	return err
+}
+
+// fenceTime is how long FenceSelf lasts. No address is used again, since its nonce is random.
+const fenceTime = 30 * 24 * time.Hour
+
+// FenceSelf fences this connection and retires it. Another connection is made for that, because
+// this one may not get an answer. It takes up to 30 s; callers wait for each other, so that a
+// silent cluster gets one attempt at a time.
+func (cl *Cluster) FenceSelf() error {
+	cl.fencing.Lock()
+	defer cl.fencing.Unlock()
+	if cl.fenced {
+		return nil
+	}
+	addr, err := cl.Addrs()
+	if err != nil {
+		return err
+	}
+	other, err := Connect(cl.access)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), monitorTimeout)
+	defer cancel()
+	if err := other.Fence(ctx, addr, fenceTime); err != nil {
+		return err
+	}
+	cl.fenced = true
+	cl.Retire()
+	return nil
 }
 
 // WaitForLatestMap waits until this connection knows every fence that was made before the call.

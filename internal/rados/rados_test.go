@@ -77,7 +77,11 @@ func silent(t *testing.T, c *cephtest.Cluster) {
 	c.Continue(t, "mon")
 	a, b := testutil.Receive(t, "a connection", got), testutil.Receive(t, "a connection", got)
 	testutil.True(t, a == b, "two connections")
-	testutil.Equal(t, a.users, 2, "users")
+	testutil.Until(t, "there are two users", func() bool {
+		shared.Lock()
+		defer shared.Unlock()
+		return a.users == 2
+	})
 	a.Close()
 	a.Close()
 }

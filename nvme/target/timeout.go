@@ -10,6 +10,7 @@ import (
 // The steps for a command at a device that does not answer:
 //
 //	checkTimeouts  finds it: a timer runs while devices have commands
+//	fenced         waits until the storage refuses its writes, if other machines use the storage
 //	giveUp         completes it with a status after which hosts retry, and does not free its
 //	               memory, which the device may still use
 //	returned       frees the memory when the device gives the IO back after all
@@ -76,7 +77,7 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 	if now-since >= watchdogAfter {
 		s.watchdog(now - since)
 	}
-	expired := s.queue.Over && now-s.closedAt >= closeGrace || c.timedOut(now)
+	expired := s.queue.Over && now-s.closedAt >= closeGrace || c.timedOut(now) && c.fenced(now)
 	if expired {
 		h.giveUp(c)
 	}
@@ -97,6 +98,14 @@ func (c *cmd) timedOut(now int64) bool {
 	}
 	// It times out also while it waits for something else, but not for its turn.
 	return m.Waits() && c.ch.ns.TimesOut(backend.OpRead, now-m.Since)
+}
+
+// fenced reports whether no write that devices have of the command can overtake its retry on a path
+// through another machine. Devices that cannot promise that yet are made to.
+func (c *cmd) fenced(now int64) bool {
+	all := true
+	c.lateWrites(now, func(ch *channel, _ *backend.IO) { all = all && ch.ns.Fenced() })
+	return all
 }
 
 // giveUp completes a command that is with a device, or waits for one, with notReady. If the memory

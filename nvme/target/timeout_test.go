@@ -120,3 +120,37 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	testutil.True(t, dev.seen == 1, "the device saw %d commands that were given up", dev.seen-1)
 }
+
+// TestTimeoutFence: a command whose writes the storage could carry out after a retry elsewhere is
+// given up only when the storage refuses them. A read is given up at once.
+func TestTimeoutFence(t *testing.T) {
+	r, h, dev := onHanging(t, 1, 1)
+	asked, fenced := 0, false
+	dev.OnFence(func() bool { asked++; return fenced })
+	dev.Hold(nil)
+	q := h.io[0]
+	read := r.send(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+	writes := []*fabrictest.Command{
+		r.send(q, rw(nvme.NVMWrite, 1, 64, 8, make([]byte, 4096))),
+		r.send(q, rw(nvme.NVMWriteZeroes, 1, 256, 8, nil)),
+		r.send(q, dsm(1, true, [2]uint64{512, 8}, [2]uint64{600, 8})),
+	}
+	r.until("the device has all", func() bool { return dev.Held() == 5 })
+	r.w.Advance(time.Second)
+	testutil.Equal(t, asked, 0, "calls before the timeout")
+	r.w.Advance(2 * time.Second * ranges)
+	testutil.True(t, read.Done && asked > 0, "read done %v, %d calls", read.Done, asked)
+	for _, c := range writes {
+		testutil.True(t, !c.Done, "opcode %#x is done before the fence", c.SQE.Opcode())
+	}
+	fenced = true
+	r.w.Advance(time.Second)
+	for _, c := range writes {
+		st := c.CQE.Status() &^ nvme.More
+		testutil.True(t, c.Done && st == notReady, "opcode %#x: done %v, %v", c.SQE.Opcode(),
+			c.Done, st)
+	}
+	dev.Release()
+	r.w.Settle()
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+}

@@ -18,6 +18,7 @@ type Faulty struct {
 	hold  func(*backend.IO) bool
 	full  bool
 	abort bool
+	fence func() bool
 	wakes map[*faultyChannel]func()
 	held  int
 }
@@ -74,6 +75,20 @@ func (f *Faulty) HonorCancel() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.abort = true
+}
+
+// OnFence sets the function that Fence calls; nil for none.
+func (f *Faulty) OnFence(fn func() bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fence = fn
+}
+
+// Fence implements backend.Fencer.
+func (f *Faulty) Fence() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fence == nil || f.fence()
 }
 
 func (f *Faulty) wakeAll() {

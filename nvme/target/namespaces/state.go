@@ -95,6 +95,13 @@ func (ns *Namespace) TimesOut(op backend.Op, took int64) bool {
 	return t > 0 && took >= t
 }
 
+// Fenced reports whether the storage refuses the operations that the device has, or need not. If it
+// does not, it is made to.
+func (ns *Namespace) Fenced() bool {
+	d, ok := ns.Device().(backend.Fencer)
+	return !ok || d.Fence()
+}
+
 // CountTimeout counts a command that is given up.
 func (ns *Namespace) CountTimeout() { ns.update(func(s *state) { s.timeouts++ }) }
 
