@@ -95,7 +95,7 @@ one_processor() {
 measurements() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -p 1 -timeout 2h -count=1 $(
-    grep -rlE --include='*_test.go' 'testutil\.Soak|backendtest\.' . | xargs -n1 dirname | sort -u |
+    grep -rlE --include='*_test.go' 'testutil\.Soak|e2e\.Rounds|backendtest\.' . | xargs -n1 dirname | sort -u |
       grep -Ev '/(internal/lint|tests/(isolation(/tcp)?|live|lab))$')
 }
 steps=(
@@ -112,7 +112,7 @@ lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
 isolation="env NVMF_ISOLATION_SECONDS=300 go test -v -count=1 -timeout 3h -p 1 ./tests/isolation/..."
 # Two packages at once: neither measures.
 random="env NVMF_LIVE_CONFIGS=400 NVMF_MODEL_COMMANDS=500000 TMPDIR=/dev/shm \
-go test -v -count=1 -timeout 3h -run ^(TestChain|TestModel)$ ./tests/live ./tests/e2e"
+go test -v -count=1 -timeout 3h -run ^(TestChain|TestModel)$ ./tests/live ./tests/e2e/random"
 case $what in
   all) steps+=("480|lab|$lab 60m") ;;
   soak) steps=(

@@ -11,15 +11,15 @@ import (
 // TestZeroAllocation counts all allocations of the process - target, host, fake fabric - while a
 // queue is kept full. After a warm-up, I/O allocates nothing.
 func TestZeroAllocation(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		if v.rdma.Invalidate {
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		if v.RDMA.Invalidate {
 			t.Skip("the host allocates: it registers memory for each command")
 		}
-		if raceEnabled && v.isRDMA {
+		if raceEnabled && v.IsRDMA {
 			t.Skip("needs a build without the race detector, with which the completion channels " +
 				"of verbstest allocate")
 		}
-		c := h.connect(v)
+		c := h.Dial(v)
 		q := h.Open(c, 1, 33)
 		for _, size := range []int{512, 4096, 131072} {
 			ios := min(256, 4<<20/size)

@@ -30,7 +30,7 @@ const (
 	noKey      = "none"
 )
 
-func manyHostNQN(i int) string { return fmt.Sprint(hostNQN, i) }
+func manyHostNQN(i int) string { return fmt.Sprint(HostNQN, i) }
 
 // authenticatingHosts connects hosts at once, in a process of lower priority: they stand for other
 // machines, which would not share the CPUs of the target.
@@ -47,7 +47,7 @@ func authenticatingHosts(text string) int {
 	for i := range n {
 		o := host.Options{
 			HostNQN: manyHostNQN(first + i), HostID: [16]byte{2, byte(i >> 8), byte(i)},
-			SubNQN: subNQN, Key: key, Timeout: testutil.Patience,
+			SubNQN: SubNQN, Key: key, Timeout: testutil.Patience,
 		}
 		go func() {
 			c, err := host.Connect(context.Background(), host.TCP{Addr: addr}, o)
@@ -106,12 +106,12 @@ func runTarget(t *testing.T, text string) {
 	var n int
 	_, err2 := fmt.Sscan(os.Getenv(hostsCount), &n)
 	testutil.Must(t, errors.Join(err, err2))
-	h := newEnv(t, options{reactors: 1})
+	h := New(t, Options{Reactors: 1})
 	h.Log.Limit(16 << 10) // printed when the test fails
 	for i := range n {
 		h.Target.SetHostPolicy(manyHostNQN(i), &auth.Policy{Keys: []*auth.Key{key}})
 	}
-	fmt.Println(h.transport(plain[0]).(host.TCP).Addr)
+	fmt.Println(h.Transport(Plain[0]).(host.TCP).Addr)
 	testutil.Value(io.Copy(io.Discard, os.Stdin))(h.T)
 	fmt.Println(h.Log)
 }
@@ -125,7 +125,7 @@ type victim struct {
 
 // connectVictim connects the victim to the target at addr.
 func connectVictim(t *testing.T, addr string) *victim {
-	o := plain[0].hostOptions()
+	o := Plain[0].HostOptions()
 	c := testutil.Value(
 		host.Connect(testutil.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o))(t)
 	t.Cleanup(c.Close)
@@ -188,8 +188,8 @@ func TestManyAuthenticate(t *testing.T) {
 		return
 	}
 	const quietReads = 10_000
-	hosts := rounds(8, 1000)
-	key := newKey(t, 32, auth.SHA256)
+	hosts := Rounds(8, 1000)
+	key := NewKey(t, 32, auth.SHA256)
 	same := startTarget(t, key, hosts)
 	v := connectVictim(t, same)
 	if !testutil.Soaking() {

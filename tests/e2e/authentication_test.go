@@ -13,20 +13,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// newKey makes a key with a transformation.
-func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
-	t.Helper()
-	k := testutil.Value(auth.NewKey(size, h))(t)
-	testutil.Secret(t, k.Reveal())
-	return k
-}
-
 // TestAuthentication: a host with a key connects with all of its queues, and reads and writes, with
 // every hash, in one direction and in both. The groups are tested in nvme/auth.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *env, v variant) {
+	eachTransport(t, func(o *Options) { o.Reactors = 2 },
+		func(t *testing.T, h *Env, v Variant) {
 			for i, tc := range []struct {
 				auth.Hash
 				auth.Group
@@ -37,14 +29,14 @@ func TestAuthentication(t *testing.T) {
 				{auth.SHA512, auth.FFDHE2048, true},
 				{auth.SHA256, auth.FFDHE2048, false},
 			} {
-				key, own := newKey(t, 32+16*(i%3), tc.Hash), newKey(t, 64, auth.NoHash)
+				key, own := NewKey(t, 32+16*(i%3), tc.Hash), NewKey(t, 64, auth.NoHash)
 				p := &auth.Policy{
 					Keys: []*auth.Key{key}, ControllerKey: own, Hashes: []auth.Hash{tc.Hash},
 					Groups: []auth.Group{tc.Group},
 				}
-				h.Target.SetHostPolicy(hostNQN, p)
-				o := v.hostOptions()
-				o.HostNQN, o.Key = hostNQN, key
+				h.Target.SetHostPolicy(HostNQN, p)
+				o := v.HostOptions()
+				o.HostNQN, o.Key = HostNQN, key
 				if tc.both {
 					o.ControllerKey = own
 				}
@@ -63,10 +55,10 @@ func TestAuthentication(t *testing.T) {
 
 // use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and
 // disconnects.
-func (h *env) use(v variant, o host.Options) {
+func (h *Env) use(v Variant, o host.Options) {
 	h.T.Helper()
 	ctx := testutil.Context(h.T)
-	c := testutil.Value(host.Connect(ctx, h.transport(v), o))(h.T)
+	c := testutil.Value(host.Connect(ctx, h.Transport(v), o))(h.T)
 	defer c.Close()
 	for qid := uint16(1); qid <= 2; qid++ {
 		q := testutil.Value(c.OpenQueue(ctx, qid, 9))(h.T)
@@ -85,10 +77,10 @@ func (h *env) use(v variant, o host.Options) {
 // TestAuthenticationRefused: hosts that cannot authenticate learn the reason, and other hosts are
 // unaffected.
 func TestAuthenticationRefused(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
-		key, own, wrong := newKey(t, 32, 0), newKey(t, 32, 0), newKey(t, 32, 0)
-		h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
+		other := h.Dial(v, func(o *host.Options) { o.HostNQN = HostNQN2 })
+		key, own, wrong := NewKey(t, 32, 0), NewKey(t, 32, 0), NewKey(t, 32, 0)
+		h.Target.SetHostPolicy(HostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
 		for name, change := range map[string]func(*host.Options){
 			"without a key":    func(*host.Options) {},
 			"with a wrong key": func(o *host.Options) { o.Key = wrong },
@@ -99,10 +91,10 @@ func TestAuthenticationRefused(t *testing.T) {
 				o.Key, o.Groups = key, []auth.Group{auth.GroupNull}
 			},
 		} {
-			o := v.hostOptions()
-			o.HostNQN = hostNQN
+			o := v.HostOptions()
+			o.HostNQN = HostNQN
 			change(&o)
-			c, err := host.Dial(testutil.Context(t), h.transport(v), o)
+			c, err := host.Dial(testutil.Context(t), h.Transport(v), o)
 			if err == nil {
 				c.Close()
 				t.Errorf("a host %s connects", name)

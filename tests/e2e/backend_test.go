@@ -18,19 +18,19 @@ import (
 )
 
 // faulty runs fn on a harness whose namespace 1 (512-byte blocks) fails or holds IOs on request.
-func faulty(t *testing.T, fn func(t *testing.T, h *env, v variant, g *backendtest.Faulty)) {
-	for _, v := range plain {
-		t.Run(v.name, func(t *testing.T) {
-			o := v.options
+func faulty(t *testing.T, fn func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty)) {
+	for _, v := range Plain {
+		t.Run(v.Name, func(t *testing.T) {
+			o := v.Options
 			g := backendtest.NewFaulty(harness.OpenRAM(t, 8<<20, 512))
-			o.devices = []backend.Device{g, harness.OpenRAM(t, 8<<20, 512)}
-			fn(t, newEnv(t, o), v, g)
+			o.Devices = []backend.Device{g, harness.OpenRAM(t, 8<<20, 512)}
+			fn(t, New(t, o), v, g)
 		})
 	}
 }
 
 // outstanding fills q with reads and writes of namespace 1, which the device holds.
-func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *backendtest.Faulty) {
+func outstanding(t *testing.T, h *Env, q *host.Queue, buf []byte, g *backendtest.Faulty) {
 	t.Helper()
 	var op host.Op
 	for i := range q.Depth() {
@@ -54,24 +54,24 @@ func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *backendtest
 // not be reused until the device has completed them, and then all of it must be freed.
 func TestEndedQueueWithBusyDevice(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, h *env, c *host.Controller,
+	for name, end := range map[string]func(t *testing.T, h *Env, c *host.Controller,
 		q *host.Queue){
-		"connection": func(_ *testing.T, _ *env, _ *host.Controller, q *host.Queue) {
+		"connection": func(_ *testing.T, _ *Env, _ *host.Controller, q *host.Queue) {
 			_ = q.Close()
 		},
-		"admin connection": func(_ *testing.T, _ *env, c *host.Controller, q *host.Queue) {
+		"admin connection": func(_ *testing.T, _ *Env, c *host.Controller, q *host.Queue) {
 			c.Close()
 			_ = q.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
-				other := h.connect(v,
-					func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+			faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
+				other := h.Dial(v,
+					func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 				oq := h.Open(other, 1, 32)
 				noise := h.Buffer(other, 65536)
 				fillBytes(noise, 0xA5)
-				c := h.connect(v)
+				c := h.Dial(v)
 				q := h.Open(c, 1, 17)
 				buf := h.Buffer(c, q.Depth()*4096)
 				fillBytes(buf, 0x11)
@@ -102,8 +102,8 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 
 // TestHungDevice: a device that completes nothing delays nothing else.
 func TestHungDevice(t *testing.T) {
-	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
-		c := h.connect(v, func(o *host.Options) { o.KATO = time.Minute })
+	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
+		c := h.Dial(v, func(o *host.Options) { o.KATO = time.Minute })
 		q, q2 := h.Open(c, 1, 17), h.Open(c, 2, 17)
 		buf := h.Buffer(c, q.Depth()*4096+4096)
 		g.Hold(nil)
@@ -146,8 +146,8 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 
 // TestAbortWaiting aborts commands that the device has not accepted yet.
 func TestAbortWaiting(t *testing.T) {
-	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
-		c := h.connect(v)
+	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
+		c := h.Dial(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 8192)
 		h.Must(hosttest.Write(testutil.Context(t), q, 1, 0, 8, buf[:4096], 0))
@@ -187,8 +187,8 @@ func TestAbortWaiting(t *testing.T) {
 // TestDeviceErrors: failed commands return no data, and their connection works on. Package target
 // tests the status of each error.
 func TestDeviceErrors(t *testing.T) {
-	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
-		c := h.connect(v)
+	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
+		c := h.Dial(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 4096)
 		pattern(buf, 1)
@@ -196,7 +196,7 @@ func TestDeviceErrors(t *testing.T) {
 		ctx := testutil.Context(t)
 		g.Fail(func(*backend.IO) error { return fmt.Errorf("injected: %w", backend.ErrIO) })
 		wantStatus(t, "read", hosttest.Read(ctx, q, 1, 0, 8, buf), nvme.UnrecoveredReadError)
-		testutil.Equal(t, differ(buf, want), "", "a read that failed")
+		testutil.Equal(t, Differ(buf, want), "", "a read that failed")
 		wantStatus(t, "write", hosttest.Write(ctx, q, 1, 0, 8, buf, 0), nvme.WriteFault)
 		wantStatus(t, "flush", hosttest.Flush(ctx, q, 1), nvme.WriteFault)
 		wantStatus(t, "write zeroes", hosttest.WriteZeroes(ctx, q, 1, 0, 8, 0), nvme.WriteFault)
@@ -208,24 +208,24 @@ func TestDeviceErrors(t *testing.T) {
 // TestFile serves a file, stops the target and serves the file again.
 func TestFile(t *testing.T) {
 	t.Parallel()
-	for _, v := range plain {
+	for _, v := range Plain {
 		for _, buffered := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, buffered %t", v.name, buffered), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, buffered %t", v.Name, buffered), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk")
-				type body func(t *testing.T, h *env, q *host.Queue, buf []byte)
+				type body func(t *testing.T, h *Env, q *host.Queue, buf []byte)
 				serve := func(name string, fn body) {
 					t.Run(name, func(t *testing.T) {
 						d := testutil.Value(file.Open(file.Config{
 							Path: path, Size: 16 << 20, BlockSize: 4096, Buffered: buffered,
 						}))(t)
-						o := v.options
-						o.devices = []backend.Device{d}
-						h := newEnv(t, o)
-						c := h.connect(v)
+						o := v.Options
+						o.Devices = []backend.Device{d}
+						h := New(t, o)
+						c := h.Dial(v)
 						fn(t, h, h.Open(c, 1, 32), h.Buffer(c, 1<<20))
 					})
 				}
-				serve("write", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
+				serve("write", func(t *testing.T, h *Env, q *host.Queue, buf []byte) {
 					ctx := testutil.Context(t)
 					pattern(buf, 5)
 					h.Must(hosttest.Write(ctx, q, 1, 3, 256, buf, 0))
@@ -235,17 +235,17 @@ func TestFile(t *testing.T) {
 					}))
 					h.Must(hosttest.Flush(ctx, q, 1))
 				})
-				serve("read", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
+				serve("read", func(t *testing.T, h *Env, q *host.Queue, buf []byte) {
 					ctx := testutil.Context(t)
 					want := make([]byte, 1<<20)
 					pattern(want, 5)
 					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
 					}))
-					testutil.MustEqual(t, differ(buf[:100*4096], want[:100*4096]), "", "")
+					testutil.MustEqual(t, Differ(buf[:100*4096], want[:100*4096]), "", "")
 					clear(want[7*4096 : 9*4096])
 					h.Must(hosttest.Read(ctx, q, 1, 3, 256, buf))
-					testutil.MustEqual(t, differ(buf, want), "", "")
+					testutil.MustEqual(t, Differ(buf, want), "", "")
 				})
 			})
 		}

@@ -17,9 +17,9 @@ func TestBrokenWrites(t *testing.T) {
 		block  = 512
 		window = 512 << 10
 	)
-	eachVariant(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, h *env, v variant) {
-		reader := h.connect(v,
-			func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+	eachVariant(t, func(o *Options) { o.Reactors = 2 }, func(t *testing.T, h *Env, v Variant) {
+		reader := h.Dial(v,
+			func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 		q := h.Open(reader, 1, 8)
 		buf := h.Buffer(reader, window)
 		check := func() bool {
@@ -36,11 +36,11 @@ func TestBrokenWrites(t *testing.T) {
 					return false
 				}
 			}
-			return wantWholeBlocks(t, buf, block)
+			return WantWholeBlocks(t, buf, block)
 		}
 		stop := repeat(check)
-		for round := range rounds(7, 20) {
-			c := h.connect(v)
+		for round := range Rounds(7, 20) {
+			c := h.Dial(v)
 			q := h.Open(c, 1, 16)
 			data := h.Buffer(c, 15*size)
 			var op host.Op
@@ -64,15 +64,4 @@ func TestBrokenWrites(t *testing.T) {
 		stop()
 		check()
 	})
-}
-
-// wantWholeBlocks checks that all bytes of a block are the same.
-func wantWholeBlocks(t *testing.T, b []byte, block int) bool {
-	for ; len(b) > 0; b = b[block:] {
-		if n := bytes.Count(b[:block], b[:1]); n != block {
-			t.Errorf("a torn block: %d of %d bytes are %#x", n, block, b[0])
-			return false
-		}
-	}
-	return true
 }

@@ -17,17 +17,18 @@ import (
 // TestCeph serves an image on two reactors. Its hosts verify random data on several queues, also
 // while the cluster does not answer for a while.
 func TestCeph(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := cephtest.New(t)
-	for i, v := range plain {
-		t.Run(v.name, func(t *testing.T) {
-			o := v.options
-			o.reactors = 2
-			o.devices = []backend.Device{testutil.Value(rbd.Open(rbd.Config{
+	for i, v := range Plain {
+		t.Run(v.Name, func(t *testing.T) {
+			o := v.Options
+			o.Reactors = 2
+			o.Devices = []backend.Device{testutil.Value(rbd.Open(rbd.Config{
 				Image: c.Image(t, "8M", []string{"layering", "exclusive-lock"}[i]), BlockSize: 512,
 				Ceph: rados.Access{Conf: c.Conf(), User: "admin"},
 			}))(t)}
-			h := newEnv(t, o)
-			ctrl := h.connect(v)
+			h := New(t, o)
+			ctrl := h.Dial(v)
 			check := func(rounds int, busy func()) {
 				var wg sync.WaitGroup
 				for i := range 4 {
@@ -43,6 +44,7 @@ func TestCeph(t *testing.T) {
 				wg.Wait()
 			}
 			check(4, func() {})
+			h.Until("the queue IDs are free", func() bool { return h.Target.Sessions() == 1 })
 			c.Pause(t, "osd")
 			check(2, func() {
 				testutil.Until(t, "commands wait for the cluster", func() bool {

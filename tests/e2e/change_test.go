@@ -20,8 +20,8 @@ type reopened struct {
 }
 
 // swap opens the device of namespace 1 again, if possible, while the namespace does not use it.
-func (h *env) swap() error {
-	return h.Target.UpdateNamespace(subNQN, namespaces.Config{NSID: 1},
+func (h *Env) swap() error {
+	return h.Target.UpdateNamespace(SubNQN, namespaces.Config{NSID: 1},
 		func(old backend.Device) (backend.Device, error) {
 			d, ok := old.(*reopened)
 			if !ok {
@@ -40,14 +40,14 @@ func (h *env) swap() error {
 // repeatedly exchanged.
 func TestSwapUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 }, swapUnderLoad)
+	eachVariant(t, func(o *Options) { o.Reactors = 2; o.QueueDepth = 64 }, swapUnderLoad)
 }
 
 // TestSwapFileUnderLoad: the same for a file that is closed and opened again.
 func TestSwapFileUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *options) {
-		o.reactors, o.queueDepth = 2, 64
+	eachTransport(t, func(o *Options) {
+		o.Reactors, o.QueueDepth = 2, 64
 		path := filepath.Join(t.TempDir(), "disk")
 		d := &reopened{open: func() (backend.Device, error) {
 			return file.Open(file.Config{Path: path, Size: 64 << 20, BlockSize: 512})
@@ -56,13 +56,13 @@ func TestSwapFileUnderLoad(t *testing.T) {
 		if d.Device, err = d.open(); err != nil {
 			t.Fatal(err)
 		}
-		o.devices = []backend.Device{d}
+		o.Devices = []backend.Device{d}
 	}, swapUnderLoad)
 }
 
-func swapUnderLoad(t *testing.T, h *env, v variant) {
+func swapUnderLoad(t *testing.T, h *Env, v Variant) {
 	const queues, rounds = 4, 8
-	c := h.connect(v)
+	c := h.Dial(v)
 	if n, err := c.SetQueueCount(testutil.Context(t), queues); n != queues || err != nil {
 		t.Fatalf("%d queues granted: %v", n, err)
 	}
@@ -94,8 +94,8 @@ func swapUnderLoad(t *testing.T, h *env, v variant) {
 // prevents neither the exchange of the device nor its use by others meanwhile.
 func TestSwapDespiteSlowReader(t *testing.T) {
 	t.Parallel() // it mostly waits
-	h := newEnv(t, options{memory: 16})
-	q := h.Open(h.connect(plain[0]), 1, 16)
+	h := New(t, Options{Memory: 16})
+	q := h.Open(h.Dial(Plain[0]), 1, 16)
 	unreadTCP(h)
 	swapped := make(chan error, 1)
 	go func() { swapped <- h.swap() }()
@@ -109,19 +109,19 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 // TestRemovePort: connections end with their listener, connections of the other listener stay, and
 // no new one is accepted.
 func TestRemovePort(t *testing.T) {
-	h := newEnv(t, options{reactors: 2})
+	h := New(t, Options{Reactors: 2})
 	var queues []*host.Queue
-	for _, v := range plain {
-		queues = append(queues, h.Open(h.connect(v), 1, 16))
+	for _, v := range Plain {
+		queues = append(queues, h.Open(h.Dial(v), 1, 16))
 	}
-	for i, v := range plain {
+	for i, v := range Plain {
 		h.Must(hosttest.Flush(testutil.Context(t), queues[i], 1))
 		h.Must(h.Target.RemovePort(uint16(i + 1)))
 		h.Until("the queue ends", func() bool {
 			return hosttest.Flush(testutil.Context(t), queues[i], 1) != nil
 		})
-		_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
-		testutil.True(t, err != nil, "%s: connected to a listener that was removed", v.name)
+		_, err := host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())
+		testutil.True(t, err != nil, "%s: connected to a listener that was removed", v.Name)
 	}
 	h.Until("all sessions end", func() bool { return h.Target.Sessions() == 0 })
 }

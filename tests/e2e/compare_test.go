@@ -25,25 +25,25 @@ func (d wideDevice) Info() backend.Info {
 // every variant of the transports.
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	for _, v := range variants {
-		t.Run(v.name, func(t *testing.T) {
-			o := v.options
-			o.devices = []backend.Device{wideDevice{harness.OpenRAM(t, 4<<20, 512)}}
-			testCompare(t, newEnv(t, o), v)
+	for _, v := range Variants {
+		t.Run(v.Name, func(t *testing.T) {
+			o := v.Options
+			o.Devices = []backend.Device{wideDevice{harness.OpenRAM(t, 4<<20, 512)}}
+			testCompare(t, New(t, o), v)
 		})
 	}
 }
 
-func testCompare(t *testing.T, h *env, v variant) {
-	c := h.connect(v)
+func testCompare(t *testing.T, h *Env, v Variant) {
+	c := h.Dial(v)
 	q := h.Open(c, 1, 32)
 	ctx := testutil.Context(t)
-	buf := h.Buffer(c, 2*mdts)
-	old, data := buf[:mdts], buf[mdts:]
+	buf := h.Buffer(c, 2*MDTS)
+	old, data := buf[:MDTS], buf[MDTS:]
 	pattern(old, 1)
 	pattern(data, 2)
 	const failed = nvme.CompareFailure | nvme.DNR
-	for _, size := range []int{512, 4096, 4608, 8192, 65536, mdts} {
+	for _, size := range []int{512, 4096, 4608, 8192, 65536, MDTS} {
 		blocks := uint32(size / 512)
 		h.Must(hosttest.Write(ctx, q, 1, 1, blocks, old[:size], 0))
 		h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, old[:size]))
@@ -75,10 +75,10 @@ func testCompare(t *testing.T, h *env, v variant) {
 // TestCopy copies within a namespace and between two, over every variant of the transports.
 func TestCopy(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		h.Must(h.Target.AddNamespace(subNQN,
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		h.Must(h.Target.AddNamespace(SubNQN,
 			namespaces.Config{NSID: 3, Device: h.RAM(4<<20, 512)}))
-		c := h.connect(v)
+		c := h.Dial(v)
 		q := h.Open(c, 1, 32)
 		ctx := testutil.Context(t)
 		var enable host.Op
@@ -90,18 +90,18 @@ func TestCopy(t *testing.T) {
 		if h.Must(err); !cqe.Status().OK() {
 			t.Fatal(cqe.Status())
 		}
-		data, back := h.Buffer(c, mdts), h.Buffer(c, mdts)
+		data, back := h.Buffer(c, MDTS), h.Buffer(c, MDTS)
 		pattern(data, 7)
-		h.Must(hosttest.Write(ctx, q, 3, 0, mdts/512, data, 0))
+		h.Must(hosttest.Write(ctx, q, 3, 0, MDTS/512, data, 0))
 		ranges := h.Buffer(c, 2*nvme.CopyRangeSize)
-		for i, half := range []uint64{mdts / 1024, 0} { // exchanged
-			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, mdts/1024)
+		for i, half := range []uint64{MDTS / 1024, 0} { // exchanged
+			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, MDTS/1024)
 		}
 		h.Must(hosttest.Copy(ctx, q, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
-		h.Must(hosttest.Read(ctx, q, 1, 100, mdts/512, back))
-		exchanged := append(append([]byte{}, data[mdts/2:]...), data[:mdts/2]...)
-		testutil.Equal(t, differ(back, exchanged), "", "between namespaces")
-		h.Must(hosttest.Copy(ctx, q, 3, mdts/512, nvme.CopyRanges, ranges, 0))
-		h.Must(hosttest.Compare(ctx, q, 3, mdts/512, mdts/512, back))
+		h.Must(hosttest.Read(ctx, q, 1, 100, MDTS/512, back))
+		exchanged := append(append([]byte{}, data[MDTS/2:]...), data[:MDTS/2]...)
+		testutil.Equal(t, Differ(back, exchanged), "", "between namespaces")
+		h.Must(hosttest.Copy(ctx, q, 3, MDTS/512, nvme.CopyRanges, ranges, 0))
+		h.Must(hosttest.Compare(ctx, q, 3, MDTS/512, MDTS/512, back))
 	})
 }

@@ -17,13 +17,13 @@ import (
 // TestConcatenation: a host authenticates, connects again over TLS with the generated PSK, and
 // replaces the PSK. The PSK ends with the last controller that was created with it.
 func TestConcatenation(t *testing.T) {
-	h := newEnv(t, options{tls: "allowed", reactors: 2})
+	h := New(t, Options{TLS: "allowed", Reactors: 2})
 	ctx := testutil.Context(t)
-	key := newKey(t, 32, auth.SHA256)
-	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
-	o := variants[0].hostOptions()
-	o.HostNQN, o.Key = hostNQN, key
-	plain := h.transport(variants[0]).(host.TCP)
+	key := NewKey(t, 32, auth.SHA256)
+	h.Target.SetHostPolicy(HostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	o := Variants[0].HostOptions()
+	o.HostNQN, o.Key = HostNQN, key
+	plain := h.Transport(Variants[0]).(host.TCP)
 
 	secure := testutil.Value(hosttest.Concatenate(ctx, plain, o))(h.T)
 	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
@@ -94,16 +94,16 @@ func TestConcatenation(t *testing.T) {
 // TestConcatenationRequired: where security requires TLS, a host without a TLS key gets one by
 // concatenation, and has access to nothing else without it.
 func TestConcatenationRequired(t *testing.T) {
-	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	h := New(t, Options{TLS: "allowed", Security: "tls", Hosts: []string{HostNQN}})
 	ctx := testutil.Context(t)
-	key := newKey(t, 32, auth.SHA256)
-	o := variants[0].hostOptions()
-	o.HostNQN, o.Key = hostNQN, key
-	plain := h.transport(variants[0]).(host.TCP)
+	key := NewKey(t, 32, auth.SHA256)
+	o := Variants[0].HostOptions()
+	o.HostNQN, o.Key = HostNQN, key
+	plain := h.Transport(Variants[0]).(host.TCP)
 	if _, err := host.Dial(ctx, plain, o); !isConnectError(err) {
 		t.Errorf("a host without a key, without TLS: %v", err)
 	}
-	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	h.Target.SetHostPolicy(HostNQN, &auth.Policy{Keys: []*auth.Key{key}})
 	_, err := host.Connect(ctx, plain, o)
 	r, is := errors.AsType[auth.Refused](err)
 	testutil.True(t, is && r.Reason == auth.ConcatenationMismatch, "without concatenation: %v", err)
@@ -141,24 +141,24 @@ func TestConcatenationRequired(t *testing.T) {
 // TestConcatenationKeyRemoved: after the key of a host is removed or replaced, a PSK that was
 // generated with it gives no new access, even if it is still in use.
 func TestConcatenationKeyRemoved(t *testing.T) {
-	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	h := New(t, Options{TLS: "allowed", Security: "tls", Hosts: []string{HostNQN}})
 	ctx := testutil.Context(t)
-	old, next := newKey(t, 32, auth.SHA256), newKey(t, 32, auth.SHA256)
-	o := variants[0].hostOptions()
-	o.HostNQN, o.Key = hostNQN, old
-	plain := h.transport(variants[0]).(host.TCP)
+	old, next := NewKey(t, 32, auth.SHA256), NewKey(t, 32, auth.SHA256)
+	o := Variants[0].HostOptions()
+	o.HostNQN, o.Key = HostNQN, old
+	plain := h.Transport(Variants[0]).(host.TCP)
 	for name, p := range map[string]*auth.Policy{
 		"none": nil, "another": {Keys: []*auth.Key{next}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
+			h.Target.SetHostPolicy(HostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
 			secure := testutil.Value(hosttest.Concatenate(ctx, plain, o))(h.T)
 			c, err := host.Connect(ctx, secure, o) // keeps the PSK
 			h.Must(err)
 			defer c.Close()
 			begun := testutil.Value(host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic))(h.T)
 			defer begun.Close()
-			h.Target.SetHostPolicy(hostNQN, p)
+			h.Target.SetHostPolicy(HostNQN, p)
 			if c, err := host.Dial(ctx, secure, o); err == nil {
 				c.Close()
 				t.Error("another controller is created")

@@ -13,11 +13,11 @@ import (
 )
 
 func TestDiscovery(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		h.Must(h.Target.AddSubsystem(subsystems.Config{
-			NQN: otherSub, Hosts: []string{hostNQN2},
+			NQN: OtherSub, Hosts: []string{HostNQN2},
 		}))
-		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
+		c := h.Dial(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
 		ctx := testutil.Context(t)
 		header, entries, err := hosttest.Discover(ctx, c)
 		h.Must(err)
@@ -29,9 +29,9 @@ func TestDiscovery(t *testing.T) {
 			nqn, err := nvme.ParseNQN(&e.SUBNQN)
 			testutil.Check(t, err)
 			switch {
-			case nqn == otherSub:
+			case nqn == OtherSub:
 				t.Errorf("a subsystem that refuses this host is listed: %+v", e)
-			case nqn == subNQN:
+			case nqn == SubNQN:
 				at, port := h.Addr(e.TRTYPE), nvme.Text(e.TRSVCID[:])
 				if e.SUBTYPE != nvme.SubsystemNVM || nvme.Text(e.TRADDR[:]) != at.Addr().String() ||
 					port != "" && port != strconv.Itoa(int(at.Port())) ||
@@ -53,8 +53,8 @@ func TestDiscovery(t *testing.T) {
 }
 
 func TestResetAndShutdown(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		ctx := testutil.Context(t)
 		for range 3 {
 			q := h.Open(c, 1, 32)
@@ -88,14 +88,14 @@ func ended(q *host.Queue) error {
 
 func TestKeepAliveExpiry(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		t.Parallel() // it mostly waits
-		c := h.connect(v,
+		c := h.Dial(v,
 			func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
 		q := h.Open(c, 1, 32)
 		// With 3 s, a stalled machine would end it, too.
-		alive := h.connect(v, func(o *host.Options) {
-			o.KATO = time.Duration(rounds(60, 3)) * time.Second
+		alive := h.Dial(v, func(o *host.Options) {
+			o.KATO = time.Duration(Rounds(60, 3)) * time.Second
 		})
 		testutil.Is(t, ended(q), host.ErrClosed, "I/O queue")
 		testutil.Receive(t, "the admin queue ends", c.Done())
@@ -107,11 +107,11 @@ func TestKeepAliveExpiry(t *testing.T) {
 
 // TestTwoHosts: two hosts share a namespace, one on each transport.
 func TestTwoHosts(t *testing.T) {
-	h := newEnv(t, options{reactors: 2})
+	h := New(t, Options{Reactors: 2})
 	ctx := testutil.Context(t)
-	a := h.connect(plain[0])
-	b := h.connect(plain[1],
-		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+	a := h.Dial(Plain[0])
+	b := h.Dial(Plain[1],
+		func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 	testutil.MustTrue(t, a.CNTLID() != b.CNTLID(), "one CNTLID for two controllers")
 	qa, qb := h.Open(a, 1, 32), h.Open(b, 1, 32)
 	bufA, bufB := h.Buffer(a, 8192), h.Buffer(b, 8192)
@@ -120,15 +120,15 @@ func TestTwoHosts(t *testing.T) {
 		h.Must(hosttest.Write(ctx, qa, 1, uint64(i), 16, bufA, 0))
 		clear(bufB)
 		h.Must(hosttest.Read(ctx, qb, 1, uint64(i), 16, bufB))
-		testutil.MustEqual(t, differ(bufB, bufA), "", "round %d", i)
+		testutil.MustEqual(t, Differ(bufB, bufA), "", "round %d", i)
 	}
 	a.Close()
 	h.Until("a's I/O queue is closed too", func() bool { return len(h.Target.Controllers()) == 1 })
 	h.Must(hosttest.Read(ctx, qb, 1, 0, 16, bufB))
 	// An I/O queue belongs to the host of its controller.
-	o := plain[1].hostOptions()
-	o.HostNQN, o.HostID = hostNQN, [16]byte{9}
-	q := testutil.Value(host.DialQueue(ctx, h.transport(plain[1]), 2, 32, b.CNTLID()))(h.T)
+	o := Plain[1].HostOptions()
+	o.HostNQN, o.HostID = HostNQN, [16]byte{9}
+	q := testutil.Value(host.DialQueue(ctx, h.Transport(Plain[1]), 2, 32, b.CNTLID()))(h.T)
 	defer q.Close()
 	cqe, err := q.Do(ctx, host.ConnectCommand(2, 32, &o, b.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters &&

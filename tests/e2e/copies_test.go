@@ -17,12 +17,12 @@ func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("needs a build with the tag invariants, which counts copies")
 	}
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		q := h.Open(c, 1, 33)
 		small := 16 << 10 // in-capsule data received with its command
-		if v.smallPDUs {
-			small = smallPDU
+		if v.SmallPDUs {
+			small = SmallPDU
 		}
 		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
 			const ios, frame = 8, 16 << 10
@@ -57,12 +57,12 @@ func TestCopiedBytes(t *testing.T) {
 				"%d reads of %d bytes that were never written bytes were copied", ios, size)
 			bound := int64(ios * size)
 			switch {
-			case !v.isRDMA && size <= small:
+			case !v.IsRDMA && size <= small:
 				// A capsule that arrives in two parts is first copied out of the receive buffer.
 				h.Until(fmt.Sprintf("%d writes of %d bytes copy %d", ios, size, bound),
 					func() bool { return run(true, 0) == bound })
 				continue
-			case v.isRDMA && (size < frame || v.options.iwarp):
+			case v.IsRDMA && (size < frame || v.Options.IWARP):
 				testutil.Equal(t, run(true, 0), bound,
 					"%d writes of %d bytes bytes were copied", ios, size)
 				continue
@@ -73,7 +73,7 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			// With an offset the partial frames at both ends are copied.
 			for base, want := range map[int]int64{0: least, 512: ios * int64(min(size, frame))} {
-				if v.smallPDUs {
+				if v.SmallPDUs {
 					want += bound / 3 // small PDUs, each received with a part of the next one
 				}
 				// The memory is registered with RDMA devices when it is first used.

@@ -16,8 +16,8 @@ import (
 // TestDiagnostics: a self-test reads, and can be aborted. Telemetry has the queues of the
 // association, which are on several reactors.
 func TestDiagnostics(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		ctx := testutil.Context(t)
 		for qid := range uint16(2) {
 			h.Open(c, qid+1, 32)

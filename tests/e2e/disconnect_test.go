@@ -32,10 +32,10 @@ func repeat(fn func() bool) (stop func()) {
 // unaffected.
 func TestDisconnectDuringIO(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },
-		func(t *testing.T, h *env, v variant) {
-			bystander := h.connect(v,
-				func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+	eachVariant(t, func(o *Options) { o.Reactors = 2; o.Memory = 16 },
+		func(t *testing.T, h *Env, v Variant) {
+			bystander := h.Dial(v,
+				func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 			q := h.Open(bystander, 1, 16)
 			buf := h.Buffer(bystander, q.Depth()*32768)
 			stop := repeat(func() bool {
@@ -43,8 +43,8 @@ func TestDisconnectDuringIO(t *testing.T) {
 				testutil.Equal(t, err, nil, "the bystander host")
 				return err == nil
 			})
-			for round := range rounds(6, 25) {
-				c := h.connect(v)
+			for round := range Rounds(6, 25) {
+				c := h.Dial(v)
 				data := h.Buffer(c, 31*131072)
 				for qid := range 2 {
 					q := h.Open(c, uint16(qid+1), 32)
@@ -81,12 +81,12 @@ func TestDisconnectDuringIO(t *testing.T) {
 // TestConnectCycles: four hosts connect and disconnect repeatedly.
 func TestConnectCycles(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
 				for range 15 {
-					err := cycle(testutil.Context(t), h.transport(v), v.hostOptions(), uint8(i))
+					err := cycle(testutil.Context(t), h.Transport(v), v.HostOptions(), uint8(i))
 					if err != nil {
 						t.Error(err)
 						return

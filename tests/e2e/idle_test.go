@@ -17,9 +17,9 @@ import (
 // than 1 % of a CPU. CPU time is not wall time, so a busy machine does not matter.
 func TestIdle(t *testing.T) {
 	testutil.Soak(t, "it measures processor time")
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
 		for range 4 {
-			c := h.connect(v, func(o *host.Options) { o.KATO = 5 * time.Second })
+			c := h.Dial(v, func(o *host.Options) { o.KATO = 5 * time.Second })
 			for qid := uint16(1); qid <= 4; qid++ {
 				h.Open(c, qid, 128)
 			}
@@ -35,11 +35,11 @@ func TestIdleMany(t *testing.T) {
 		t.Skip("needs a build without the race detector, whose CPU time would count")
 	}
 	bare := bareSockets(t, 16, 5*time.Second) // a keep alive each 5 s of 16 hosts
-	for _, v := range []variant{{name: "tcp"}, {name: "rdma", isRDMA: true}} {
-		t.Run(v.name, func(t *testing.T) {
-			h := newEnv(t, options{rdma: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
+	for _, v := range []Variant{{Name: "tcp"}, {Name: "rdma", IsRDMA: true}} {
+		t.Run(v.Name, func(t *testing.T) {
+			h := New(t, Options{RDMA: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
 			for range 16 {
-				c := h.connect(v, func(o *host.Options) { o.KATO = 10 * time.Second })
+				c := h.Dial(v, func(o *host.Options) { o.KATO = 10 * time.Second })
 				for qid := uint16(1); qid <= 64; qid++ {
 					h.Open(c, qid, 32)
 				}

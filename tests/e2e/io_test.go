@@ -19,21 +19,21 @@ import (
 // size, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		q := h.Open(c, 1, 32)
-		testutil.MustTrue(t, c.MaxTransfer() == mdts, "MDTS is %d bytes", c.MaxTransfer())
+		testutil.MustTrue(t, c.MaxTransfer() == MDTS, "MDTS is %d bytes", c.MaxTransfer())
 		ctx := testutil.Context(t)
-		buf := h.Buffer(c, 2*mdts)
+		buf := h.Buffer(c, 2*MDTS)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
 			for _, size := range []int{
 				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072,
-				262144, 524288, mdts - 4096, mdts,
+				262144, 524288, MDTS - 4096, MDTS,
 			} {
 				if size%bs != 0 {
 					continue
 				}
-				data, back := buf[:size], buf[mdts:][:size]
+				data, back := buf[:size], buf[MDTS:][:size]
 				pattern(data, uint32(size))
 				clear(back)
 				slba := uint64(rand.IntN(100))
@@ -42,9 +42,9 @@ func TestReadWrite(t *testing.T) {
 					"write %d bytes", size)
 				testutil.MustEqual(t, hosttest.Read(ctx, q, nsid, slba, blocks, back), nil,
 					"read %d bytes", size)
-				testutil.MustEqual(t, differ(back, data), "", "%d bytes", size)
+				testutil.MustEqual(t, Differ(back, data), "", "%d bytes", size)
 			}
-			over := buf[:mdts+bs]
+			over := buf[:MDTS+bs]
 			n := uint32(len(over) / bs)
 			wantStatus(t, "read beyond MDTS", hosttest.Read(ctx, q, nsid, 0, n, over),
 				nvme.InvalidField|nvme.DNR)
@@ -56,8 +56,8 @@ func TestReadWrite(t *testing.T) {
 
 func TestOtherCommands(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		q := h.Open(c, 1, 32)
 		ctx := testutil.Context(t)
 		buf := h.Buffer(c, 64<<10)
@@ -77,7 +77,7 @@ func TestOtherCommands(t *testing.T) {
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
 		h.Must(hosttest.Read(ctx, q, 1, 0, 128, back))
-		testutil.MustEqual(t, differ(back, buf), "", "")
+		testutil.MustEqual(t, Differ(back, buf), "", "")
 	})
 }
 
@@ -86,9 +86,9 @@ func TestOtherCommands(t *testing.T) {
 func TestManyQueues(t *testing.T) {
 	t.Parallel()
 	const queues = 8
-	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
-		func(t *testing.T, h *env, v variant) {
-			c := h.connect(v)
+	eachVariant(t, func(o *Options) { o.Reactors = 2; o.QueueDepth = 64 },
+		func(t *testing.T, h *Env, v Variant) {
+			c := h.Dial(v)
 			if n, err := c.SetQueueCount(testutil.Context(t), queues); n != queues || err != nil {
 				t.Fatalf("%d queues granted: %v", n, err)
 			}
@@ -97,7 +97,7 @@ func TestManyQueues(t *testing.T) {
 				q := h.Open(c, uint16(i+1), 17+i*4)
 				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
-					testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 8)), nil,
+					testutil.Equal(t, verify(q, uint64(i)*16384, buf, Rounds(2, 8)), nil,
 						"queue %d", i+1)
 				})
 			}
@@ -133,7 +133,7 @@ func verify(q *host.Queue, slba uint64, buf []byte, rounds int) error {
 		for i := range sizes {
 			pattern(want[:sizes[i]], uint32(round*n+i))
 			if got := buf[i*most:][:sizes[i]]; !bytes.Equal(got, want[:sizes[i]]) {
-				return fmt.Errorf("round %d, buffer %d: %s", round, i, differ(got, want))
+				return fmt.Errorf("round %d, buffer %d: %s", round, i, Differ(got, want))
 			}
 		}
 	}
@@ -178,27 +178,27 @@ func TestMemoryPressure(t *testing.T) {
 	t.Parallel()
 	const queues, depth = 2, 12
 	smallStaging := func(c *rdma.Config) { c.StagingSize = 2 << 20 }
-	eachVariant(t, func(o *options) { o.memory, o.rdma = 8, smallStaging },
-		func(t *testing.T, h *env, v variant) {
-			c := h.connect(v)
+	eachVariant(t, func(o *Options) { o.Memory, o.RDMA = 8, smallStaging },
+		func(t *testing.T, h *Env, v Variant) {
+			c := h.Dial(v)
 			var wg sync.WaitGroup
 			for i := range queues {
 				q := h.Open(c, uint16(i+1), depth+1)
-				buf := h.Buffer(c, depth*mdts)
-				want := make([]byte, mdts)
+				buf := h.Buffer(c, depth*MDTS)
+				want := make([]byte, MDTS)
 				pattern(want, uint32(i))
 				wg.Go(func() {
 					for round := range 2 {
 						err := pipeline(q, depth, func(op *host.Op, k int) {
-							data := buf[k*mdts:][:mdts]
+							data := buf[k*MDTS:][:MDTS]
 							copy(data, want)
-							op.Write(1, uint64((i*depth+k)*mdts/512), mdts/512, data, 0)
+							op.Write(1, uint64((i*depth+k)*MDTS/512), MDTS/512, data, 0)
 						})
 						if err == nil {
 							err = pipeline(q, depth, func(op *host.Op, k int) {
-								data := buf[k*mdts:][:mdts]
+								data := buf[k*MDTS:][:MDTS]
 								clear(data[:4096])
-								op.Read(1, uint64((i*depth+k)*mdts/512), mdts/512, data)
+								op.Read(1, uint64((i*depth+k)*MDTS/512), MDTS/512, data)
 							})
 						}
 						if err != nil {
@@ -206,7 +206,7 @@ func TestMemoryPressure(t *testing.T) {
 							return
 						}
 						for k := range depth {
-							if d := differ(buf[k*mdts:][:mdts], want); d != "" {
+							if d := Differ(buf[k*MDTS:][:MDTS], want); d != "" {
 								t.Errorf("queue %d, round %d, command %d: %s", i+1, round, k, d)
 								return
 							}

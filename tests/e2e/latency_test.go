@@ -14,9 +14,9 @@ import (
 // no command takes longer than all of them, and the stages add up. A slow machine makes no
 // difference, except to the share of the device, which make soak checks.
 func TestLatencyOfSlowDevice(t *testing.T) {
-	faulty(t, func(t *testing.T, h *env, v variant, g *backendtest.Faulty) {
+	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
 		const hold = 20 * time.Millisecond
-		c := h.connect(v)
+		c := h.Dial(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, q.Depth()*4096)
 		begun := time.Now()
@@ -42,7 +42,7 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 				sum += l.Stages[i].Sum()
 			}
 			backend := &l.Stages[fabric.StageBackend]
-			if l.HostNQN != hostNQN || l.NSID != 1 || sum != l.Total.Sum() ||
+			if l.HostNQN != HostNQN || l.NSID != 1 || sum != l.Total.Sum() ||
 				backend.Quantile(0) < hold.Nanoseconds()*95/100 ||
 				l.Total.Max() > took.Nanoseconds() ||
 				testutil.Soaking() && 2*backend.Sum() < sum {

@@ -18,9 +18,9 @@ import (
 // different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		t.Parallel()
-		c := h.connect(v)
+		c := h.Dial(v)
 		for size, n := range map[int]int{2: 500, 3: 500, 64: 70000, 128: 1000} {
 			q := h.Open(c, 1, size)
 			testutil.MustEqual(t, pipeline(q, n, func(op *host.Op, _ int) { op.Flush(1) }), nil,
@@ -50,11 +50,11 @@ func keepBusy(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error
 
 // underLoad runs fn while a queue is busy with namespace nsid, and returns the error that ended the
 // queue.
-func underLoad(t *testing.T, h *env, v variant, nsid uint32,
+func underLoad(t *testing.T, h *Env, v Variant, nsid uint32,
 	fn func(c *host.Controller),
 ) error {
 	t.Helper()
-	c := h.connect(v)
+	c := h.Dial(v)
 	q := h.Open(c, 1, 33)
 	buf := h.Buffer(c, q.Depth()*4096)
 	var count atomic.Int64
@@ -77,28 +77,28 @@ func wantRetry(t *testing.T, err error) {
 
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *env, v variant) {
+	eachTransport(t, func(o *Options) { o.Reactors = 2 },
+		func(t *testing.T, h *Env, v Variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
-			_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
+			_, err := host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())
 			testutil.True(t, err != nil, "connected to a target that has stopped")
 		})
 }
 
 func TestRemoveSubsystemUnderLoad(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		dev := h.RAM(1<<20, 512)
 		h.Must(h.Target.AddSubsystem(subsystems.Config{
-			NQN: otherSub, AllowAnyHost: true,
+			NQN: OtherSub, AllowAnyHost: true,
 			Namespaces: []namespaces.Config{{NSID: 1, Device: dev}},
 		}))
-		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
+		other := h.Dial(v, func(o *host.Options) { o.SubNQN = OtherSub })
 		oq := h.Open(other, 1, 16)
 		err := underLoad(t, h, v, 1,
-			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN, true)) })
+			func(*host.Controller) { h.Gone(h.Target.RemoveSubsystem(SubNQN, true)) })
 		wantRetry(t, err)
 		h.Must(hosttest.Flush(testutil.Context(t), oq, 1))
-		_, err = host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
+		_, err = host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())
 		var ce *host.ConnectError
 		testutil.True(t, errors.As(err, &ce) && ce.Status.Code() == nvme.ConnectInvalidParameters,
 			"connect to a removed subsystem: %v", err)
@@ -106,9 +106,9 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 }
 
 func TestRemoveNamespaceUnderLoad(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		err := underLoad(t, h, v, 1, func(c *host.Controller) {
-			h.gone(h.Target.RemoveNamespace(subNQN, 1))
+			h.Gone(h.Target.RemoveNamespace(SubNQN, 1))
 			h.Ping(c)
 		})
 		if st, ok := hosttest.StatusOf(err); !ok || st.Code() != nvme.InvalidField {
@@ -119,8 +119,8 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 
 func TestResetUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *env, v variant) {
+	eachTransport(t, func(o *Options) { o.Reactors = 2 },
+		func(t *testing.T, h *Env, v Variant) {
 			for range 5 {
 				err := underLoad(t, h, v, 1, func(c *host.Controller) {
 					h.Must(c.Reset(context.Background()))

@@ -27,13 +27,13 @@ const limitsTries = 5
 // limitsOf has the limits of the namespace, the subsystem and the third host of a test.
 type limitsOf struct{ namespace, subsystem, host qos.Limits }
 
-func (h *env) setLimits(l limitsOf) {
+func (h *Env) setLimits(l limitsOf) {
 	h.T.Helper()
 	testutil.Value(h.Target.UpdateSubsystem(
-		subsystems.Config{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
-	h.Must(h.Target.UpdateNamespace(subNQN,
+		subsystems.Config{NQN: SubNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
+	h.Must(h.Target.UpdateNamespace(SubNQN,
 		namespaces.Config{NSID: 1, Limits: l.namespace}, nil))
-	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
+	h.Target.SetHostLimits(fmt.Sprint(HostNQN, 2), l.host)
 }
 
 // TestLimits: limits of any object that change under load hold, on one reactor and on four, and
@@ -44,24 +44,24 @@ func TestLimits(t *testing.T) {
 	if raceEnabled {
 		t.Skip("needs a build without the race detector, whose CPU time limits the rates")
 	}
-	for _, v := range plain {
+	for _, v := range Plain {
 		for _, reactors := range []int{1, 4} {
-			t.Run(fmt.Sprint(v.name, "/", reactors), func(t *testing.T) {
+			t.Run(fmt.Sprint(v.Name, "/", reactors), func(t *testing.T) {
 				testLimits(t, v, reactors)
 			})
 		}
 	}
 }
 
-func testLimits(t *testing.T, v variant, reactors int) {
-	h := newEnv(t, options{reactors: reactors, devices: []backend.Device{
+func testLimits(t *testing.T, v Variant, reactors int) {
+	h := New(t, Options{Reactors: reactors, Devices: []backend.Device{
 		harness.OpenRAM(t, 64<<20, 4096), harness.OpenRAM(t, 64<<20, 4096),
 	}})
 	h.setLimits(limitsOf{subsystem: qos.Limits{IOPS: 100}})
 	const size, depth = 16 << 10, 16
 	pumps := make([][]*pump, 3)
 	for i := range pumps {
-		c := h.connect(v, func(o *host.Options) { o.HostNQN = fmt.Sprint(hostNQN, i) })
+		c := h.Dial(v, func(o *host.Options) { o.HostNQN = fmt.Sprint(HostNQN, i) })
 		for qid := range []int{3, 1, 2}[i] {
 			q := h.Open(c, uint16(qid+1), depth+1)
 			p := newPump(q, h.Buffer(c, depth*size), depth)
@@ -155,9 +155,9 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 // or from memory of the namespace.
 func TestDataAtLimit(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
 		h.setLimits(limitsOf{namespace: qos.Limits{IOPS: 1000, Burst: qos.MinBurst}})
-		c := h.connect(v)
+		c := h.Dial(v)
 		q := h.Open(c, 1, 17)
 		const most, each = 256 << 10, 1 << 20
 		out, in := h.Buffer(c, 16*most), h.Buffer(c, 16*most)
@@ -181,7 +181,7 @@ func TestDataAtLimit(t *testing.T) {
 				}
 			}
 			for i := range 16 {
-				testutil.Equal(t, differ(in[i*most:][:size], out[i*most:][:size]), "",
+				testutil.Equal(t, Differ(in[i*most:][:size], out[i*most:][:size]), "",
 					"%d bytes, command %d", size, i)
 			}
 		}
@@ -195,9 +195,9 @@ func TestDataAtLimit(t *testing.T) {
 // queue. The harness checks for leaked memory.
 func TestAbortAndDisconnectAtLimit(t *testing.T) {
 	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
 		h.setLimits(limitsOf{namespace: qos.Limits{IOPS: 1}})
-		c := h.connect(v)
+		c := h.Dial(v)
 		q := h.Open(c, 1, 33)
 		buf := h.Buffer(c, 32<<10)
 		var cids []uint16
@@ -249,12 +249,12 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 		{"waiting", 20_000, testing.AllocsPerRun, 3, commands / 4}, // longer than the burst
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := newEnv(t, options{})
+			h := New(t, Options{})
 			h.setLimits(limitsOf{
 				namespace: qos.Limits{IOPS: tc.rate},
 				subsystem: qos.Limits{Bandwidth: 1 << 50},
 			})
-			c := h.connect(plain[0])
+			c := h.Dial(Plain[0])
 			q := h.Open(c, 1, 33)
 			buf, done := h.Buffer(c, 4096), make([]host.Completion, 32)
 			var op host.Op

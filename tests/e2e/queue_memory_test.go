@@ -14,12 +14,12 @@ import (
 // TestQueueMemory opens queues until their memory is used up. The next one is refused, the log
 // gives the reason, the others continue, and closing one makes room.
 func TestQueueMemory(t *testing.T) {
-	limit := func(o *options) {
-		o.tcp = func(c *tcp.Config) { c.QueueMemory = 1 << 20 }
-		o.rdma = func(c *rdma.Config) { c.QueueMemory = 6 << 20 }
+	limit := func(o *Options) {
+		o.TCP = func(c *tcp.Config) { c.QueueMemory = 1 << 20 }
+		o.RDMA = func(c *rdma.Config) { c.QueueMemory = 6 << 20 }
 	}
-	eachTransport(t, limit, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachTransport(t, limit, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		var open []*host.Queue
 		for {
 			q, err := c.OpenQueue(testutil.Context(t), uint16(len(open)+1), 128)

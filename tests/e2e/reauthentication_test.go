@@ -25,17 +25,17 @@ func authenticationRequired(err error) bool {
 // that reason, one at a time. Nothing else fails.
 func TestReauthenticate(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *env, v variant) {
+	eachTransport(t, func(o *Options) { o.Reactors = 2 },
+		func(t *testing.T, h *Env, v Variant) {
 			ctx := testutil.Context(t)
-			key := newKey(t, 32, 0)
-			h.Target.SetHostPolicy(hostNQN, &auth.Policy{
+			key := NewKey(t, 32, 0)
+			h.Target.SetHostPolicy(HostNQN, &auth.Policy{
 				Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
 				Reauthenticate: 50 * time.Millisecond,
 			})
-			o := v.hostOptions()
-			o.HostNQN, o.Key = hostNQN, key
-			c := testutil.Value(host.Connect(ctx, h.transport(v), o))(h.T)
+			o := v.HostOptions()
+			o.HostNQN, o.Key = HostNQN, key
+			c := testutil.Value(host.Connect(ctx, h.Transport(v), o))(h.T)
 			defer c.Close()
 			var queues []*host.Queue
 			for qid := uint16(1); qid <= 2; qid++ {
@@ -75,17 +75,17 @@ func TestReauthenticate(t *testing.T) {
 // and others stay.
 func TestReauthenticateNot(t *testing.T) {
 	testutil.Soak(t, "it takes a minute")
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
 		ctx := t.Context()
-		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
-		key := newKey(t, 32, 0)
-		h.Target.SetHostPolicy(hostNQN, &auth.Policy{
+		other := h.Dial(v, func(o *host.Options) { o.HostNQN = HostNQN2 })
+		key := NewKey(t, 32, 0)
+		h.Target.SetHostPolicy(HostNQN, &auth.Policy{
 			Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
 			Reauthenticate: time.Millisecond,
 		})
-		o := v.hostOptions()
-		o.HostNQN, o.Key, o.KATO = hostNQN, key, 5*time.Second
-		c, err := host.Connect(ctx, h.transport(v), o)
+		o := v.HostOptions()
+		o.HostNQN, o.Key, o.KATO = HostNQN, key, 5*time.Second
+		c, err := host.Connect(ctx, h.Transport(v), o)
 		h.Must(err)
 		defer c.Close()
 		q := testutil.Value(c.OpenQueue(ctx, 1, 9))(h.T)

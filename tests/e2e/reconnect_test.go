@@ -17,11 +17,11 @@ import (
 // succeed at their first attempt, each with an I/O queue.
 func TestMassReconnect(t *testing.T) {
 	t.Parallel()
-	h := newEnv(t, options{})
+	h := New(t, Options{})
 	const hosts = 300
 	ctx := testutil.Context(t)
 	connect := func(i int) (func(), error) {
-		o := variants[0].hostOptions()
+		o := Variants[0].HostOptions()
 		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:host", i)
 		o.HostID, o.Timeout = [16]byte{1, byte(i >> 8), byte(i)}, testutil.Patience
 		c, err := host.Connect(ctx, host.TCP{

@@ -12,11 +12,11 @@ import (
 )
 
 // ioWire connects I/O queue qid of a controller, on which a test sends arbitrary bytes.
-func (h *env) ioWire(c *host.Controller, qid uint16, size int) *wire {
+func (h *Env) ioWire(c *host.Controller, qid uint16, size int) *wire {
 	h.T.Helper()
 	w := h.wire()
 	h.Must(w.SetReadBuffer(4096))
-	o := variant{}.hostOptions()
+	o := Variant{}.HostOptions()
 	op := host.ConnectCommand(qid, size, &o, c.CNTLID())
 	op.SQE.SetFlags(1 << 6)
 	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, nvme.ConnectDataSize)
@@ -56,10 +56,10 @@ const slowSize = 64 << 20
 // writes of another host to the same blocks, although there is no memory to copy the data to.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
-	for name, slow := range map[string]func(h *env){"tcp": unreadTCP, "rdma": unreadRDMA} {
+	for name, slow := range map[string]func(h *Env){"tcp": unreadTCP, "rdma": unreadRDMA} {
 		t.Run(name, func(t *testing.T) {
-			h := newEnv(t, options{memory: 16})
-			victim := h.connect(plain[0])
+			h := New(t, Options{Memory: 16})
+			victim := h.Dial(Plain[0])
 			q := h.Open(victim, 1, 32)
 			ctx := testutil.Context(t)
 			big, small := h.Buffer(victim, 1<<20), h.Buffer(victim, 4096)
@@ -77,8 +77,8 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // unreadTCP reads the whole namespace and receives none of it from its sockets.
-func unreadTCP(h *env) {
-	c := h.connect(plain[0])
+func unreadTCP(h *Env) {
+	c := h.Dial(Plain[0])
 	for i := range 4 {
 		h.ioWire(c, uint16(i+1), 32).readAndWait(i*16, 16)
 	}
@@ -86,8 +86,8 @@ func unreadTCP(h *env) {
 }
 
 // unreadRDMA does the same with RDMA WRITEs that are not acknowledged before the end of the test.
-func unreadRDMA(h *env) {
-	c := h.connect(plain[1])
+func unreadRDMA(h *Env) {
+	c := h.Dial(Plain[1])
 	q := h.Open(c, 1, 128)
 	b := h.Buffer(c, 1<<20)
 	var held *verbstest.Injection
@@ -115,7 +115,7 @@ func unreadRDMA(h *env) {
 }
 
 // finish waits for n successful commands.
-func (h *env) finish(q *host.Queue, n int) {
+func (h *Env) finish(q *host.Queue, n int) {
 	h.T.Helper()
 	done := make([]host.Completion, n)
 	for n > 0 {

@@ -19,7 +19,7 @@ import (
 
 // softTarget is a target without an RDMA device, on a network in memory, and the stack of a host.
 type softTarget struct {
-	*env
+	*Env
 	net      *wiretest.Network
 	provider *soft.Provider // of the host
 }
@@ -40,8 +40,8 @@ func newSoft(t *testing.T, faults wiretest.Options) *softTarget {
 	}
 	const reactors = 2
 	s.provider = machine("host", "10.0.0.2", 2, true)
-	s.env = newEnv(t, options{
-		reactors: reactors, queueDepth: 64, soft: machine("target", "10.0.0.1", reactors, false),
+	s.Env = New(t, Options{
+		Reactors: reactors, QueueDepth: 64, Soft: machine("target", "10.0.0.1", reactors, false),
 	})
 	return s
 }
@@ -49,7 +49,7 @@ func newSoft(t *testing.T, faults wiretest.Options) *softTarget {
 func (s *softTarget) connect() *host.Controller {
 	s.T.Helper()
 	return s.Connect(host.RDMA{Provider: s.provider, Addr: s.Addr(nvme.TransportRDMA)},
-		variant{}.hostOptions())
+		Variant{}.HostOptions())
 }
 
 // TestSoft has no RDMA device at either end. A host connects several times, and verifies random
@@ -87,7 +87,7 @@ func (s *softTarget) sessions() {
 			queues = append(queues, q)
 			buf := s.Buffer(c, q.Depth()*32768)
 			wg.Go(func() {
-				testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 40)), nil,
+				testutil.Equal(t, verify(q, uint64(i)*16384, buf, Rounds(2, 40)), nil,
 					"session %d, queue %d", session, i+1)
 			})
 		}
@@ -111,7 +111,7 @@ func TestSoftIWARP(t *testing.T) {
 		return p
 	}
 	s := &softTarget{provider: machine(true)}
-	s.env = newEnv(t, options{reactors: reactors, queueDepth: 64, softIWARP: machine(false)})
+	s.Env = New(t, Options{Reactors: reactors, QueueDepth: 64, SoftIWARP: machine(false)})
 	s.sessions()
 	for _, c := range s.provider.Counters() {
 		switch c.Counter {
@@ -137,7 +137,7 @@ func TestSoftReconnect(t *testing.T) {
 		buf := s.Buffer(c, size)
 		if round == 1 {
 			s.Must(hosttest.Read(testutil.Context(t), q, 1, 8, size/512, buf))
-			testutil.MustEqual(t, differ(buf, want[:]), "", "data of the lost connection")
+			testutil.MustEqual(t, Differ(buf, want[:]), "", "data of the lost connection")
 			testutil.Equal(t, q.Close(), nil, "close")
 			break
 		}

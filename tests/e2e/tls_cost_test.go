@@ -27,17 +27,17 @@ const costRounds = 5
 // fails if the median is too far from that minimum.
 func TestTLSCost(t *testing.T) {
 	testutil.Soak(t, "it measures rates and processor time")
-	needTLS(t)
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
+	NeedTLS(t)
+	h := New(t, Options{TCP: func(c *tcp.Config) {
+		RequireTLS(c)
 		c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed }
 	}})
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var queues [2]*host.Queue
 	var buf [2][]byte
-	for i, v := range []variant{variants[0], {tcp: host.TCP{PSK: tlsPSK(tlsKey)}}} {
-		c := h.connect(v, func(o *host.Options) { o.HostID[1] = byte(i) })
+	for i, v := range []Variant{Variants[0], {TCP: host.TCP{PSK: tlsPSK(TLSKey)}}} {
+		c := h.Dial(v, func(o *host.Options) { o.HostID[1] = byte(i) })
 		queues[i], buf[i] = h.Open(c, 1, 33), h.Buffer(c, 32*128<<10)
 	}
 	for _, size := range []int{4 << 10, 128 << 10} {

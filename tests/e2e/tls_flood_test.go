@@ -65,10 +65,10 @@ func floodHellos(arg string) int {
 // connect.
 func TestHelloFlood(t *testing.T) {
 	testutil.Soak(t, "it depends on how fast the machine is")
-	needTLS(t)
+	NeedTLS(t)
 	for _, addresses := range []int{1000, 60_000} {
 		t.Run(fmt.Sprint(addresses, " addresses"), func(t *testing.T) {
-			h := newEnv(t, options{tcp: requireTLS})
+			h := New(t, Options{TCP: RequireTLS})
 			hello := bytes.Clone(recordHello(t, h))
 			hello[20]++
 			port := netip.MustParseAddrPort(h.Addr(nvme.TransportTCP).String()).Port()
@@ -89,8 +89,8 @@ func TestHelloFlood(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				c, err := host.Connect(ctx, host.TCP{
 					Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port),
-					PSK:  tlsPSK(tlsKey), Source: netip.AddrFrom4([4]byte{127, 99, 0, byte(1 + i)}),
-				}, variant{}.hostOptions())
+					PSK:  tlsPSK(TLSKey), Source: netip.AddrFrom4([4]byte{127, 99, 0, byte(1 + i)}),
+				}, Variant{}.HostOptions())
 				cancel()
 				if err != nil {
 					t.Logf("host %d: %v", i, err)

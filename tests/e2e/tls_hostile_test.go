@@ -20,7 +20,7 @@ import (
 
 // shake completes a handshake with the target.
 func shake(c net.Conn) error {
-	psk, err := tlsPSK(tlsKey)("", "")
+	psk, err := tlsPSK(TLSKey)("", "")
 	if err != nil {
 		return err
 	}
@@ -51,14 +51,14 @@ func shake(c net.Conn) error {
 // TestTLSHostile: an error of a peer ends its own connection, the log gives the reason, and a
 // connected host is unaffected.
 func TestTLSHostile(t *testing.T) {
-	needTLS(t)
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
+	NeedTLS(t)
+	h := New(t, Options{TCP: func(c *tcp.Config) {
+		RequireTLS(c)
 		c.LingerTimeout = 50 * time.Millisecond
 	}})
 	hello := recordHello(t, h)
-	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
-	q := h.Open(h.connect(v), 1, 9)
+	v := Variant{TCP: host.TCP{PSK: tlsPSK(TLSKey)}}
+	q := h.Open(h.Dial(v), 1, 9)
 	after := func(b ...byte) func(c net.Conn) {
 		return func(c net.Conn) {
 			h.Must(shake(c))
@@ -124,10 +124,10 @@ func untilEnd(t *testing.T, c net.Conn) []byte {
 // TestTLSUnfinished: an unfinished handshake or connection ends in time.
 func TestTLSUnfinished(t *testing.T) {
 	t.Parallel()
-	needTLS(t)
+	NeedTLS(t)
 	const limit = time.Second
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
+	h := New(t, Options{TCP: func(c *tcp.Config) {
+		RequireTLS(c)
 		c.ICReqTimeout = limit
 	}})
 	hello := recordHello(t, h)

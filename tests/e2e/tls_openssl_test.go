@@ -58,7 +58,7 @@ func (p *opensslPeer) read(t *testing.T, b []byte) {
 
 func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 	t.Helper()
-	needTLS(t)
+	NeedTLS(t)
 	testutil.Program(t, "scripts/deps.sh test installs it", "openssl")
 	key = newTLSKey(auth.SHA256)
 	psk = testutil.Value(tlsPSK(key)("", ""))(t)
@@ -69,10 +69,10 @@ func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 // ICReq and its Connect command.
 func TestTLSOpenSSLClient(t *testing.T) {
 	key, psk := needOpenSSL(t)
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
+	h := New(t, Options{TCP: func(c *tcp.Config) {
+		RequireTLS(c)
 		c.PSKs = func([]byte) []auth.TLSPSK {
-			p, _ := key.PSKs(hostNQN, subNQN)
+			p, _ := key.PSKs(HostNQN, SubNQN)
 			return p
 		}
 	}})
@@ -96,7 +96,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 // receives the answer.
 func TestTLSOpenSSLServer(t *testing.T) {
 	_, psk := needOpenSSL(t)
-	h := newEnv(t, options{})
+	h := New(t, Options{})
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
 	addr := l.Addr().String()
 	h.Must(l.Close())

@@ -11,79 +11,31 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// needTLS skips a test where TLS is not built in.
-func needTLS(t *testing.T) {
-	t.Helper()
-	if err := openssl.Supported(); err != nil {
-		t.Skip(err)
-	}
-}
-
-// tlsKey and tlsKey384 are the keys of all hosts of variants with TLS.
-var tlsKey, tlsKey384 = newTLSKey(auth.SHA256), newTLSKey(auth.SHA384)
-
-func newTLSKey(h auth.Hash) *auth.TLSKey {
-	k, err := auth.NewTLSKey(h)
-	if err != nil {
-		panic(err)
-	}
-	testutil.Secret(nil, k.Reveal())
-	return k
-}
-
-// tlsPSK returns the first PSK of a key for a host and a subsystem, by default the host and the
-// subsystem of the tests.
-func tlsPSK(k *auth.TLSKey) func(host, sub string) (*auth.TLSPSK, error) {
-	return func(host, sub string) (*auth.TLSPSK, error) {
-		if host == "" {
-			host, sub = hostNQN, subNQN
-		}
-		psks, err := k.PSKs(host, sub)
-		if err != nil {
-			return nil, err
-		}
-		return &psks[0], nil
-	}
-}
-
-// requireTLS makes all connections use TLS with tlsKey or tlsKey384.
-func requireTLS(c *tcp.Config) {
-	c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSRequired }
-	c.PSKs = func(identity []byte) []auth.TLSPSK {
-		id, err := auth.ParseTLSIdentity(identity)
-		if err != nil {
-			return nil
-		}
-		return auth.WithIdentity(string(identity), id, []*auth.TLSKey{tlsKey, tlsKey384})
-	}
-}
-
 func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
 	return func(c *tcp.Config) {
-		requireTLS(c)
+		RequireTLS(c)
 		c.TLS = func(uint16) fabric.TLSPolicy { return p }
 	}
 }
 
 // TestTLSKeyRemoved: a handshake is useless once its key is no longer valid.
 func TestTLSKeyRemoved(t *testing.T) {
-	needTLS(t)
-	h := newEnv(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
+	NeedTLS(t)
+	h := New(t, Options{TCP: func(c *tcp.Config) {
+		RequireTLS(c)
 		c.KeyCounts = func(nqn string, k *auth.TLSKey) bool {
-			testutil.True(t, nqn == hostNQN && k.Equal(tlsKey), "the key of %s is asked for", nqn)
+			testutil.True(t, nqn == HostNQN && k.Equal(TLSKey), "the key of %s is asked for", nqn)
 			return false
 		}
 	}})
-	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
-	_, err := host.Connect(t.Context(), h.transport(v), v.hostOptions())
+	v := Variant{TCP: host.TCP{PSK: tlsPSK(TLSKey)}}
+	_, err := host.Connect(t.Context(), h.Transport(v), v.HostOptions())
 	var st nvme.Status
 	testutil.True(t, errors.As(err, &st) && st.Code() == nvme.ConnectInvalidParameters,
 		"the host is told: %v", err)
@@ -94,11 +46,11 @@ func TestTLSKeyRemoved(t *testing.T) {
 // TestTLSPolicies: the hosts that may connect, and the log lines about others.
 func TestTLSPolicies(t *testing.T) {
 	t.Parallel()
-	needTLS(t)
+	NeedTLS(t)
 	type psk = func(host, sub string) (*auth.TLSPSK, error)
 	all := func(change func(psks []auth.TLSPSK) *auth.TLSPSK) psk {
 		return func(host, sub string) (*auth.TLSPSK, error) {
-			psks, err := tlsKey.PSKs(host, sub)
+			psks, err := TLSKey.PSKs(host, sub)
 			return change(psks), err
 		}
 	}
@@ -112,9 +64,9 @@ func TestTLSPolicies(t *testing.T) {
 		{"plain, off", off, nil, ""},
 		{"plain, allowed", allowed, nil, ""},
 		{"plain, required", required, nil, "the host does not use TLS"},
-		{"TLS, off", off, tlsPSK(tlsKey), "which is off at this listener"},
-		{"TLS, allowed", allowed, tlsPSK(tlsKey), ""},
-		{"TLS, required", required, tlsPSK(tlsKey), ""},
+		{"TLS, off", off, tlsPSK(TLSKey), "which is off at this listener"},
+		{"TLS, allowed", allowed, tlsPSK(TLSKey), ""},
+		{"TLS, required", required, tlsPSK(TLSKey), ""},
 		{"SHA-384", required, tlsPSK(tlsKey384), ""},
 		{"another key", required, tlsPSK(newTLSKey(auth.SHA256)), "no host has a key with the PSK"},
 		{"another key, identity 0", required, all(func(psks []auth.TLSPSK) *auth.TLSPSK {
@@ -124,16 +76,16 @@ func TestTLSPolicies(t *testing.T) {
 		{"identity 0", required, all(func(p []auth.TLSPSK) *auth.TLSPSK { return &p[1] }), ""},
 		{"compat", required, all(func(p []auth.TLSPSK) *auth.TLSPSK { return &p[2] }), ""},
 		{"another host", required, func(_, sub string) (*auth.TLSPSK, error) {
-			return tlsPSK(tlsKey)(hostNQN2, sub)
+			return tlsPSK(TLSKey)(HostNQN2, sub)
 		}, "the PSK of TLS is that of another host"},
 		{"another subsystem", required, func(host, _ string) (*auth.TLSPSK, error) {
-			return tlsPSK(tlsKey)(host, otherSub)
+			return tlsPSK(TLSKey)(host, OtherSub)
 		}, "the PSK of TLS is for another subsystem"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := newEnv(t, options{tcp: policyTLS(tc.policy)})
-			v := variant{tcp: host.TCP{PSK: tc.psk}}
-			c, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
+			h := New(t, Options{TCP: policyTLS(tc.policy)})
+			v := Variant{TCP: host.TCP{PSK: tc.psk}}
+			c, err := host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())
 			if err == nil {
 				c.Close()
 			}
@@ -156,7 +108,7 @@ func TestTLSPolicies(t *testing.T) {
 }
 
 // recordHello returns the ClientHello of a host.
-func recordHello(t *testing.T, h *env) []byte {
+func recordHello(t *testing.T, h *Env) []byte {
 	t.Helper()
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
 	defer l.Close()
@@ -164,7 +116,7 @@ func recordHello(t *testing.T, h *env) []byte {
 	defer cancel()
 	go func() {
 		_, _ = host.DialQueue(ctx, host.TCP{
-			Addr: netip.MustParseAddrPort(l.Addr().String()), PSK: tlsPSK(tlsKey),
+			Addr: netip.MustParseAddrPort(l.Addr().String()), PSK: tlsPSK(TLSKey),
 		}, 0, 32, 0)
 	}()
 	c := testutil.Value(l.Accept())(h.T)

@@ -23,7 +23,7 @@ type wire struct {
 	p pdu.Params
 }
 
-func (h *env) wire() *wire {
+func (h *Env) wire() *wire {
 	h.T.Helper()
 	c := testutil.Value(net.Dial("tcp", h.Addr(nvme.TransportTCP).String()))(h.T)
 	h.Must(c.SetDeadline(time.Now().Add(testutil.Patience)))
@@ -59,7 +59,7 @@ func greeting() []byte {
 // connectCapsule returns the Connect command of an admin queue, with in-capsule data or with data
 // for an R2T.
 func connectCapsule(inCapsule bool) (capsule, data []byte) {
-	o := variant{}.hostOptions()
+	o := Variant{}.HostOptions()
 	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 	op.SQE.SetFlags(1 << 6)
 	var c pdu.CapsuleCmd
@@ -77,7 +77,7 @@ func connectCapsule(inCapsule bool) (capsule, data []byte) {
 }
 
 // wantLeft waits until only these numbers of controllers and queues are left.
-func (h *env) wantLeft(controllers, queues int) {
+func (h *Env) wantLeft(controllers, queues int) {
 	h.T.Helper()
 	h.Until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
 		return len(h.Target.Controllers()) == controllers && h.Target.Sessions() == queues &&
@@ -87,7 +87,7 @@ func (h *env) wantLeft(controllers, queues int) {
 
 // TestConnectDataByR2T: the data of Connect may be sent in answer to an R2T (F20).
 func TestConnectDataByR2T(t *testing.T) {
-	h := newEnv(t, options{})
+	h := New(t, Options{})
 	capsule, data := connectCapsule(false)
 	w := h.wire()
 	w.write(append(greeting(), capsule...))
@@ -107,8 +107,8 @@ func TestConnectDataByR2T(t *testing.T) {
 // TestHugeDescriptors: full queues of commands with descriptors of 4 GiB, or 16 MiB over RDMA, take
 // no memory (CVE-2026-80789, S07).
 func TestHugeDescriptors(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
+	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
 		var queues []*host.Queue
 		for qid := uint16(1); qid <= 4; qid++ {
 			queues = append(queues, h.Open(c, qid, 128))
@@ -149,14 +149,14 @@ func heapInUse() uint64 {
 
 // submitHuge fills a queue of 128 entries with reads and writes of 8 blocks with descriptors of the
 // largest possible length.
-func submitHuge(t *testing.T, q *host.Queue, v variant) {
+func submitHuge(t *testing.T, q *host.Queue, v Variant) {
 	for i := range 127 {
 		op := new(host.Op)
 		op.Read(1, 0, 8, nil)
 		op.SQE.SetOpcode([]nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[i%2])
 		op.Raw = true
 		op.SQE.SetFlags(1 << 6)
-		if v.isRDMA {
+		if v.IsRDMA {
 			op.SQE.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 4096, 0xFFFFFF, 1)
 		} else {
 			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,

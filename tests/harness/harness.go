@@ -26,6 +26,7 @@ package harness
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
@@ -37,6 +38,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -85,6 +87,17 @@ type Harness struct {
 	Stop func()
 
 	devices []backend.Device // of RAM
+}
+
+// Main runs the tests of a package. It fails if a goroutine, a file descriptor or off-heap memory
+// is left after them.
+func Main(m *testing.M) {
+	testutil.Main(m, func() error {
+		if u := mem.Usage(); len(u) > 0 {
+			return fmt.Errorf("off-heap memory is left: %+v", u)
+		}
+		return nil
+	})
 }
 
 // Parse parses a configuration file with this text.

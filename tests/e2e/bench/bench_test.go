@@ -1,4 +1,4 @@
-package e2e
+package bench
 
 import (
 	"bytes"
@@ -19,15 +19,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // connection returns the settings of "nvmf-target bench" for namespace 2.
-func (h *env) connection(transport string) bench.Connection {
+func connection(h *e2e.Env, transport string) bench.Connection {
 	kind := map[string]nvme.TransportType{"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA}
 	return bench.Connection{
-		Transport: transport, Address: h.Addr(kind[transport]).String(), Subsystem: subNQN,
-		HostNQN: hostNQN, NSID: 2, Timeout: testutil.Patience,
+		Transport: transport, Address: h.Addr(kind[transport]).String(), Subsystem: e2e.SubNQN,
+		HostNQN: e2e.HostNQN, NSID: 2, Timeout: testutil.Patience,
 		Verbs: func(bool) verbs.Provider { return h.Fabric.Provider("host") },
 	}
 }
@@ -39,11 +40,11 @@ func benchSettings(rw string) bench.Settings {
 	}
 }
 
-func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) {
+func eachBench(t *testing.T, fn func(t *testing.T, h *e2e.Env, c bench.Connection)) {
 	for _, transport := range []string{"tcp", "rdma"} {
 		t.Run(transport, func(t *testing.T) {
-			h := newEnv(t, options{queueDepth: 32})
-			fn(t, h, h.connection(transport))
+			h := e2e.New(t, e2e.Options{QueueDepth: 32})
+			fn(t, h, connection(h, transport))
 			h.Until("hosts to leave", func() bool { return h.Target.Sessions() == 0 })
 		})
 	}
@@ -53,7 +54,7 @@ func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) 
 // for this machine is repeated.
 func TestBench(t *testing.T) {
 	t.Parallel()
-	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
+	eachBench(t, func(t *testing.T, h *e2e.Env, c bench.Connection) {
 		measure := func(s bench.Settings, missing func(*bench.Report) string) {
 			t.Helper()
 			for s.Runtime = 20 * time.Millisecond; ; s.Runtime *= 2 {
@@ -98,21 +99,22 @@ func TestBench(t *testing.T) {
 
 // TestBenchRefusals: refusals before anything is written, and their messages.
 func TestBenchRefusals(t *testing.T) {
-	h := newEnv(t, options{})
+	h := e2e.New(t, e2e.Options{})
+	const overwrite = "overwrite namespace 2 of " + e2e.SubNQN
 	type con = bench.Connection
 	type set = bench.Settings
 	for want, change := range map[string]func(*con, *set){
-		"overwrite namespace 2 of " + subNQN: func(_ *con, s *set) { s.DestroyData = false },
-		"blocks of 4096 bytes":               func(_ *con, s *set) { s.BlockSize = "512" },
-		"takes at most 1048576":              func(_ *con, s *set) { s.BlockSize = "2m" },
-		"has at most 127 commands":           func(_ *con, s *set) { s.Depth = 128 },
-		"namespace 9: ":                      func(c *con, _ *set) { c.NSID = 9 },
-		"--offset \"65m\"":                   func(_ *con, s *set) { s.Offset = "65m" },
-		"see --host-nqn":                     func(c *con, _ *set) { c.Subsystem = otherSub },
-		"want HOST or HOST:PORT":             func(c *con, _ *set) { c.Address = ":4420" },
-		"must be tcp or rdma":                func(c *con, _ *set) { c.Transport = "fc" },
+		overwrite:                  func(_ *con, s *set) { s.DestroyData = false },
+		"blocks of 4096 bytes":     func(_ *con, s *set) { s.BlockSize = "512" },
+		"takes at most 1048576":    func(_ *con, s *set) { s.BlockSize = "2m" },
+		"has at most 127 commands": func(_ *con, s *set) { s.Depth = 128 },
+		"namespace 9: ":            func(c *con, _ *set) { c.NSID = 9 },
+		"--offset \"65m\"":         func(_ *con, s *set) { s.Offset = "65m" },
+		"see --host-nqn":           func(c *con, _ *set) { c.Subsystem = e2e.OtherSub },
+		"want HOST or HOST:PORT":   func(c *con, _ *set) { c.Address = ":4420" },
+		"must be tcp or rdma":      func(c *con, _ *set) { c.Transport = "fc" },
 	} {
-		c, s := h.connection("tcp"), benchSettings("randwrite")
+		c, s := connection(h, "tcp"), benchSettings("randwrite")
 		change(&c, &s)
 		r, err := bench.Measure(testutil.Context(t), c, s, "e2e", nil)
 		testutil.True(t, err != nil && strings.Contains(err.Error(), want) &&
@@ -167,19 +169,20 @@ func TestBenchVerify(t *testing.T) {
 		},
 	} {
 		d.Device = harness.OpenRAM(t, 64<<20, 4096)
-		h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), d}})
+		h := e2e.New(t, e2e.Options{Devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), d}})
 		for i, transport := range []string{"tcp", "rdma"} {
 			if i > 0 && strings.Contains(want, "lost") {
 				break // only once
 			}
 			s := benchSettings("randwrite")
 			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "1m", 5, 0
-			r, err := bench.Measure(testutil.Context(t), h.connection(transport), s, "e2e", nil)
+			r, err := bench.Measure(testutil.Context(t), connection(h, transport), s, "e2e", nil)
 			if want == "" {
 				h.Must(err)
 				s.RW = "read"
-				testutil.Value(
-					bench.Measure(testutil.Context(t), h.connection(transport), s, "e2e", nil))(h.T)
+				c := connection(h, transport)
+				_, err := bench.Measure(testutil.Context(t), c, s, "e2e", nil)
+				h.Must(err)
 			} else if err == nil || !strings.Contains(err.Error(), want) || r.Error != err.Error() {
 				t.Errorf("%v, want %s", err, want)
 			}
@@ -190,7 +193,7 @@ func TestBenchVerify(t *testing.T) {
 // TestBenchEnds: however a run ends early, its report has the work done until then.
 func TestBenchEnds(t *testing.T) {
 	t.Parallel() // it mostly waits
-	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
+	eachBench(t, func(t *testing.T, h *e2e.Env, c bench.Connection) {
 		for _, want := range []string{"interrupted", "connection closed"} {
 			ctx, cancel := context.WithCancel(testutil.Context(t))
 			s := benchSettings("randread")
@@ -201,7 +204,7 @@ func TestBenchEnds(t *testing.T) {
 				case want == "interrupted":
 					cancel()
 				default:
-					h.Target.DisconnectHost(hostNQN, "")
+					h.Target.DisconnectHost(e2e.HostNQN, "")
 				}
 			})
 			cancel()
@@ -220,8 +223,8 @@ func TestBenchEnds(t *testing.T) {
 func TestBenchHungTarget(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := backendtest.NewFaulty(harness.OpenRAM(t, 64<<20, 4096))
-	h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), g}})
-	c := h.connection("tcp")
+	h := e2e.New(t, e2e.Options{Devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), g}})
+	c := connection(h, "tcp")
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
 	s.Runtime = testutil.Patience
@@ -236,10 +239,10 @@ func TestBenchHungTarget(t *testing.T) {
 // TestBenchKeys: keys come from files, and no output contains them.
 func TestBenchKeys(t *testing.T) {
 	t.Parallel()
-	needTLS(t)
-	h := newEnv(t, options{tcp: requireTLS})
-	key := newKey(t, 32, auth.SHA256)
-	h.Target.SetHostPolicy(hostNQN, &auth.Policy{
+	e2e.NeedTLS(t)
+	h := e2e.New(t, e2e.Options{TCP: e2e.RequireTLS})
+	key := e2e.NewKey(t, 32, auth.SHA256)
+	h.Target.SetHostPolicy(e2e.HostNQN, &auth.Policy{
 		Keys: []*auth.Key{key}, Hashes: []auth.Hash{auth.SHA256},
 		Groups: []auth.Group{auth.FFDHE2048},
 	})
@@ -248,19 +251,19 @@ func TestBenchKeys(t *testing.T) {
 		h.Must(os.WriteFile(name, []byte(text+"\n"), 0o600))
 		return name
 	}
-	c := h.connection("tcp")
+	c := connection(h, "tcp")
 	for _, want := range []string{"--tls-key-file", "--dhchap-key-file", ""} {
 		r, err := bench.Measure(testutil.Context(t), c, benchSettings("randread"), "e2e", nil)
 		switch want {
 		case "--tls-key-file":
-			c.TLSKey = file(tlsKey.Reveal())
+			c.TLSKey = file(e2e.TLSKey.Reveal())
 		case "--dhchap-key-file":
 			c.Key = file(key.Reveal())
 		default:
 			h.Must(err)
 			var out bytes.Buffer
 			h.Must(errors.Join(r.WriteText(&out), r.WriteJSON(&out), r.WriteHTML(&out)))
-			for _, k := range []string{tlsKey.Reveal(), key.Reveal()} {
+			for _, k := range []string{e2e.TLSKey.Reveal(), key.Reveal()} {
 				testutil.True(t, !strings.Contains(out.String(), k[14:30]),
 					"a key is in the report")
 			}
@@ -278,10 +281,10 @@ func TestBenchKeys(t *testing.T) {
 // identities.
 func TestBenchIdentities(t *testing.T) {
 	t.Parallel()
-	needTLS(t)
+	e2e.NeedTLS(t)
 	for version := range 2 {
-		h := newEnv(t, options{tcp: func(c *tcp.Config) {
-			requireTLS(c)
+		h := e2e.New(t, e2e.Options{TCP: func(c *tcp.Config) {
+			e2e.RequireTLS(c)
 			all := c.PSKs
 			c.PSKs = func(identity []byte) []auth.TLSPSK {
 				if !bytes.HasPrefix(identity, fmt.Appendf(nil, "NVMe%d", version)) {
@@ -290,9 +293,9 @@ func TestBenchIdentities(t *testing.T) {
 				return all(identity)
 			}
 		}})
-		c := h.connection("tcp")
+		c := connection(h, "tcp")
 		c.TLSKey = filepath.Join(t.TempDir(), "key")
-		h.Must(os.WriteFile(c.TLSKey, []byte(tlsKey.Reveal()), 0o600))
+		h.Must(os.WriteFile(c.TLSKey, []byte(e2e.TLSKey.Reveal()), 0o600))
 		_, err := bench.Measure(testutil.Context(t), c, benchSettings("randread"), "", nil)
 		testutil.Equal(t, err, nil, "identity of version %d", version)
 	}

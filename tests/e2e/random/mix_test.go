@@ -1,6 +1,7 @@
-package e2e
+package random
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -32,7 +34,7 @@ const (
 func TestMixOnFewBlocks(t *testing.T) {
 	t.Parallel()
 	const hosts, queues = 8, 16
-	each := rounds(1600, 100000) / hosts
+	each := e2e.Rounds(1600, 100000) / hosts
 	open := func(cfg file.Config) func(t *testing.T) backend.Device {
 		return func(t *testing.T) backend.Device {
 			cfg.Path = filepath.Join(t.TempDir(), "disk")
@@ -49,12 +51,12 @@ func TestMixOnFewBlocks(t *testing.T) {
 		"file threads": open(file.Config{Buffered: true, Engine: disk.Engine{Name: disk.Threads}}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newEnv(t, options{reactors: 2, devices: []backend.Device{open(t)}})
+			h := e2e.New(t, e2e.Options{Reactors: 2, Devices: []backend.Device{open(t)}})
 			var wg sync.WaitGroup
 			var list []*mixer
 			for i := range hosts {
-				c := h.connect(plain[i%len(plain)], func(o *host.Options) {
-					o.HostNQN = fmt.Sprintf("%s%d", hostNQN[:len(hostNQN)-1], i)
+				c := h.Dial(e2e.Plain[i%len(e2e.Plain)], func(o *host.Options) {
+					o.HostNQN = fmt.Sprintf("%s%d", e2e.HostNQN[:len(e2e.HostNQN)-1], i)
 					o.HostID[0] = byte(i)
 				})
 				m := &mixer{
@@ -71,11 +73,12 @@ func TestMixOnFewBlocks(t *testing.T) {
 			}
 			wg.Wait()
 			buf := list[0].buf[:mixAll*mixBlock]
-			for at := 0; at < mixAll; at += mdts / mixBlock {
-				part := buf[at*mixBlock:][:mdts]
+			const blocks = e2e.MDTS / mixBlock
+			for at := 0; at < mixAll; at += blocks {
+				part := buf[at*mixBlock:][:e2e.MDTS]
 				q := list[0].queues[0]
-				h.Must(hosttest.Read(testutil.Context(t), q, 1, uint64(at), mdts/mixBlock, part))
-				wantWholeBlocks(t, part, mixBlock)
+				h.Must(hosttest.Read(testutil.Context(t), q, 1, uint64(at), blocks, part))
+				e2e.WantWholeBlocks(t, part, mixBlock)
 			}
 		})
 	}
@@ -155,7 +158,7 @@ func (m *mixer) submit(i, slot int) error {
 	op := host.Op{Token: uint64(slot)}
 	fill := func(b []byte) {
 		for ; len(b) > 0; b = b[mixBlock:] {
-			fillBytes(b[:mixBlock], byte(m.rnd.IntN(4)))
+			copy(b[:mixBlock], bytes.Repeat([]byte{byte(m.rnd.IntN(4))}, mixBlock))
 		}
 	}
 	switch m.rnd.IntN(16) {
@@ -215,5 +218,5 @@ func (m *mixer) completed(i int, c host.Completion) bool {
 		return true
 	}
 	m.used[i][c.Token] = false
-	return wantWholeBlocks(m.t, m.slotBuf(i, int(c.Token))[:m.reads[i][c.Token]], mixBlock)
+	return e2e.WantWholeBlocks(m.t, m.slotBuf(i, int(c.Token))[:m.reads[i][c.Token]], mixBlock)
 }

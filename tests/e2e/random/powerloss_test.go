@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"flag"
@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(),
@@ -56,7 +57,7 @@ func TestPowerLoss(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Logf("-powerloss.seed=%d", *seedFlag)
 			m := newMachine(faults{})
-			for i := range rounds(12, crashes/2) {
+			for i := range e2e.Rounds(12, crashes/2) {
 				for _, err := range m.crash(t, engine, i) {
 					t.Errorf("crash %d: %v", i, err)
 				}
@@ -98,17 +99,17 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 			rng:  rand.New(rand.NewPCG(*seedFlag, uint64(i)+1<<32)),
 			left: 1 + rng.IntN(loadStep), failed: make(chan struct{}),
 		}
-		o := options{reactors: 2, memory: 8}
+		o := e2e.Options{Reactors: 2, Memory: 8}
 		for _, d := range m.disks {
 			d.engine, d.flushes = engine, 0
 			if d.faults.failure || rng.IntN(4) == 0 {
 				d.flushes = 1 + rng.IntN(10)
 			}
 			dev := testutil.Value(d.open(s))(t)
-			o.devices = append(o.devices, dev)
+			o.Devices = append(o.Devices, dev)
 		}
-		h := newEnv(t, o)
-		c := h.connect(plain[0])
+		h := e2e.New(t, o)
+		c := h.Dial(e2e.Plain[0])
 		through := rng.IntN(8) == 0
 		if through { // every write counts as a write with FUA
 			_, err := c.SetFeature(testutil.Context(t), nvme.FeatureVolatileWriteCache, 0)

@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // modelCommand is a command, or a fused pair, with the results that the model expects.
@@ -422,5 +423,5 @@ func (c *modelCommand) differs() string {
 	if c.data == nil || !c.status(0).OK() {
 		return ""
 	}
-	return differ(c.ops[0].Data, c.data)
+	return e2e.Differ(c.ops[0].Data, c.data)
 }

@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // place is a block of a namespace.
@@ -148,7 +149,7 @@ func identify(b []byte, p place) (id uint64, err error) {
 		stampBlock(want, p, id)
 	}
 	if !bytes.Equal(b, want) {
-		return id, fmt.Errorf("it is torn: %s of write %d", differ(b, want), id)
+		return id, fmt.Errorf("it is torn: %s of write %d", e2e.Differ(b, want), id)
 	}
 	return id, nil
 }

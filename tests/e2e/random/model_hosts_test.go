@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"fmt"
@@ -7,19 +7,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // modelControllers are the controllers with their hosts and transports.
 var modelControllers = []struct {
 	host    int
-	variant variant
+	variant e2e.Variant
 }{
-	{0, variants[0]},
-	{0, variants[3]},
-	{1, variants[1]},
-	{1, variants[4]},
-	{2, variant{name: "tcp aligned", tcp: host.TCP{HeaderDigest: true, HPDA: 31}}},
-	{3, variants[3]},
+	{0, e2e.Variants[0]},
+	{0, e2e.Variants[3]},
+	{1, e2e.Variants[1]},
+	{1, e2e.Variants[4]},
+	{2, e2e.Variant{Name: "tcp aligned", TCP: host.TCP{HeaderDigest: true, HPDA: 31}}},
+	{3, e2e.Variants[3]},
 }
 
 const (
@@ -49,7 +50,7 @@ func modelHostID(h int) [16]byte { return [16]byte{byte(h + 1), 'm'} }
 func (x *modelRun) connectModel(i int) {
 	x.T.Helper()
 	mc, h := modelControllers[i], &x.hosts[i]
-	h.c = x.connect(mc.variant, func(o *host.Options) {
+	h.c = x.Dial(mc.variant, func(o *host.Options) {
 		o.HostNQN = modelHostNQN(mc.host)
 		o.HostID = modelHostID(mc.host)
 	})

@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"context"
@@ -18,12 +18,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // modelRun compares a target with the model.
 type modelRun struct {
-	*env
+	*e2e.Env
 	ctx     context.Context
 	seed    uint64
 	rnd     *rand.Rand
@@ -150,19 +151,19 @@ func (x *modelRun) device(i int) backend.Device {
 
 // start starts the target and connects the hosts.
 func (x *modelRun) start(t *testing.T, state string) {
-	o := options{
-		reactors: 2, memory: 16, stateDir: state, iwarp: x.rnd.IntN(4) == 0,
-		control:    filepath.Join(t.TempDir(), "control"),
-		transition: [...]time.Duration{time.Millisecond, time.Hour}[x.rnd.IntN(2)],
+	o := e2e.Options{
+		Reactors: 2, Memory: 16, StateDir: state, IWARP: x.rnd.IntN(4) == 0,
+		Control:    filepath.Join(t.TempDir(), "control"),
+		Transition: [...]time.Duration{time.Millisecond, time.Hour}[x.rnd.IntN(2)],
 	}
-	x.transition = o.transition
-	x.control = control.NewClient(o.control)
+	x.transition = o.Transition
+	x.control = control.NewClient(o.Control)
 	t.Cleanup(x.control.Close)
 	for i := range x.storage {
-		o.devices = append(o.devices, x.device(i))
+		o.Devices = append(o.Devices, x.device(i))
 	}
-	x.env = newEnv(t, o)
-	x.env.Log.Limit(64 << 10)
+	x.Env = e2e.New(t, o)
+	x.Env.Log.Limit(64 << 10)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*testutil.Patience)
 	t.Cleanup(cancel)
 	x.ctx = ctx
@@ -251,7 +252,7 @@ next:
 
 // scatter describes the data of a command by several data blocks, where possible.
 func (x *modelRun) scatter(c *modelCommand) {
-	if c.queue == 0 || !modelControllers[c.c].variant.isRDMA || x.rnd.IntN(8) > 0 {
+	if c.queue == 0 || !modelControllers[c.c].variant.IsRDMA || x.rnd.IntN(8) > 0 {
 		return
 	}
 	for i := range c.ops {
@@ -325,7 +326,7 @@ func (x *modelRun) trace(batch []*modelCommand) {
 
 func (c *modelCommand) String() string {
 	text := fmt.Sprintf("%s, controller %d (host %d, %s), queue %d", c.name, c.c,
-		modelControllers[c.c].host, modelControllers[c.c].variant.name, c.queue)
+		modelControllers[c.c].host, modelControllers[c.c].variant.Name, c.queue)
 	for i := range c.ops {
 		text += fmt.Sprintf("\n        % x: %v", c.ops[i].SQE[:], c.status(i))
 	}

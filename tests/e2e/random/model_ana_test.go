@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // modelPorts are the listeners of the ports: one for the TCP controllers, one for the others.
@@ -30,7 +31,7 @@ type modelANALog struct {
 }
 
 func modelPort(c int) int {
-	if modelControllers[c].variant.isRDMA {
+	if modelControllers[c].variant.IsRDMA {
 		return 1
 	}
 	return 0
@@ -209,7 +210,7 @@ func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
 	}
 	want := make([]byte, size)
 	copy(want, nvme.AppendANALog(nil, l.changes, groups))
-	if d := differ(got, want); d != "" {
+	if d := e2e.Differ(got, want); d != "" {
 		x.fatal(nil, "controller %d: log 0Ch, %s: %x\nwant %x", i, d, got, want)
 	}
 }

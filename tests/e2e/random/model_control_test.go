@@ -1,4 +1,4 @@
-package e2e
+package random
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // key returns the key of a registrant, mostly its own, or no key.
@@ -271,7 +272,7 @@ func (x *modelRun) change() {
 			ns.hidden = map[int]bool{x.rnd.IntN(modelHosts): true}
 		}
 	case n == 3:
-		x.gone(x.Target.RemoveNamespace(subNQN, ns.nsid))
+		x.Gone(x.Target.RemoveNamespace(e2e.SubNQN, ns.nsid))
 		ns.hidden = map[int]bool{0: true, 1: true, 2: true, 3: true}
 		x.anaLogs(0)
 		return
@@ -279,7 +280,7 @@ func (x *modelRun) change() {
 		x.resize(i)
 		return
 	}
-	x.Must(x.Target.UpdateNamespace(subNQN, x.configOf(i), nil))
+	x.Must(x.Target.UpdateNamespace(e2e.SubNQN, x.configOf(i), nil))
 	x.anaLogs(0)
 }
 
@@ -290,7 +291,7 @@ func (x *modelRun) add(i int) {
 	x.m.namespaces[i].reopened()
 	cfg := x.configOf(i)
 	cfg.Device = x.device(i)
-	x.Must(x.Target.AddNamespace(subNQN, cfg))
+	x.Must(x.Target.AddNamespace(e2e.SubNQN, cfg))
 	x.anaLogs(0)
 }
 
@@ -301,7 +302,7 @@ func (x *modelRun) resize(i int) {
 	most := uint64(len(ns.content) / ns.blockSize)
 	ns.blocks = most - x.rnd.Uint64N(most/4)
 	ns.reopened()
-	x.Must(x.Target.UpdateNamespace(subNQN, x.configOf(i),
+	x.Must(x.Target.UpdateNamespace(e2e.SubNQN, x.configOf(i),
 		func(backend.Device) (backend.Device, error) { return x.device(i), nil }))
 }
 
