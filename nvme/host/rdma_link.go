@@ -262,8 +262,10 @@ func (l *rdmaLink) poll(q *Queue) error {
 }
 
 // reap posts commands and handles completions. last is the number of completions that the last poll
-// of the device has found.
+// of the device has found. Responses that came before the end of the connection are handled before
+// it is an error.
 func (l *rdmaLink) reap(q *Queue) (last int, err error) {
+	ended := l.disconnected.Load()
 	if err := l.flush(); err != nil {
 		return 0, err
 	}
@@ -284,7 +286,7 @@ func (l *rdmaLink) reap(q *Queue) (last int, err error) {
 			break
 		}
 	}
-	if l.disconnected.Load() {
+	if ended {
 		return 0, fmt.Errorf("%w: the controller disconnected", ErrClosed)
 	}
 	return last, nil
@@ -354,12 +356,15 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	// Until there is none: a soft device may have put off packets, which leave then.
 	for before, last := len(q.done), 1; last > 0; {
 		var err error
-		if last, err = l.reap(q); err != nil {
+		last, err = l.reap(q)
+		if err != nil {
 			_ = q.fail(err)
-			return err
 		}
 		if len(q.done) > before {
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 	l.fds = [3]unix.PollFd{

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -216,6 +218,69 @@ func TestRDMADisconnect(t *testing.T) {
 	})
 	_, q := connectRDMA(t, f, false, 16)
 	testutil.Is(t, q.Flush(testutil.Context(t), 1), ErrClosed, "")
+}
+
+// TestRDMALastResponse: a response that comes before the end of the connection completes its
+// command, even if a poll notices the end and not the response, or both.
+func TestRDMALastResponse(t *testing.T) {
+	for _, end := range []string{"before a wait", "before a poll", "in a poll", "in a wait"} {
+		t.Run(end, func(t *testing.T) {
+			received, answer := make(chan struct{}), make(chan struct{})
+			f := newFakeRDMA(t, func(f *fakeRDMA) {
+				f.override = func(q *fakeRDMAQueue, sqe *nvme.SQE) bool {
+					if sqe.Opcode() != nvme.NVMFlush || q.size == 33 {
+						return false
+					}
+					close(received)
+					<-answer
+					testutil.Check(t, q.respond(sqe.CID(), 0, nvme.Success))
+					_ = q.id.Disconnect()
+					return true
+				}
+			})
+			_, q := connectRDMA(t, f, false, 16)
+			l := q.link.(*rdmaLink)
+			var op Op
+			op.Flush(1)
+			testutil.Value(q.Submit(&op))(t)
+			var done [1]Completion
+			testutil.Value(q.Poll(done[:]))(t)
+			testutil.Receive(t, "the command", received)
+			disconnect := func() {
+				close(answer)
+				testutil.Until(t, "the end of the connection", l.disconnected.Load)
+			}
+			if strings.HasPrefix(end, "in") {
+				cq := l.cq
+				l.cq = &interruptedCQ{cq, sync.OnceFunc(disconnect)}
+				defer func() { l.cq = cq }()
+			} else {
+				disconnect()
+			}
+			if strings.HasSuffix(end, "wait") {
+				testutil.Must(t, q.Wait(time.Minute))
+			}
+			for n := 0; n == 0; {
+				n = testutil.Value(q.Poll(done[:]))(t)
+			}
+			_, err := q.Poll(done[:])
+			testutil.Is(t, err, ErrClosed, "after the last response")
+		})
+	}
+}
+
+// interruptedCQ calls after when a poll has found nothing.
+type interruptedCQ struct {
+	verbs.CQ
+	after func()
+}
+
+func (c *interruptedCQ) Poll(wcs []verbs.WC) (int, error) {
+	n, err := c.CQ.Poll(wcs)
+	if n == 0 {
+		c.after()
+	}
+	return n, err
 }
 
 func TestRDMAZeroAllocation(t *testing.T) {
