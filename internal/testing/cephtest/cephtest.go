@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -153,13 +154,22 @@ func (c *Cluster) Start(tb testing.TB, name string) {
 	args := append(c.commands[name], "-c", c.Conf())
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	testutil.Must(tb, cmd.Start())
 	d := &daemon{cmd, make(chan struct{})}
-	c.daemons[name] = d
+	started := make(chan error)
 	go func() {
-		_ = cmd.Wait()
-		close(d.ended)
+		// The signal comes at the end of the thread that has started the daemon. A reactor could
+		// use that thread next and end it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(d.ended)
+		}
 	}()
+	testutil.Must(tb, <-started)
+	c.daemons[name] = d
 }
 
 // Stop kills a daemon.
