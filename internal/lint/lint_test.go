@@ -190,6 +190,7 @@ var allowed = map[string][]string{
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
+	"internal/group":     {},
 	"internal/histogram": {},
 	"internal/httpd":     {"fabric/admission", "internal/sys"},
 	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},

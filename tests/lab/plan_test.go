@@ -414,6 +414,7 @@ func TestMatching(t *testing.T) {
 // notCovered are packages of the target without a scenario, with the reason.
 var notCovered = map[string]string{
 	"backend/rbd":    "needs a cluster of Ceph, which tests/e2e has",
+	"internal/group": "nothing uses it yet",
 	"internal/rados": "needs a cluster of Ceph, which tests/e2e has",
 }
 

@@ -1,0 +1,610 @@
+package group
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// Access is the access of hosts to a group at a gateway.
+type Access int
+
+const (
+	// Inaccessible means that the images are closed, or about to be.
+	Inaccessible Access = iota
+	// Change means that the group is given away, and its I/O ends.
+	Change
+	// Optimized means that the images are open.
+	Optimized
+)
+
+// Config has the settings of a group at a gateway.
+type Config struct {
+	// Gateway is its name, which no other gateway has. Home is that of its instances.
+	Gateway, Home string
+	// Prefers reports whether this gateway takes the group before others.
+	Prefers bool
+	// Lease is the time for which the group is held without renewal.
+	Lease time.Duration
+	// Poll is the time between reads of the record, and Retry that after a failure.
+	Poll, Retry time.Duration
+	// MoveAfter is the time after which a group moves to the gateway that its hosts are at.
+	MoveAfter time.Duration
+	// FenceFor is the duration of fences, FenceCheck the time after which they are renewed.
+	FenceFor, FenceCheck time.Duration
+	// Reconnect is the least time between connections to the storage.
+	Reconnect time.Duration
+}
+
+// Default returns the usual settings. A fence lasts for ten years, because engines may be unable
+// to make one longer that exists; the check notices one that was removed or was short.
+func Default(gateway, home string, lease time.Duration) Config {
+	return Config{
+		Gateway: gateway, Home: home, Lease: lease, Poll: 2 * time.Second, Retry: lease / 6,
+		MoveAfter: 10 * time.Second, FenceFor: 10 * 365 * 24 * time.Hour, FenceCheck: time.Hour,
+		Reconnect: 10 * time.Second,
+	}
+}
+
+// Op is an operation that a machine wants to be carried out.
+type Op int
+
+// An operation with images, one that renews the lease, and another one may be under way at the same
+// time.
+const (
+	// OpConnect ends the connections of the last instance, and makes those of a new one.
+	OpConnect Op = iota + 1
+	// OpRead gets the record and the lessee.
+	OpRead
+	// OpWrite puts the record.
+	OpWrite
+	// OpFence fences instances.
+	OpFence
+	// OpAcquire breaks the lease of the instance Over, unless that is "", and takes the lease.
+	OpAcquire
+	// OpRelease releases the lease.
+	OpRelease
+	// OpRenew renews the lease.
+	OpRenew
+	// OpOpen opens the images.
+	OpOpen
+	// OpClose ends all I/O, and closes the images. It takes as long as that takes.
+	OpClose
+)
+
+// Action is an operation with its arguments.
+type Action struct {
+	Op        Op
+	Record    *Record // OpWrite
+	Version   uint64  // OpWrite
+	Instances []Instance
+	Over      string // OpAcquire
+}
+
+// Result is the end of an action. Each action has one.
+type Result struct {
+	Op       Op
+	Err      error
+	Instance *Instance     // OpConnect
+	Record   *Record       // OpRead
+	Version  uint64        // OpRead, OpWrite
+	Lessee   string        // OpRead
+	Left     time.Duration // OpFence
+}
+
+// phase is the progress of a gateway with a group.
+type phase int
+
+const (
+	joining  phase = iota // it has no connection
+	standby               // it waits until the group is free
+	taking                // it takes the group over
+	opening               // it is the holder, and opens the images
+	serving               // hosts use the images
+	stopping              // it closes the images and signs off
+)
+
+// underway has the operations that have begun.
+type underway struct{ storing, renewing, imaging bool }
+
+// view is the record as it was last read or written.
+type view struct {
+	record  *Record
+	version uint64
+	lessee  string
+	fresh   bool // nothing has changed it since, as far as is known
+	again   bool // it may have changed while it was being read
+	readAt  time.Duration
+}
+
+// tenure is the time for which this instance has the lease. It ends at until: two thirds of its
+// duration, counted from before the last renewal was sent.
+type tenure struct {
+	held                 bool
+	sent, until, renewAt time.Duration
+}
+
+// duty has the fences.
+type duty struct {
+	fenced  string        // the holder that was fenced since this instance is the taker
+	fencing string        // the holder that is being fenced
+	sentAt  time.Duration // when the last fence was sent
+	fenceAt time.Duration // when the fences are checked again
+	lasting bool          // they last until then
+}
+
+// Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
+// passes the time since boot (CLOCK_BOOTTIME, which goes on while the machine sleeps), carries out
+// the actions of Poll, and reports their results. One goroutine uses it at a time.
+type Machine struct {
+	cfg   Config
+	me    *Instance
+	phase phase
+
+	underway
+	view
+	tenure
+	duty
+	open    bool // images may be open
+	opened  bool // all images are
+	refused bool // the storage refuses this instance
+
+	free      bool          // nobody has the group
+	freeAt    time.Duration // since when
+	taker     string        // another instance that takes the group
+	takerAt   time.Duration // when this gateway does not wait for it any more
+	idle      bool          // the group may move
+	moveAt    time.Duration // when
+	holdOff   time.Duration // this gateway takes nothing before
+	connectAt time.Duration
+
+	hosts      bool // hosts that use the group are connected here
+	registered bool // this instance takes part
+	draining   bool // this stop is orderly
+	drained    bool // the group is not taken
+	problem    string
+}
+
+// New returns a machine that has done nothing yet.
+func New(cfg Config) *Machine { return &Machine{cfg: cfg} }
+
+// Access returns the access of hosts at this time.
+func (m *Machine) Access(now time.Duration) Access {
+	switch {
+	case m.phase == serving && now < m.until:
+		return Optimized
+	case m.phase == stopping && m.draining && m.open:
+		return Change
+	}
+	return Inaccessible
+}
+
+// Notified reports that the record may have changed.
+func (m *Machine) Notified(now time.Duration) { m.reread(now) }
+
+// Hosts reports whether hosts that use the group are connected here.
+func (m *Machine) Hosts(now time.Duration, connected bool) {
+	if m.hosts != connected {
+		m.hosts = connected
+		m.idle = false
+		m.reread(now)
+	}
+}
+
+// Drain gives the group away and does not take it until Drain is called with false.
+func (m *Machine) Drain(now time.Duration, on bool) {
+	m.drained = on
+	if on {
+		m.stop(true)
+	}
+	m.reread(now)
+}
+
+func (m *Machine) reread(now time.Duration) {
+	m.fresh, m.again, m.readAt = false, true, now
+}
+
+// stop makes hosts use another gateway. An orderly stop is not due to a fault.
+func (m *Machine) stop(orderly bool) {
+	if m.phase == stopping {
+		m.draining = m.draining && orderly
+		return
+	}
+	if m.phase >= taking || m.refused && m.phase != joining {
+		m.phase, m.draining, m.opened = stopping, orderly, false
+		m.fresh, m.readAt = false, 0
+	}
+}
+
+// Poll returns the actions to begin now. It is called after each change, and often enough for the
+// times of the settings.
+func (m *Machine) Poll(now time.Duration) (out []Action) {
+	if m.held && m.phase != taking && now >= m.until {
+		m.stop(false)
+	}
+	if m.held && !m.renewing && now >= m.renewAt && !m.refused {
+		m.renewing, m.sent, m.renewAt = true, now, now+m.cfg.Retry
+		out = append(out, Action{Op: OpRenew})
+	}
+	wanted := m.phase == opening || m.phase == serving
+	if !m.imaging && wanted != m.open {
+		m.imaging, m.open = true, true
+		out = append(out, Action{Op: map[bool]Op{true: OpOpen, false: OpClose}[wanted]})
+	}
+	if !m.storing {
+		if a := m.store(now); a != nil {
+			m.storing = true
+			out = append(out, *a)
+		}
+	}
+	return out
+}
+
+// store returns the next operation with the record, the lease or the fences, nil for none.
+func (m *Machine) store(now time.Duration) *Action {
+	if m.phase == stopping && m.refused && !m.open && !m.imaging && !m.renewing {
+		m.phase, m.me, m.held = joining, nil, false
+	}
+	switch {
+	case m.phase == joining:
+		if now < m.connectAt {
+			return nil
+		}
+		m.connectAt = now + m.cfg.Reconnect
+		return &Action{Op: OpConnect}
+	case m.refused || m.phase == stopping && (m.open || m.imaging):
+		return nil
+	case !m.fresh:
+		if now < m.readAt {
+			return nil
+		}
+		m.again = false
+		return &Action{Op: OpRead}
+	}
+	if a := m.decide(now); a != nil {
+		return a
+	}
+	if m.fresh {
+		m.fresh, m.readAt = false, now+m.cfg.Poll
+	}
+	return nil
+}
+
+// decide returns the next operation that follows from a fresh record.
+func (m *Machine) decide(now time.Duration) *Action {
+	r := m.record
+	if find(r.Fenced, m.me.ID) != nil { // another instance has taken over from this one
+		m.refused = true
+		m.stop(false)
+		return nil
+	}
+	if m.phase == stopping {
+		return m.signOff(now)
+	}
+	if mine := r.instance(m.me.ID); mine == nil || mine.Hosts != m.hosts {
+		if a := m.register(); a != nil {
+			return a
+		}
+		if m.phase == standby {
+			return nil
+		}
+	}
+	if m.phase == standby && m.mayTake(now) {
+		m.phase, m.fenced, m.fenceAt = taking, "", 0
+		m.lasting = false
+	}
+	switch m.phase {
+	case taking:
+		return m.take(now)
+	case opening, serving:
+		return m.hold(now)
+	}
+	return m.claim(now)
+}
+
+// write returns the action that replaces the record.
+func (m *Machine) write(change func(*Record)) *Action {
+	r := *m.record
+	change(&r)
+	m.record, m.fresh = &r, false
+	return &Action{Op: OpWrite, Record: &r, Version: m.version}
+}
+
+// register makes this instance part of the record, with its hosts, in place of an earlier instance
+// of the same gateway.
+func (m *Machine) register() *Action {
+	others := without(m.record.Instances, func(i *Instance) bool {
+		return i.ID == m.me.ID || i.Gateway == m.me.Gateway
+	})
+	switch {
+	case m.registered && m.record.instance(m.me.ID) == nil:
+		m.problem = "another gateway has the name " + m.me.Gateway
+		return nil
+	case len(others) >= maxInstances:
+		m.problem = "the record of the group is full"
+		return nil
+	}
+	me := *m.me
+	me.Hosts = m.hosts
+	return m.write(func(r *Record) {
+		r.Instances = append(others, me)
+		r.Fenced = slices.Clone(r.Fenced)
+		for i := range r.Fenced {
+			f := &r.Fenced[i]
+			f.Ended = f.Ended || me.replaces(f)
+		}
+	})
+}
+
+// mayTake reports whether this gateway may take the group over.
+func (m *Machine) mayTake(now time.Duration) bool {
+	r, h := m.record, m.record.Holder
+	ours := h != nil && (h.ID == m.me.ID || m.me.replaces(h))
+	if m.lessee != "" && m.lessee != m.me.ID && !(ours && m.lessee == h.ID) {
+		m.free = false
+		return false
+	}
+	if !m.free {
+		m.free, m.freeAt = true, now
+	}
+	switch {
+	case h != nil && h.ID != m.me.ID && len(h.Addrs) == 0:
+		m.problem = "the holder has recorded no addresses, so it cannot be fenced"
+		return false
+	case len(r.Fenced) >= maxInstances:
+		m.problem = "too many gateways were fenced and have not come back"
+		return false
+	case m.drained || now < m.holdOff:
+		return false
+	}
+	if r.Taker == "" || r.Taker == m.me.ID {
+		m.taker = ""
+	} else if m.taker != r.Taker {
+		m.taker, m.takerAt = r.Taker, now+2*m.cfg.Lease
+	}
+	if m.taker != "" && now < m.takerAt {
+		return false
+	}
+	first := h != nil || r.Claim == m.me.ID || r.Claim == "" && m.cfg.Prefers
+	return first || now >= m.freeAt+m.cfg.Lease
+}
+
+// take returns the next step of a takeover. All of them can be repeated, by this instance or by
+// another one.
+func (m *Machine) take(now time.Duration) *Action {
+	r, h := m.record, m.record.Holder
+	switch {
+	case m.held && r.holds(m.me.ID) && r.Taker == "":
+		m.phase = opening
+		return m.hold(now)
+	case r.Taker != m.me.ID:
+		m.fenced = ""
+		if !m.mayTake(now) {
+			m.stop(true)
+			return nil
+		}
+		return m.write(func(r *Record) { r.Taker = m.me.ID })
+	case h != nil && h.ID != m.me.ID && m.fenced != h.ID:
+		m.fencing = h.ID
+		return m.fence(now, append([]Instance{*h}, r.Fenced...))
+	case !m.held:
+		over := m.lessee
+		if over == m.me.ID {
+			over = ""
+		}
+		if over != "" && (h == nil || over != h.ID) {
+			m.stop(true)
+			return nil
+		}
+		m.sent = now
+		return &Action{Op: OpAcquire, Over: over}
+	}
+	return m.write(func(r *Record) {
+		if h != nil && h.ID != m.me.ID {
+			f := *h
+			f.Ended = m.me.replaces(h)
+			r.Fenced = append(slices.Clone(r.Fenced), f)
+		}
+		r.Holder, r.Taker, r.Claim = m.me, "", ""
+	})
+}
+
+func (m *Machine) fence(now time.Duration, list []Instance) *Action {
+	m.sentAt = now
+	return &Action{Op: OpFence, Instances: list}
+}
+
+// hold returns the next operation of the holder.
+func (m *Machine) hold(now time.Duration) *Action {
+	r := m.record
+	if !r.holds(m.me.ID) || r.Taker != "" {
+		m.stop(false)
+		return nil
+	}
+	if len(r.Fenced) > 0 && now >= m.fenceAt {
+		m.fencing = ""
+		return m.fence(now, r.Fenced)
+	}
+	if ended := func(i *Instance) bool { return i.Ended }; m.lasting &&
+		slices.ContainsFunc(r.Fenced, func(i Instance) bool { return i.Ended }) {
+		return m.write(func(r *Record) { r.Fenced = without(r.Fenced, ended) })
+	}
+	if m.phase == opening {
+		if m.opened {
+			m.phase, m.idle = serving, false
+		}
+		return nil
+	}
+	switch {
+	case m.hosts:
+		m.idle = false
+		if r.Claim != "" {
+			return m.write(func(r *Record) { r.Claim = "" })
+		}
+	case !m.idle:
+		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
+	case now >= m.moveAt && r.Claim != m.me.ID && r.instance(r.Claim) != nil:
+		m.stop(true)
+	}
+	return nil
+}
+
+// claim asks the holder for the group if all hosts are elsewhere.
+func (m *Machine) claim(now time.Duration) *Action {
+	r := m.record
+	if r.Holder == nil || !m.hosts || m.drained {
+		m.idle = false
+		return nil
+	}
+	holder := r.instance(r.Holder.ID)
+	switch {
+	case holder == nil || holder.Hosts:
+		m.idle = false
+	case !m.idle:
+		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
+	case now >= m.moveAt && r.Claim != m.me.ID:
+		m.moveAt = now + m.cfg.MoveAfter
+		return m.write(func(r *Record) { r.Claim = m.me.ID })
+	}
+	return nil
+}
+
+// signOff ends the part of this instance after the images are closed. The record comes before the
+// lease, or another gateway would fence this one.
+func (m *Machine) signOff(now time.Duration) *Action {
+	r := m.record
+	if r.holds(m.me.ID) || r.Taker == m.me.ID {
+		return m.write(func(r *Record) {
+			if r.Taker == m.me.ID {
+				r.Taker = ""
+			}
+			if !r.holds(m.me.ID) {
+				return
+			}
+			r.Holder = nil
+			if r.Claim == "" || r.Claim == m.me.ID {
+				r.Claim = m.heir()
+			}
+		})
+	}
+	if m.held {
+		return &Action{Op: OpRelease}
+	}
+	m.phase, m.free, m.idle, m.holdOff = standby, false, false, now+m.cfg.Lease
+	return nil
+}
+
+// heir returns the ID of an instance that should take the group, "" if there is none.
+func (m *Machine) heir() (id string) {
+	for _, i := range m.record.Instances {
+		if i.ID != m.me.ID && (id == "" || i.Hosts) {
+			id = i.ID
+		}
+	}
+	return id
+}
+
+// Done takes the result of an action.
+func (m *Machine) Done(now time.Duration, r *Result) {
+	switch r.Op {
+	case OpRenew:
+		m.renewing = false
+	case OpOpen, OpClose:
+		m.imaging = false
+	default:
+		m.storing = false
+	}
+	if errors.Is(r.Err, ErrFenced) {
+		m.refused, m.held = true, false
+		m.stop(false)
+	}
+	if r.Err != nil {
+		m.failed(now, r)
+		return
+	}
+	switch r.Op {
+	case OpConnect:
+		m.me, m.phase = r.Instance, standby
+		m.refused, m.registered, m.free, m.idle = false, false, false, false
+		m.reread(now)
+	case OpRead:
+		m.record, m.version, m.lessee = r.Record, r.Version, r.Lessee
+		m.fresh, m.problem = !m.again, ""
+		m.registered = m.registered || m.record.instance(m.me.ID) != nil
+	case OpWrite:
+		m.version, m.fresh, m.registered = r.Version, !m.again, true
+	case OpFence:
+		m.fenced, m.fenceAt = m.fencing, m.sentAt+min(r.Left, m.cfg.FenceCheck)
+		m.lasting = r.Left >= m.cfg.FenceCheck
+		m.reread(now)
+	case OpAcquire:
+		m.held = true
+		m.extend()
+		m.reread(now)
+	case OpRenew:
+		if m.held {
+			m.extend()
+		}
+	case OpRelease:
+		m.held = false
+		m.reread(now)
+	case OpOpen:
+		m.opened = m.phase == opening
+		m.reread(now)
+	case OpClose:
+		m.open = false
+		m.reread(now)
+	}
+}
+
+// extend counts the lease from the time at which the last request for it was sent.
+func (m *Machine) extend() {
+	m.until, m.renewAt = m.sent+m.cfg.Lease*2/3, m.sent+m.cfg.Retry
+}
+
+// failed takes a result with an error.
+func (m *Machine) failed(now time.Duration, r *Result) {
+	switch {
+	case r.Op == OpRenew:
+		if errors.Is(r.Err, ErrLost) {
+			m.held = false
+			m.stop(false)
+		}
+		return
+	case r.Op == OpConnect, r.Op == OpRead:
+		m.problem = r.Err.Error()
+	case r.Op == OpOpen:
+		m.problem = r.Err.Error()
+		m.stop(false)
+	}
+	m.fresh, m.readAt = false, now
+	if !errors.Is(r.Err, ErrConflict) {
+		m.readAt = now + m.cfg.Retry
+	}
+}
+
+// Status describes the group at this gateway.
+type Status struct {
+	Phase   string
+	Holder  string        // the gateway that holds the group, "" for none
+	Left    time.Duration // until this gateway ends its use of the group
+	Fenced  []Instance    // former holders that have not signed off
+	Problem string        // why this gateway cannot take the group
+}
+
+// Status returns the present status.
+func (m *Machine) Status(now time.Duration) Status {
+	s := Status{Phase: phases[m.phase], Problem: m.problem}
+	if m.held {
+		s.Left = max(m.until-now, 0)
+	}
+	if m.record != nil {
+		s.Fenced = m.record.Fenced
+		if m.record.Holder != nil {
+			s.Holder = m.record.Holder.Gateway
+		}
+	}
+	return s
+}
+
+var phases = [...]string{"joining", "standby", "taking", "opening", "serving", "stopping"}

@@ -1,0 +1,237 @@
+package group
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// pair is the world of the model, without its faults. A tick is a second, and a lease lasts 3 s.
+type pair struct {
+	*testing.T
+	x model
+	w *world
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{T: t, w: &world{record: &Record{Format: format}, path: -1}}
+	for g := range p.w.gateways {
+		cfg := settings
+		cfg.Gateway, cfg.Home, cfg.Prefers = names[g], names[g], g == 0
+		cfg.MoveAfter, cfg.Reconnect = 10, 10
+		p.w.gateways[g] = gateway{m: *New(cfg)}
+	}
+	return p
+}
+
+// pass lets ticks pass, in which the gateways with these numbers run.
+func (p *pair) pass(ticks int, running ...int) {
+	for range ticks {
+		for range 2 { // an operation may follow from another gateway's
+			for _, g := range running {
+				p.x.poll(p.w, g)
+				p.x.finish(p.w, g)
+			}
+		}
+		p.w.now++
+	}
+}
+
+func (p *pair) machine(g int) *Machine { return &p.w.gateways[g].m }
+
+// want fails the test unless the gateways have this access.
+func (p *pair) want(when string, a, b Access) {
+	p.Helper()
+	for g, want := range []Access{a, b} {
+		m := p.machine(g)
+		testutil.Equal(p, m.Access(p.w.clock(g)), want, "%s: access at %s (%+v)", when, names[g],
+			m.Status(p.w.clock(g)))
+	}
+}
+
+func TestPrefers(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 1)
+	p.want("at first", Inaccessible, Inaccessible)
+	p.pass(3, 0, 1)
+	p.want("at the start of the preferred one", Optimized, Inaccessible)
+	p = newPair(t)
+	p.pass(9, 1)
+	p.want("without the preferred one", Inaccessible, Optimized)
+}
+
+// TestKilled: the other gateway takes over when the lease is over, and has the fence as a duty
+// until the killed one is back.
+func TestKilled(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	killed := p.machine(0).me.ID
+	p.pass(2, 1)
+	p.want("before the end of the lease", Inaccessible, Inaccessible)
+	p.pass(3, 1)
+	p.want("after it", Inaccessible, Optimized)
+	p.x.poll(p.w, 1)
+	fenced := p.machine(1).Status(p.w.clock(1)).Fenced
+	testutil.True(t, len(fenced) == 1 && fenced[0].ID == killed, "fenced: %+v", fenced)
+	testutil.True(t, p.w.isFenced(killed), "no fence")
+	p.w.gateways[0] = gateway{m: *New(p.machine(0).cfg), births: 1}
+	p.pass(4, 0, 1)
+	testutil.Equal(t, len(p.w.record.Fenced), 0, "fences of ended instances")
+	p.want("when it is back", Inaccessible, Optimized)
+}
+
+// TestRestarted: a gateway that starts again does not wait for its own lease.
+func TestRestarted(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	killed := p.machine(0).me.ID
+	p.w.gateways[0] = gateway{m: *New(p.machine(0).cfg), births: 1}
+	p.pass(2, 0, 1)
+	p.want("after a restart", Optimized, Inaccessible)
+	testutil.True(t, p.w.isFenced(killed), "no fence")
+}
+
+// TestDrain: a group goes to the other gateway at once, without a fence, and stays there.
+func TestDrain(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	p.w.writes = []write{{gateway: 0}} // I/O that ends later
+	p.machine(0).Drain(p.w.clock(0), true)
+	p.x.poll(p.w, 0)
+	p.want("while I/O ends", Change, Inaccessible)
+	p.w.writes = nil
+	p.pass(3, 0, 1)
+	p.want("afterwards", Inaccessible, Optimized)
+	testutil.Equal(t, len(p.w.fences), 0, "fences")
+	p.pass(20, 0, 1)
+	p.want("later", Inaccessible, Optimized)
+	p.machine(0).Drain(p.w.clock(0), false)
+	p.machine(1).Drain(p.w.clock(1), true)
+	p.pass(3, 0, 1)
+	p.want("and back", Optimized, Inaccessible)
+}
+
+// TestHostsElsewhere: a group moves to the gateway that its hosts are at after 10 s.
+func TestHostsElsewhere(t *testing.T) {
+	p := newPair(t)
+	p.machine(0).Hosts(0, true)
+	p.machine(1).Hosts(0, true)
+	p.pass(30, 0, 1)
+	p.want("with hosts at both", Optimized, Inaccessible)
+	p.machine(0).Hosts(p.w.clock(0), false)
+	p.pass(8, 0, 1)
+	p.machine(0).Hosts(p.w.clock(0), true)
+	p.pass(20, 0, 1)
+	p.want("with hosts that come back", Optimized, Inaccessible)
+	p.machine(0).Hosts(p.w.clock(0), false)
+	p.pass(9, 0, 1)
+	p.want("before 10 s", Optimized, Inaccessible)
+	p.pass(10, 0, 1)
+	p.want("after them", Inaccessible, Optimized)
+	testutil.Equal(t, len(p.w.fences), 0, "fences")
+	p.machine(1).Hosts(p.w.clock(1), false)
+	p.pass(60, 0, 1)
+	p.want("without any hosts", Inaccessible, Optimized)
+}
+
+// TestFencedByStranger: a gateway that was fenced connects again at most once in 10 s.
+func TestFencedByStranger(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0)
+	for births := 1; births <= 3; births++ {
+		testutil.Equal(t, p.w.gateways[0].births, births, "instances")
+		p.w.fences = []fenced{{p.machine(0).me.ID, 1 << 30}}
+		p.pass(1, 0)
+		p.want("fenced", Inaccessible, Inaccessible)
+		p.pass(12, 0)
+	}
+	p.want("connected again", Optimized, Inaccessible)
+}
+
+// TestShortFence: a fence that the storage cannot make longer is renewed at its end, before which
+// its instance is not forgotten.
+func TestShortFence(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	p.pass(10, 1)
+	m := p.machine(1)
+	m.cfg.FenceCheck = 10
+	for _, tc := range []struct {
+		left, renewed time.Duration
+		lasting       bool
+	}{{5, 5, false}, {0, 0, false}, {10, 10, true}, {1000, 10, true}} {
+		m.Done(p.w.clock(1), &Result{Op: OpFence, Left: tc.left})
+		testutil.Equal(t, m.fenceAt-m.sentAt, tc.renewed, "renewal of a fence of %d", tc.left)
+		testutil.Equal(t, m.lasting, tc.lasting, "a fence of %d counts as lasting", tc.left)
+	}
+}
+
+// TestNotTaken: groups that this gateway must not take stay where they are, with the reason.
+func TestNotTaken(t *testing.T) {
+	old := &Instance{ID: "x", Gateway: "x"}
+	many := slices.Repeat([]Instance{{ID: "y", Gateway: "y"}}, maxInstances)
+	for _, tc := range []struct {
+		record *Record
+		want   string
+	}{
+		{&Record{Holder: old}, "no addresses"},
+		{&Record{Fenced: many}, "too many gateways"},
+		{&Record{Instances: many}, "full"},
+	} {
+		p := newPair(t)
+		p.w.record = tc.record
+		p.pass(40, 0)
+		p.want(tc.want, Inaccessible, Inaccessible)
+		s := p.machine(0).Status(p.w.clock(0))
+		testutil.True(t, strings.Contains(s.Problem, tc.want), "%q, want %q", s.Problem, tc.want)
+	}
+}
+
+// TestOneName: of two gateways with the same name, the one that was there first takes no group.
+func TestOneName(t *testing.T) {
+	p := newPair(t)
+	p.machine(1).cfg.Gateway = "a"
+	p.pass(3, 0)
+	p.w.record = &Record{Instances: []Instance{{ID: "z", Gateway: "a", Home: "z"}}}
+	p.w.version++
+	p.pass(1, 0)
+	p.pass(20, 0)
+	s := p.machine(0).Status(p.w.clock(0))
+	testutil.True(t, strings.Contains(s.Problem, "has the name a"), "%+v", s)
+	p.want("with the name of another", Inaccessible, Inaccessible)
+}
+
+func TestParseRecord(t *testing.T) {
+	r := &Record{Format: format, Holder: &Instance{ID: "a", Addrs: []string{"1.2.3.4:0/5"}}}
+	data := testutil.Value(r.Bytes())(t)
+	got := testutil.Value(ParseRecord(data))(t)
+	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
+	testutil.Must(t, testutil.Err(ParseRecord(nil)))
+	many := testutil.Value(json.Marshal(&Record{
+		Format: format, Fenced: make([]Instance, maxInstances+1),
+	}))(t)
+	for text, want := range map[string]string{
+		"{": "damaged", `{"format": 2}`: "format 2", string(many): "more than 64",
+		strings.Repeat(" ", maxRecord+1): "bytes",
+	} {
+		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text))), want, "%.20q", text)
+	}
+}
+
+// TestLeaseTime: the lease counts from the time before the renewal was sent, and ends after two
+// thirds of it.
+func TestLeaseTime(t *testing.T) {
+	m := New(Default("a", "a", 6*time.Second))
+	m.held, m.phase = true, serving
+	m.until = time.Second
+	m.Poll(0) // sends the renewal
+	m.Done(900*time.Millisecond, &Result{Op: OpRenew})
+	testutil.Equal(t, m.until, 4*time.Second, "the end")
+	testutil.Equal(t, m.Access(m.until-1), Optimized, "before it")
+	testutil.Equal(t, m.Access(m.until), Inaccessible, "at it")
+}

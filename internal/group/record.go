@@ -1,0 +1,107 @@
+package group
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Instance is a gateway with one set of connections to the storage. A gateway that starts again, or
+// connects again after a fence, is another instance.
+type Instance struct {
+	// ID is random.
+	ID string `json:"id"`
+	// Gateway is the configured name.
+	Gateway string `json:"gateway"`
+	// Home is the place that only one process of the gateway can use at a time: the ID of its
+	// state directory. So an earlier instance with the same Home has ended. "" for none.
+	Home string `json:"home,omitempty"`
+	// Addrs are the addresses of its connections, as Fence takes them.
+	Addrs []string `json:"addrs"`
+	// Hosts reports whether hosts that use the group are connected.
+	Hosts bool `json:"hosts"`
+	// Ended, of a fenced instance: its process has ended. Data that the kernel still sends for it
+	// is all that its fence has to outlast.
+	Ended bool `json:"ended,omitempty"`
+}
+
+// replaces reports whether i is a later instance of the same gateway than j, which has ended.
+func (i *Instance) replaces(j *Instance) bool {
+	return i.ID != j.ID && i.Home != "" && i.Home == j.Home
+}
+
+// Record is the state of a group that all gateways share. Records are not changed, but
+// replaced.
+type Record struct {
+	Format int `json:"format"`
+	// Instances are those that take part, one for each gateway.
+	Instances []Instance `json:"instances,omitempty"`
+	// Holder is the instance that may have opened the images. Nobody else opens them before it is
+	// fenced or has signed off, which is to say that it has closed them and ended here.
+	Holder *Instance `json:"holder,omitempty"`
+	// Taker is the ID of the instance that is taking the group over.
+	Taker string `json:"taker,omitempty"`
+	// Claim is the ID of an instance that asks the holder for the group.
+	Claim string `json:"claim,omitempty"`
+	// Fenced are former holders that have not signed off. The holder renews their fences.
+	Fenced []Instance `json:"fenced,omitempty"`
+}
+
+const (
+	format = 1
+	// maxRecord is the maximum size of a record in bytes.
+	maxRecord = 1 << 20
+	// maxInstances bounds both lists of a record.
+	maxInstances = 64
+)
+
+// ParseRecord reads a record; no data is an empty record.
+func ParseRecord(data []byte) (*Record, error) {
+	r := &Record{Format: format}
+	if len(data) == 0 {
+		return r, nil
+	}
+	if len(data) > maxRecord {
+		return nil, fmt.Errorf("the record of the group has %d bytes, more than %d", len(data),
+			maxRecord)
+	}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("the record of the group is damaged: %w", err)
+	}
+	if r.Format != format {
+		return nil, fmt.Errorf("the record of the group has format %d: this version knows only "+
+			"%d", r.Format, format)
+	}
+	if len(r.Instances) > maxInstances || len(r.Fenced) > maxInstances {
+		return nil, fmt.Errorf("the record of the group has more than %d instances", maxInstances)
+	}
+	return r, nil
+}
+
+// Bytes returns the record as State keeps it.
+func (r *Record) Bytes() ([]byte, error) { return json.Marshal(r) }
+
+// instance returns the instance with this ID that takes part, nil if there is none.
+func (r *Record) instance(id string) *Instance { return find(r.Instances, id) }
+
+func find(list []Instance, id string) *Instance {
+	i := slices.IndexFunc(list, func(x Instance) bool { return x.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &list[i]
+}
+
+// without returns the list without the instances that drop selects.
+func without(list []Instance, drop func(*Instance) bool) []Instance {
+	var out []Instance
+	for i := range list {
+		if !drop(&list[i]) {
+			out = append(out, list[i])
+		}
+	}
+	return out
+}
+
+// holds reports whether the instance with this ID is the holder.
+func (r *Record) holds(id string) bool { return r.Holder != nil && r.Holder.ID == id }
