@@ -40,9 +40,8 @@ func pauses(ending context.Context) func() bool {
 	}
 }
 
-// patiently calls fn, and repeats it while it fails because another process, which may be ending,
-// uses a resource. It gives up after patience, which a start has only once; later calls fail at
-// once.
+// patiently calls fn, and again while another process, which may be ending, uses a resource. A
+// start has patience only once; later calls fail at once.
 func (s *Server) patiently(fn func() error) error {
 	for {
 		err := fn()

@@ -8,8 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file makes hosts disconnect by themselves before the target stops, so that they connect
-// again at once, see ADR 0047.
+// This file makes hosts disconnect before a stop, so that they connect again at once (ADR 0047).
 
 const (
 	// pauseWait bounds the time in which devices complete their commands before hosts are asked.
@@ -21,8 +20,7 @@ const (
 )
 
 // askForResets asks hosts to reset their controllers if their listening sockets are kept, so that
-// they can connect at once, and waits until they have disconnected. Listeners accept no more
-// connections when it is called.
+// they connect again at once, and waits until they have left. Listeners accept nobody any more.
 func (s *Server) askForResets() {
 	if s.opts.Sockets == nil || s.target == nil {
 		return
@@ -47,8 +45,7 @@ func (s *Server) askForResets() {
 		s.log.Warn("not all hosts were asked to reset their controllers", "err", err)
 	}
 	left := awaitResets(asked, resetBegins)
-	// Let hosts finish the resets that they have begun: without an answer of this target a host may
-	// wait for a minute.
+	// Hosts finish begun resets: without an answer of this target one may wait for a minute.
 	begun := slices.DeleteFunc(left, func(r *target.ResetRequest) bool { return !r.Begun() })
 	left = awaitResets(begun, resetEnds)
 	if len(left) > 0 { // one line stands for all

@@ -25,8 +25,7 @@ func CertificatesOf(e *config.Endpoint) httpd.Certificates {
 	return httpd.Certificates{Certificate: e.Certificate, Key: e.Key}
 }
 
-// CertificateProblem is an error with a certificate of the running configuration, with its place in
-// c.
+// CertificateProblem is an error of a certificate in the running configuration, placed in c.
 func CertificateProblem(c, running *config.Config, err *httpd.FileError) config.Problem {
 	key := "control.client_ca"
 	switch err.File {

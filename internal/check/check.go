@@ -23,10 +23,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// File reads a configuration file and reports every error, including errors on this machine:
-// files, disks, CPUs and addresses. If there are errors in the text, it reports only other errors.
-// It changes nothing. A nil error means that "serve" can use the file; the warnings are written to
-// out.
+// File reads a configuration file and reports every error, in the text and on this machine: files,
+// disks, CPUs, addresses. It changes nothing. After nil "serve" can use it; out gets the warnings.
 func File(file string, environ []string, out io.Writer) error {
 	c, err := config.LoadAll(file, environ, volumes.Backends)
 	ps, ok := errors.AsType[config.Problems](err)
@@ -118,8 +116,7 @@ func Listeners(c *config.Config, devices verbs.Provider) (ps config.Problems) {
 	return ps
 }
 
-// Listener reports a listener without an address on a machine, or with addresses for which probe
-// fails.
+// Listener reports a listener without an address, or with one for which probe fails.
 func Listener(c *config.Config, i int, m *netif.State,
 	probe func(fabric.Addr) error,
 ) config.Problems {

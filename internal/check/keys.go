@@ -12,9 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
-// Keys warns of keys that are unused, or prove nothing because any other name has access, and
-// of hosts that cannot connect without a key. It is not an error, because security must be easy to
-// require.
+// Keys warns of unused keys, keys that prove nothing since any other name has access, and hosts
+// that cannot connect without one. These are no errors: security must be easy to require.
 func Keys(c *config.Config) (ps config.Problems) {
 	var chap, tls bool
 	for _, h := range c.Hosts {
@@ -40,12 +39,10 @@ func Keys(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// SpaceInNQN is the problem of a name in a PSK identity, where spaces separate the fields (TCP
-// section 3.6.1.3).
+// SpaceInNQN is a problem in PSK identities, where spaces separate fields (TCP section 3.6.1.3).
 const SpaceInNQN = "a name with a space cannot be that of a connection with TLS"
 
-// probeTLS reports TLS that this program does not have. It warns of TLS keys without listeners for
-// them and the other way around.
+// probeTLS reports missing TLS, and warns of keys without listeners and listeners without keys.
 func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
 	used := false
 	for i, l := range c.Listeners {

@@ -46,8 +46,7 @@ func Roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 	return r, ps
 }
 
-// lookupTime bounds the time to look up all users and groups of a configuration, because starts and
-// reloads wait for it.
+// lookupTime bounds the look-up of users and groups, for which starts and reloads wait.
 const lookupTime = 5 * time.Second
 
 var errLookup = fmt.Errorf("users and groups are not looked up within %v", lookupTime)

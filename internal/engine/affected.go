@@ -18,8 +18,7 @@ import (
 
 // This file finds the hosts that a change of the configuration concerns.
 
-// impact finds the effects of changes on connected hosts. It looks at the target before the
-// changes.
+// impact finds the effects of changes on hosts from a look at the target before them.
 type impact struct {
 	before      *config.Config
 	next        *config.Config

@@ -52,8 +52,7 @@ type Config struct {
 
 	// Ending ends before the target stops, so that a change in progress ends soon.
 	Ending context.Context
-	// ReleaseLimit bounds the time in which storage that changes its owner must finish its
-	// commands; 0 means the default.
+	// ReleaseLimit bounds the last commands of storage that changes its owner; 0: the default.
 	ReleaseLimit time.Duration
 	// OnFileStep makes the steps of edits of the managed directory; nil makes them as they are.
 	OnFileStep state.Step
@@ -75,8 +74,7 @@ func (all Setters) Of(key string) *Setter {
 	return all[section]
 }
 
-// Engine applies configurations to a target. Any goroutine may call its methods; one change waits
-// for another.
+// Engine applies configurations to a target. Any goroutine may call it; changes wait for others.
 type Engine struct {
 	Config
 	Volumes *volumes.Volumes
@@ -174,9 +172,8 @@ func (e *Engine) apply(c *config.Config) ([]config.Change, error) {
 }
 
 // lockAndLoad loads the configuration again, and returns with e.applying held, even after an error.
-// Programs that print keys run before the lock is taken, so that nothing else waits for them. The
-// file is read again under the lock, so that a caller that has waited for another change sees the
-// file as it is afterwards.
+// Programs for keys run before that, so that nothing waits for them. The file is read again under
+// the lock, so that a caller that waited for another change sees its result.
 func (e *Engine) lockAndLoad() (*config.Config, error) {
 	before := e.config.Load()
 	c, err := e.Load(lang.Within(e.Ending))
@@ -190,8 +187,7 @@ func (e *Engine) lockAndLoad() (*config.Config, error) {
 	return nil, err
 }
 
-// Reload loads the configuration again and applies it; see Apply. by identifies the sender, as keys
-// and values of log lines.
+// Reload loads and applies the configuration, see Apply. by is the sender for log lines.
 func (e *Engine) Reload(by ...any) ([]config.Change, error) {
 	changes, _, err := e.reload(nil, by...)
 	return changes, err
@@ -203,8 +199,7 @@ func (e *Engine) ReloadFor(ctx context.Context) (control.Plan, error) {
 	return plan(changes, affected, err)
 }
 
-// reload is Reload, and also returns the hosts affected by each change, given the earlier
-// connections.
+// reload is Reload, and returns the hosts affected by each change, given the earlier connections.
 func (e *Engine) reload(connections []observed.Connection, by ...any) ([]config.Change,
 	[][]control.Affected, error,
 ) {

@@ -9,8 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TLSPSKs returns the PSKs with this identity. If the host has no key it returns none, after the
-// same time. See tcp.Config.
+// TLSPSKs returns the PSKs with this identity, or none, after the same time. See tcp.Config.
 func (e *Engine) TLSPSKs(identity []byte) (psks []auth.TLSPSK) {
 	id, err := auth.ParseTLSIdentity(identity)
 	if err != nil {

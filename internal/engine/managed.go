@@ -22,8 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// This file has the requests that create and delete objects. Each object has its own file in the
-// managed directory, see ADR 0024.
+// This file creates and deletes objects, each in its own file of the managed directory (ADR 0024).
 
 // request is a change of an object requested by a client.
 type request struct {
@@ -59,8 +58,7 @@ func (e *Engine) Put(ctx context.Context, o control.Object, body []byte, dry boo
 	return e.putLocked(r, body)
 }
 
-// Create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
-// the lowest free NSID.
+// Create makes or changes the namespace with the uuid in body; a new one gets the lowest free NSID.
 func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.NamespaceID,
 	error,
 ) {
@@ -117,9 +115,8 @@ func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
 	})
 }
 
-// Delete deletes an object, or only plans that. It is no error if the object does not exist. A
-// subsystem with other objects created in it is deleted together with these only if recursive is
-// set.
+// Delete deletes an object, or only plans that. A missing one is no error. A subsystem with other
+// created objects needs recursive, and goes together with them.
 func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
 	error,
 ) {
@@ -164,8 +161,7 @@ func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bo
 	})
 }
 
-// manage makes the change of an object that decide returns; nil means that there is nothing to do.
-// The caller holds e.applying.
+// manage makes the change that decide returns; nil means none. The caller holds e.applying.
 func (e *Engine) manage(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) (control.Plan, error) {
@@ -293,8 +289,7 @@ func (e *Engine) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 	return changes, nil
 }
 
-// ofRequest returns the error for a client: the problems, with problems in its request marked as
-// such.
+// ofRequest returns the error for a client, in which problems of its request are marked.
 func ofRequest(edit *config.Edit, err error) error {
 	list := config.OfRequest(edit, problemsOf(err))
 	err = ForClients(list)

@@ -32,8 +32,7 @@ func (e *Engine) PlanOfReload(context.Context) (control.Plan, error) {
 	return p, err
 }
 
-// plan returns changes as clients see them, with the hosts affected by each of them unless affected
-// is nil.
+// plan returns changes as clients see them, with affected hosts unless affected is nil.
 func plan(changes []config.Change, affected [][]control.Affected, err error) (control.Plan, error) {
 	p := control.Plan{Changes: make([]control.Change, len(changes))}
 	for i, c := range changes {

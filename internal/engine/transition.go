@@ -175,8 +175,7 @@ func (tr *transition) moveStorage() {
 	}
 }
 
-// check looks for changes that would fail, and changes nothing. Start has checked the whole
-// machine.
+// check looks for changes that would fail. Start has checked the whole machine.
 func (tr *transition) check() (ps config.Problems) {
 	for i, sub := range tr.next.Subsystems {
 		if memory := tr.e.AtStart.Reactors.Memory; memory < 4*sub.MaxTransfer {

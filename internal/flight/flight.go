@@ -22,8 +22,7 @@ type Question[T any] struct {
 	err     error
 }
 
-// Answer returns the result of Ask. If ctx ends first, it returns the cause of that, and the
-// question goes on.
+// Answer returns the result of Ask, or the cause of the end of ctx while the question goes on.
 func (q *Question[T]) Answer(ctx context.Context) (answer T, err error) {
 	if running := q.begin(); running != nil {
 		select {

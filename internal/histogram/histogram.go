@@ -14,8 +14,7 @@ const (
 	buckets = (maxBits - subBits + 1) << subBits
 )
 
-// Histogram counts durations in nanoseconds. The zero value is empty. Only one goroutine may use it
-// at a time.
+// Histogram counts durations in nanoseconds, for one goroutine at a time. The zero value is empty.
 type Histogram struct {
 	counts   [buckets]uint64
 	sum, max int64

@@ -12,11 +12,9 @@ import (
 // maxPEM is the size limit of a file.
 const maxPEM = 1 << 20
 
-// Certificates names the PEM files with which one side of a TLS connection authenticates itself and
-// its peer.
+// Certificates names the PEM files by which one side of TLS authenticates itself and its peer.
 type Certificates struct {
-	// Certificate is the chain of this side and Key its private key. CA has the CAs accepted for
-	// the certificate of the peer.
+	// Certificate is the chain of this side, Key its private key, and CA the CAs of the peer.
 	Certificate, Key, CA string
 }
 
@@ -77,8 +75,7 @@ func readPEM(name string) ([]byte, error) {
 	return b, nil
 }
 
-// Server reads the files for a server that requires certificates of clients. The error is a
-// *FileError.
+// Server reads the files for a server with certificates of clients. Errors are *FileErrors.
 func (c Certificates) Server() (*tls.Config, error) {
 	t, err := c.PublicServer()
 	if err != nil {
@@ -92,8 +89,7 @@ func (c Certificates) Server() (*tls.Config, error) {
 	return t, nil
 }
 
-// PublicServer reads the files for a server that requires no certificates of clients and needs no
-// CA. The error is a *FileError.
+// PublicServer is Server for clients without certificates. It needs no CA.
 func (c Certificates) PublicServer() (*tls.Config, error) {
 	own, err := c.pair()
 	if err != nil {

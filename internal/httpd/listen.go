@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// Listen listens on a TCP address; port 0 means any free port, and [::] also serves IPv4. An error
-// says how to fix it.
+// Listen listens on TCP, at any port for 0, with IPv4 for [::]. An error says how to fix it.
 func Listen(at netip.AddrPort) (net.Listener, error) {
 	network := "tcp"
 	if at.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
@@ -22,8 +21,7 @@ func Listen(at netip.AddrPort) (net.Listener, error) {
 	return l, nil
 }
 
-// Remote returns the address of the peer of a TCP connection. An IPv4 peer has an IPv4 address even
-// if the listener is at [::].
+// Remote returns the address of a TCP peer, as IPv4 for an IPv4 peer also of [::].
 func Remote(c net.Conn) netip.AddrPort {
 	at := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())

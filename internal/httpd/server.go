@@ -1,6 +1,5 @@
-// Package httpd serves HTTP to clients that may be slow, silent or hostile. It bounds their
-// connections, headers and time, and the peers in a TLS handshake. The control interface, metrics
-// and the page are its handlers.
+// Package httpd serves HTTP to slow, silent or hostile clients. It bounds connections, headers,
+// time, and peers in a TLS handshake, for the control interface, metrics and the page.
 package httpd
 
 import (
@@ -113,8 +112,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	s.config.Handler.ServeHTTP(w, r)
 }
 
-// Close closes all connections, even in the middle of an answer. When it returns, the handler is
-// not running.
+// Close closes all connections, even during answers. No handler runs when it returns.
 func (s *Server) Close() error {
 	err := s.http.Close()
 	s.serving.Wait()

@@ -19,8 +19,7 @@ const MaxHandshakes = 64
 
 var errEvicted = errors.New("evicted by a newer connection: too many show no certificate")
 
-// tlsListener accepts connections after their handshake. The resources of other connections are
-// bounded.
+// tlsListener accepts connections after their handshake, with bounds for all others.
 type tlsListener struct {
 	net.Listener // TCP
 	config       func() *tls.Config
@@ -34,9 +33,8 @@ type tlsListener struct {
 	cancel context.CancelFunc
 }
 
-// newTLSListener returns a listener for connections of l (TCP) that have completed a TLS handshake
-// with the configuration at that time. Connections in a handshake have a bounded share each, and
-// end soon.
+// newTLSListener returns a listener for TCP connections of l after a TLS handshake with the present
+// configuration. Those in a handshake have a bounded share each, and end soon.
 func newTLSListener(l net.Listener, e *Endpoint, patience time.Duration) net.Listener {
 	t := &tlsListener{
 		Listener: l, config: e.TLS, refused: e.Refused, patience: patience,

@@ -32,8 +32,7 @@ func (m Machine) DriveOf(number string) *Drive {
 	return &Drive{m, d}
 }
 
-// ID identifies the drive by its bus, model and serial number, or by its name if it has no serial
-// number.
+// ID identifies the drive by bus, model and serial number, or by its name without the latter.
 func (d *Drive) ID() string {
 	if d.d.Serial == "" {
 		return d.d.Name

@@ -66,8 +66,7 @@ func ask(d *Disk) Health {
 	return h
 }
 
-// readHealth reads the health of a drive, also in the form of log page 02h. It may block for some
-// seconds.
+// readHealth reads the health of a drive, also as log page 02h. It may block for seconds.
 func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
 	switch bus {
 	case "nvme":
@@ -86,8 +85,7 @@ func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
 	return h, h.smart(), nil
 }
 
-// readNVMe reads log page 02h by an ioctl. The library only prints it and ignores the status of the
-// command.
+// readNVMe reads log page 02h, which the library only prints, without the status of the command.
 func readNVMe(device string) (*nvme.SMARTLog, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -135,8 +133,7 @@ func askATA(device string) (h Health, err error) {
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	// Not OpenSCSIAutodetect, which leaks the descriptor if it fails. According to sysfs this is an
-	// ATA drive.
+	// Not OpenSCSIAutodetect: it leaks the descriptor if it fails. sysfs knows ATA drives.
 	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
 	if err := dev.Open(); err != nil {
 		return Health{}, err
@@ -151,8 +148,7 @@ func askATA(device string) (h Health, err error) {
 	return Health{}, errors.Join(errors.New("no SMART attributes"), err)
 }
 
-// attributes makes the library print the raw values of the attributes of ataHealth as plain
-// numbers.
+// attributes makes the library print the raw attributes of ataHealth as plain numbers.
 var attributes = func() drivedb.DriveModel {
 	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
 	for _, id := range []string{"5", "9", "187", "190", "194", "197", "198"} {

@@ -112,8 +112,7 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	return list, nil
 }
 
-// paths returns the first link in ByID to each device, by device name: nvme-MODEL_SERIAL comes
-// before nvme-eui.NUMBER.
+// paths returns the first link in ByID to each device: nvme-MODEL_SERIAL before nvme-eui.NUMBER.
 func (m Machine) paths() map[string]string {
 	paths := map[string]string{}
 	links, _ := os.ReadDir(m.ByID) // missing without udev
@@ -207,8 +206,7 @@ func bus(name, place, vendor, transport string) string {
 	return "scsi"
 }
 
-// compareNames sorts sda before sdaa and nvme2n1 before nvme10n1: after the same letters, the
-// shorter name comes first.
+// compareNames sorts sda before sdaa and nvme2n1 before nvme10n1: a shorter name comes first.
 func compareNames(a, b string) int {
 	letters := func(s string) string {
 		return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz"))]

@@ -9,8 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// dswarbrick/smart does not support the health of SCSI drives, so this file reads their log pages
-// (SPC-4 sections 6.6 and 7.3).
+// dswarbrick/smart knows no health of SCSI drives; these are log pages (SPC-4, 6.6 and 7.3).
 const (
 	scsiLogSense     = 0x4D
 	scsiCumulative   = 1 << 6 // PC: the values since the log was cleared
@@ -32,8 +31,7 @@ const (
 // errNoHealth is the error of disks other than drives, such as disks of virtual machines or arrays.
 var errNoHealth = errors.New("it does not report its health")
 
-// senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is
-// none.
+// senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), or 0.
 func senseKey(sense []byte) uint8 {
 	if len(sense) < 3 {
 		return 0
@@ -66,8 +64,7 @@ func askSCSI(device string) (Health, error) {
 	})
 }
 
-// scsiHealth evaluates the informational exceptions, the temperature and the wear. Only the first
-// is required of a drive.
+// scsiHealth evaluates informational exceptions, which drives must have, temperature and wear.
 func scsiHealth(read scsiRead) (Health, error) {
 	h := Health{State: Good, Hours: -1, Used: -1}
 	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {

@@ -2,8 +2,7 @@
 // about as much as it uses within a millisecond, and spends its lease locally. Only a new lease is
 // an atomic operation on shared memory, and only Join and Leave take a lock.
 //
-// Hosts that wait for the same limit share it equally, on any reactors. The rest is free for
-// everybody.
+// Waiting hosts share a limit equally, on any reactors. The rest is free for everybody.
 package limit
 
 import (
@@ -69,8 +68,7 @@ func (b *Bucket) timeOf(n int64) int64 {
 // debt returns the nanoseconds until the debt ends, 0 or less if there is none.
 func (b *Bucket) debt(now int64) int64 { return b.spent.Load() - now }
 
-// lease takes the tokens of t nanoseconds if there is no debt. Otherwise it returns the time until
-// the debt ends.
+// lease takes the tokens of t nanoseconds, or returns the time until the debt ends.
 func (b *Bucket) lease(t, now int64) (wait int64) {
 	for {
 		spent := b.spent.Load()

@@ -16,9 +16,8 @@ const (
 	grace = int64(10 * time.Millisecond)
 )
 
-// turns shares out a bucket among its members by start-time fair queueing: the member with the
-// least use goes first. A member that comes back starts at the use of the last one that went, so
-// nobody saves up turns.
+// turns shares out a bucket by start-time fair queueing: the member with the least use goes first.
+// One that comes back starts at the use of the last one that went, and saves up no turns.
 type turns struct {
 	list   atomic.Pointer[[]*turn] // immutable
 	passed atomic.Int64            // use of the last member to go, before it went
@@ -52,8 +51,7 @@ func (t *turns) remove(m *turn) {
 	t.leastAt.Store(0)
 }
 
-// lowest returns the lowest use of the waiting members, at most a slice old, since there may be
-// many of them.
+// lowest returns the lowest use of waiting members, which may be many, at most a slice old.
 func (t *turns) lowest(now int64) int64 {
 	if at := t.leastAt.Load(); at > 0 && now-at < sliceTime {
 		return t.least.Load()
@@ -69,8 +67,7 @@ func (t *turns) lowest(now int64) int64 {
 	return least
 }
 
-// enter is called when a member asks. If it was not waiting, it joins at the current use of the
-// others.
+// enter is called when a member asks. Unless it waits, it joins at the use of the others.
 func (m *turn) enter(t *turns, now int64) {
 	if m.until.Load() <= now {
 		raise(&m.used, t.passed.Load())
@@ -136,8 +133,7 @@ func (b *Bucket) Join(key any, now int64) *Lease {
 	return l
 }
 
-// Leave ends the use of the lease and gives back its rest. The last lease of a host removes the
-// host.
+// Leave ends the lease and gives back its rest. The last lease of a host removes the host.
 func (l *Lease) Leave(now int64) {
 	l.Return(now)
 	b := &l.b.hosts

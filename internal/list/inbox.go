@@ -5,10 +5,9 @@ import (
 	"unsafe"
 )
 
-// Inbox carries elements from other threads to their owner, usually a reactor: any goroutine
-// pushes, and the owner takes them out. It takes no locks, and no operation depends on the number
-// of elements. The zero Inbox is empty. Push does not wake the owner; the caller does so
-// afterwards.
+// Inbox carries elements from any goroutine to their owner, usually a reactor. It takes no locks,
+// and no operation depends on the number of elements. The zero Inbox is empty. The caller of Push
+// wakes the owner afterwards.
 type Inbox[T any] struct {
 	// last is the newest element, nil if there is none; the next Push adds its element behind it.
 	// first is the element pushed into the empty Inbox, until the owner has made it its head.
@@ -68,8 +67,7 @@ func (b *Inbox[T]) pop() (v *T, h *Node[T]) {
 // link returns the address of the link to the next node in an Inbox.
 func (n *Node[T]) link() *unsafe.Pointer { return (*unsafe.Pointer)(unsafe.Pointer(&n.next)) }
 
-// Take moves all elements to the end of l, one by one, in the order in which they were pushed. Only
-// the owner calls it.
+// Take moves all elements to the end of l in the order of their pushes. Only the owner calls it.
 func (b *Inbox[T]) Take(l *List[T]) {
 	for v, n := b.pop(); v != nil; v, n = b.pop() {
 		l.Push(v, n)

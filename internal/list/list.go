@@ -1,7 +1,6 @@
-// Package list has the queues of the I/O path: a first-in first-out list of elements that carry
-// their own links, so that adding one allocates nothing, and an inbox through which other threads
-// hand elements to the owner of such a list. It also splits the work of a reactor into pieces and
-// counts the steps of its turns.
+// Package list has the queues of the I/O path: a first-in first-out list of elements with their own
+// links, so that adding one allocates nothing, and an inbox through which other threads hand
+// elements to its owner. It also cuts the work of a reactor into pieces and counts its steps.
 package list
 
 import "iter"
@@ -38,8 +37,7 @@ func (l *List[T]) Last() *T {
 	return l.tail.value
 }
 
-// Next returns the element pushed after the element of n, which is on the list; nil if there is
-// none.
+// Next returns the element after the one of n, which is on the list; nil if there is none.
 func (l *List[T]) Next(n *Node[T]) *T {
 	if n.next == nil {
 		return nil
@@ -85,8 +83,7 @@ func (l *List[T]) Pop() *T {
 	return v
 }
 
-// Fill moves the oldest elements into dst until dst is full or the list is empty, and returns their
-// number.
+// Fill moves the oldest elements into dst until one of both ends, and returns their number.
 func (l *List[T]) Fill(dst []*T) (n int) {
 	for ; n < len(dst) && l.head != nil; n++ {
 		dst[n] = l.Pop()

@@ -38,8 +38,7 @@ type member[T any] struct {
 	place *Place
 }
 
-// Place is the position of an element in a Set. It is a field of the element; the zero Place is in
-// no Set.
+// Place is the position of an element in a Set, in a field of it; the zero Place is in none.
 type Place struct{ n int } // the index, and 1
 
 // Listed reports whether the element is in a Set.

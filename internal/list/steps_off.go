@@ -2,8 +2,7 @@
 
 package list
 
-// Steps counts the steps of a turn of a reactor, see StepsMost. Without the build tag invariants it
-// counts nothing.
+// Steps counts the steps of a reactor's turn, see StepsMost; without the tag invariants nothing.
 type Steps struct{}
 
 // NewSteps makes the counter of a reactor.

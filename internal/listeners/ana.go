@@ -116,8 +116,7 @@ func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (fou
 	return found, ls.applyANA()
 }
 
-// newANA makes a state. A transition that nobody ends becomes inaccessible, since hosts know how
-// long one may take.
+// newANA makes a state. A transition that lasts too long for hosts becomes inaccessible.
 func (ls *Listeners) newANA(state nvme.ANAState) *anaState {
 	a := &anaState{state, func() {}}
 	if state == nvme.ANAStateChange {

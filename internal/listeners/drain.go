@@ -36,8 +36,7 @@ type listed struct {
 	portID   uint16
 }
 
-// is reports whether a name given by a user means p: its address, with or without the transport,
-// its port ID, or its listener.
+// is reports whether a user's name means p: its address, transport and address, ID, or listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) == p.addr.AddrPort
@@ -85,8 +84,7 @@ func (ls *Listeners) drain(which control.ListenerID, drain bool) (meant map[list
 	return meant, err
 }
 
-// drainEach drains each port of a drained listener on its own, instead of the listener. ls.mu is
-// held.
+// drainEach drains each port of a drained listener instead of the listener. ls.mu is held.
 func (ls *Listeners) drainEach(l *listener) {
 	if !ls.drained[l.Name] {
 		return

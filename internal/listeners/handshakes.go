@@ -16,8 +16,7 @@ import (
 const (
 	// handshakePause is the time between two looks at the handshakes of TCP.
 	handshakePause = 10 * time.Second
-	// answersLost is the number of times that the answer to a SYN is repeated, in 7 s, before the
-	// peer is reported.
+	// answersLost is the number of repeated answers to a SYN, 7 s, until the peer is reported.
 	answersLost = 3
 )
 
@@ -53,9 +52,8 @@ func (ls *Listeners) watchHandshakes(quit <-chan struct{}) {
 	}
 }
 
-// reportHandshakes reports the handshakes that are not in reported, mostLogged of them at most:
-// anybody can begin some in the name of others. It returns the peers that were reported and
-// have not ended their handshakes.
+// reportHandshakes reports at most mostLogged handshakes that are not in reported: anybody can
+// begin some in the name of others. It returns the reported ones that have not ended.
 func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
 	error,
 ) {

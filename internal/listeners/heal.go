@@ -95,8 +95,7 @@ func (ls *Listeners) heal(quit <-chan struct{}) {
 	}
 }
 
-// look reads the addresses of the machine, and updates the ports. It returns the addresses of the
-// ports that it has opened.
+// look reads the addresses, updates the ports, and returns the addresses of opened ones.
 func (ls *Listeners) look() []fabric.Addr {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
@@ -126,8 +125,7 @@ func (ls *Listeners) report(message string, addrs []fabric.Addr) {
 	}
 }
 
-// read reads the addresses of the machine for the listeners and the next ones. After an error the
-// last addresses remain.
+// read reads the addresses for the listeners and the next ones; after an error the last ones stay.
 func (ls *Listeners) read(next []config.Listener) {
 	list := slices.Clone(next)
 	ls.mu.Lock()

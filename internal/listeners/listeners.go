@@ -1,6 +1,5 @@
-// Package listeners keeps ports open at the addresses of the configured listeners while addresses,
-// interfaces and devices come and go, and announces them. Transports listen for it; it knows
-// nothing about connections.
+// Package listeners keeps ports open at the addresses of listeners while addresses, interfaces and
+// devices come and go, and announces them. Transports listen; it knows no connections.
 package listeners
 
 import (
@@ -36,8 +35,7 @@ type Config struct {
 	Sockets *Sockets // nil: no listening socket outlives the program
 	// Listen listens at an address for the connections of a port.
 	Listen func(at fabric.Addr, portID uint16) (fabric.Listener, error)
-	// Patiently calls a function, and calls it again while another process has something and may be
-	// about to end.
+	// Patiently repeats a function while another process, which may be ending, has something.
 	Patiently func(func() error) error
 	// Up is called when a port is open that was not available before, by any goroutine.
 	Up func(fabric.Addr)
@@ -48,9 +46,8 @@ type Config struct {
 	Transition time.Duration
 }
 
-// Listeners keeps ports open at the addresses that the configured listeners have on this machine,
-// see ADR 0025. Any goroutine may call a method; changes of the configuration exclude each other by
-// a lock of the caller.
+// Listeners keeps ports open at the addresses of configured listeners, see ADR 0025. Any goroutine
+// may call it; a lock of the caller excludes simultaneous changes of the configuration.
 type Listeners struct {
 	Config
 	mdns      *mdns.Responder
@@ -75,8 +72,7 @@ type Listeners struct {
 	served map[uint16]bool
 
 	list []*listener // the most specific first
-	// coming are the listeners after an Apply in progress, in the same order. Their ports stay
-	// open.
+	// coming are the listeners after an Apply in progress, in order. Their ports stay open.
 	coming []*listener
 	ports  map[string]*port
 }
@@ -220,8 +216,7 @@ func (ls *Listeners) modify(c config.Listener) error {
 	return err
 }
 
-// set gives a listener other settings. Its open ports are reopened if necessary; their connections
-// keep their type of service.
+// set gives a listener other settings and reopens ports as necessary. Connections keep their TOS.
 func (ls *Listeners) set(l *listener, c config.Listener) error {
 	ls.mu.Lock()
 	again, tls := l.TOS != c.TOS || l.Stack != c.Stack, l.TLS != c.TLS
@@ -316,9 +311,8 @@ func (ls *Listeners) StackOf(portID uint16) fabric.Stack {
 	return fabric.AnyStack // it is being closed
 }
 
-// AwaitsDevice reports whether a port should wait for an RDMA device that is not there at present:
-// a device has served it before, or belongs to the network interface that has its address, and is
-// not ready yet.
+// AwaitsDevice reports whether a port should wait for an RDMA device that is missing now: one has
+// served it, or belongs to the interface of its address, and is not ready yet.
 func (ls *Listeners) AwaitsDevice(portID uint16) bool {
 	ls.mu.Lock()
 	served := ls.served[portID]

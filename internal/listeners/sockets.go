@@ -35,8 +35,7 @@ func SystemdSockets(log *slog.Logger, files []*os.File) *Sockets {
 	return NewSockets(log, files, notifyWith)
 }
 
-// NewSockets returns Sockets that were kept in files, which it owns. notify sends a state to the
-// service manager.
+// NewSockets returns Sockets kept in files, which it owns. notify talks to the service manager.
 func NewSockets(log *slog.Logger, files []*os.File,
 	notify func(state string, fds ...int) error,
 ) *Sockets {
@@ -135,8 +134,7 @@ func (s *Sockets) tell(state string, fds ...int) {
 	}
 }
 
-// storedName returns the name of a socket in the store, which has no colon
-// (sd_pid_notify_with_fds(3)).
+// storedName returns a name for the store, without colons (sd_pid_notify_with_fds(3)).
 func storedName(at netip.AddrPort) string {
 	return "tcp-" + strings.ReplaceAll(at.String(), ":", "_")
 }

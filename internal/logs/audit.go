@@ -57,8 +57,7 @@ var audited = map[string]auditMark{
 
 const (
 	lostMessage = "audit records were lost"
-	// droppedMessage is the message of package ratelog; its key message has the message of the
-	// dropped lines.
+	// droppedMessage is the message of package ratelog; its key message has the dropped one.
 	droppedMessage = "log lines were dropped"
 )
 
@@ -78,15 +77,13 @@ func markOf(line *slog.Record) (auditMark, bool) {
 	return mark, ok
 }
 
-// auditor is the handler of a log. It marks the records and also writes them to a file, at any
-// level of the log.
+// auditor is the handler of a log that marks the records, and writes them to a file at any level.
 type auditor struct {
 	slog.Handler
 	*Audit
 }
 
-// Audit marks the records of a log and writes them to a file. Any goroutine may use it. Its zero
-// value has no file.
+// Audit marks records of a log and writes them to a file, if any. Any goroutine may use it.
 type Audit struct {
 	lost atomic.Uint64 // records that are not in the file
 

@@ -1,5 +1,4 @@
-// Package logs writes the log and the records of the audit. Nothing that logs waits for the reader
-// of its lines, or for a disk.
+// Package logs writes the log and the audit. No logger waits for a reader of lines, or for a disk.
 package logs
 
 import (

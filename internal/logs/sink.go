@@ -78,8 +78,7 @@ func (s *Sink) run() {
 	}
 }
 
-// Close writes pending lines and waits for that, but not longer than patience. Lines written later
-// are lost.
+// Close writes pending lines, and waits for patience at most. Lines written later are lost.
 func (s *Sink) Close(patience time.Duration) {
 	s.mu.Lock()
 	s.closed = true

@@ -260,8 +260,7 @@ func (l *link) wake() {
 }
 
 // write sends messages on all sockets. It ignores errors, such as a network that is down, because
-// services are announced again when it is up. It does not wait long for a socket that accepts
-// nothing.
+// services are announced again later, and does not wait long for a socket that accepts nothing.
 func (l *link) write(messages [][]byte) {
 	for conn, group := range l.conns {
 		_ = conn.SetWriteDeadline(time.Now().Add(writeLimit))

@@ -35,8 +35,7 @@ func (s *Service) serviceName() string  { return s.Type + domain }
 func (s *Service) hostName() string     { return s.Host + domain }
 func (s *Service) instanceName() string { return s.Name + "." + s.serviceName() }
 
-// questions returns the names in queries for the services, in lower case. The value is true for
-// their type.
+// questions returns the names in queries in lower case, with true for the type of the services.
 func questions(list []Service) map[string]bool {
 	names := map[string]bool{}
 	for i := range list {
@@ -123,9 +122,8 @@ func (s *Service) append(m *dnsmessage.Message, ttl uint32) error {
 // maxQuestions is the number of questions and known answers of a query that are read.
 const maxQuestions = 32
 
-// asks reports whether a packet is a query for one of the services without that service among its
-// known answers (RFC 6762, section 7.1). names is questions(list). The packet may come from
-// anybody.
+// asks reports whether a packet is a query for a service that is not among its known answers (RFC
+// 6762, section 7.1). names is questions(list). Anybody may have sent it.
 func asks(packet []byte, list []Service, names map[string]bool) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(packet)

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// BlockMin is the unit of an Arena in bytes: every segment starts at a multiple of it within
-	// the region.
+	// BlockMin is the unit of an Arena in bytes, of which segments start at multiples.
 	BlockMin = 4 << 10
 	// BlockMax is the largest segment an Arena hands out, in bytes.
 	BlockMax = 1 << 20
@@ -34,8 +33,7 @@ const (
 	none = -1
 )
 
-// Arena hands out page-aligned blocks of one Region. It belongs to one reactor; its methods take no
-// locks.
+// Arena hands out page-aligned blocks of one Region, for one reactor, without locks.
 type Arena struct {
 	region *Region
 	base   []byte
@@ -105,10 +103,9 @@ func (a *Arena) Close() error {
 	return a.region.Unmap()
 }
 
-// Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each
-// whole BlockMax and one for the rest, more if memory is fragmented. Their content is undefined. If
-// less than n bytes (in whole BlockMin) are free, it takes nothing and returns dst and false. n is
-// positive.
+// Alloc appends to dst segments of n bytes in total: one for each whole BlockMax and one for the
+// rest, or more if memory is fragmented. Their content is undefined. If less than n bytes, in whole
+// BlockMin, are free, it returns dst and false. n is positive.
 func (a *Arena) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if n <= BlockMin && n > 0 {
 		if c := a.cache[0]; len(c) > 0 {
@@ -159,9 +156,8 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free frees segments returned by one or several calls of Alloc, in any order. B of a segment may
-// have been shortened at its end, but must start where it did. Free panics if a segment is not
-// allocated.
+// Free frees segments of any calls of Alloc in any order. B may be shortened at its end. Free
+// panics if a segment is not allocated.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)
 	for i := range segs {
@@ -226,8 +222,7 @@ func (a *Arena) put(p int32, o int) {
 	a.push(p, o)
 }
 
-// freeRange returns the pages [from, to), which lie within one BlockMax, to the lists as the
-// largest aligned blocks.
+// freeRange returns the pages [from, to) of one BlockMax to the lists as the largest blocks.
 func (a *Arena) freeRange(from, to int32) {
 	for from < to {
 		o := min(bits.Len32(uint32(to-from))-1, maxOrder)

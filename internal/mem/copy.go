@@ -2,9 +2,8 @@ package mem
 
 import "sync/atomic"
 
-// Copy copies payload as the built-in copy does. All code that copies the data of a command within
-// this process calls it, so that tests can check that zero-copy paths copy nothing. System calls
-// and devices do not count.
+// Copy copies payload, as the built-in copy does. All copies of commands' data in this process are
+// by Copy, so that tests can check zero-copy paths. System calls and devices do not count.
 func Copy(dst, src []byte) int {
 	n := copy(dst, src)
 	if invariants {

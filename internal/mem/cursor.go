@@ -32,8 +32,7 @@ func (c *Cursor) Segment() *Segment {
 	return &c.segs[0]
 }
 
-// Next returns the next contiguous bytes, at most n of them, and moves past them. At the end it
-// returns nil.
+// Next returns the next contiguous bytes, at most n, and moves past them; nil at the end.
 func (c *Cursor) Next(n int) []byte {
 	if len(c.segs) == 0 {
 		return nil

@@ -33,9 +33,8 @@ type pins struct {
 	unmaps []*func() error
 }
 
-// Pin keeps the pages of the chunk with this number in place, so that a device can have it
-// registered, until Unpin. It returns false if the region is being unmapped. Any goroutine may call
-// it.
+// Pin keeps the pages of a chunk in place for a device until Unpin. It returns false if the region
+// is being unmapped. Any goroutine may call it.
 func (r *Region) Pin(chunk int) bool {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()

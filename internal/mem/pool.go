@@ -61,15 +61,13 @@ type WaitOwner interface {
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which belongs to the pool from then on. reserve is in bytes and
-// is rounded up to BlockMin.
+// NewPool makes a pool of an arena, which belongs to it then. reserve is in bytes, rounded up.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = roundUp(reserve)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 2}
 }
 
-// NewStagingPool makes a pool for data in transit. Its use by hosts and namespaces is counted
-// separately.
+// NewStagingPool makes a pool for data in transit, with its own use by hosts and namespaces.
 func NewStagingPool(a *Arena) *Pool {
 	p := NewPool(a, 0)
 	p.kind = stagingPool
@@ -89,8 +87,7 @@ func (p *Pool) Max(f *Flow) int {
 	return p.most
 }
 
-// Available returns the number of free bytes beyond the reserve. It is negative if part of the
-// reserve is in use.
+// Available returns the free bytes beyond the reserve; negative if some of that is in use.
 func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 
 // Promised returns the number of bytes that are set aside at present.
@@ -145,8 +142,7 @@ func (p *Pool) AllocReserve(a *Allocation, f *Flow, n int) bool {
 	return true
 }
 
-// Promise sets memory aside for n bytes of a flow, or of a flow not yet known (nil). It returns
-// false if there is not enough.
+// Promise sets n bytes aside for a flow, nil if it is not known yet, and reports success.
 func (p *Pool) Promise(f *Flow, n int) bool {
 	n = roundUp(n)
 	if p.free(true) < n || !p.within(p.queue(f), n, true) {
@@ -156,8 +152,7 @@ func (p *Pool) Promise(f *Flow, n int) bool {
 	return true
 }
 
-// AllocPromised is an Alloc of memory that was set aside. It returns false if another allocation
-// has used the memory meanwhile.
+// AllocPromised allocates memory set aside; false if another allocation has used it meanwhile.
 func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 	if p.arena.Available() < n {
 		return false
@@ -203,9 +198,8 @@ func (a *Allocation) Free() {
 	a.Segs, a.charged = a.Segs[:0], 0
 }
 
-// HandOver takes the memory away from the Allocation, because a device may use it after the command
-// has ended. free, which is called once, gives it back. Until then it counts for the namespace, not
-// for the host.
+// HandOver takes memory that a device may still use from the Allocation when its command ends. free
+// gives it back, once. Until then it counts for the namespace, not for the host.
 func (a *Allocation) HandOver() (free func()) {
 	if len(a.Segs) == 0 {
 		return func() {}

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Region is anonymous memory outside the Go heap. It is page aligned, zeroed, populated by the
-// kernel when first accessed, and not inherited by child processes, so that a fork never moves a
-// page that a device uses.
+// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated when accessed,
+// and not inherited by child processes, so that a fork never moves a page of a device.
 //
 // The caller that mapped it unmaps it. Any goroutine may read and write its bytes.
 type Region struct {
@@ -32,8 +31,7 @@ type PurposeUsage struct {
 	Purpose string
 	// Regions is the number of mappings.
 	Regions int64
-	// Bytes is the memory charged: all of a mapped region, and for a reserved region the bytes
-	// added by Charge.
+	// Bytes is the memory charged: a mapped region in whole, a reserved one as Charge adds it.
 	Bytes int64
 }
 
@@ -106,18 +104,15 @@ func (r *Region) ID() RegionID { return r.id }
 // Bytes returns all of the memory, nil after Unmap.
 func (r *Region) Bytes() []byte { return r.b }
 
-// Charge adds n bytes, which may be negative, to the usage of the region's purpose. Any goroutine
-// may call it.
+// Charge adds n bytes, also negative, to the usage of the purpose. Any goroutine may call it.
 func (r *Region) Charge(n int64) {
 	r.charged.Add(n)
 	r.purpose.bytes.Add(n)
 }
 
-// Discard gives the pages of Bytes()[off:off+n] back to the kernel. They read as zeroes afterwards.
-// off and n are multiples of the page size. The caller makes sure that nothing writes there
-// meanwhile. Discard does not change the charged bytes. If a device has part of the range
-// registered (Pin), it does nothing and returns ErrPinned, because the device would keep the old
-// pages.
+// Discard gives the pages of Bytes()[off:off+n], which are whole, back to the kernel. They read as
+// zeroes afterwards. Nothing may write there meanwhile. The charged bytes stay. If a device has
+// part of the range registered (Pin) and would keep the old pages, it returns ErrPinned.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -132,12 +127,11 @@ func (r *Region) Discard(off, n int) error {
 	return nil
 }
 
-// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into
-// huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). The memory may be used meanwhile. If a
-// device has part of the region registered (Pin), Collapse does nothing and returns ErrPinned: such
-// pages cannot be moved, and the attempt would delay all changes of mappings in the process while a
-// device registers more. EINVAL means that the kernel does not support it; after other errors there
-// were no huge pages.
+// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all populated, into huge ones
+// (madvise(2), MADV_COLLAPSE, Linux 6.1). The memory may be used meanwhile. If a device has part of
+// the region registered (Pin), it returns ErrPinned: such pages cannot be moved, and trying would
+// delay all changes of mappings while a device registers more. EINVAL means that the kernel does
+// not support it; after other errors there were no huge pages.
 func (r *Region) Collapse(off, n int) error {
 	r.pins.mu.Lock()
 	pinned := len(r.pins.counts) > 0
@@ -152,9 +146,8 @@ func (r *Region) Collapse(off, n int) error {
 // device that cannot be stopped may use it. Any goroutine may call it.
 func (r *Region) Keep(on bool) { r.kept.Store(on) }
 
-// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device with a
-// registration, except from BeforeUnmap. After an error it may be called again. A second call after
-// success does nothing.
+// Unmap unmaps the memory, which no goroutine and no device uses any more, except from BeforeUnmap.
+// It may be repeated after an error, and does nothing after success.
 func (r *Region) Unmap() error {
 	if r.b == nil || r.kept.Load() {
 		return nil

@@ -7,15 +7,12 @@ package mem
 // keys by it. A number is never used again.
 type RegionID int32
 
-// NoRegion is the RegionID of memory outside any Region, such as the Go heap. Such memory must not
-// be given to a device.
+// NoRegion is the RegionID of memory outside any Region, which is never given to a device.
 const NoRegion RegionID = 0
 
-// Segment is one contiguous piece of a Region. The data of a request is a list of segments in
-// order.
+// Segment is a contiguous piece of a Region. The data of a request is a list of segments.
 //
-// A Segment does not own memory. Its source (a Pool, a zero-copy read) defines how long B stays
-// valid.
+// A Segment owns no memory: its source (a Pool, a zero-copy read) defines how long B is valid.
 type Segment struct {
 	// B is the memory itself.
 	B []byte

@@ -14,9 +14,8 @@ import (
 // much, and a host with all commands stuck in one namespace reaches others. A host without memory
 // gets its first allocation regardless of the namespace and of its size.
 //
-// Allocations of AllocReserve count separately, with half the factors. Other memory of the host may
-// depend on data that is received later, so it must not keep the host from getting some of the
-// reserve.
+// Allocations of AllocReserve count separately, with half the factors: other memory of the host,
+// which may depend on data received later, must not keep it from the reserve.
 const (
 	hostFactor      = 2
 	namespaceFactor = 1
@@ -28,8 +27,7 @@ const (
 // Share counts the use of the pools of one reactor by a host, a network or a namespace. The zero
 // Share counts nothing. Only its reactor uses it.
 type Share struct {
-	// Limit is the maximum number of bytes of one pool, however much is free. 0 means the rules
-	// above.
+	// Limit is the most bytes of one pool, however much is free. 0 means the rules above.
 	Limit int
 	used  [poolKinds]int
 	// urgent is the part of used that came from AllocReserve.
@@ -41,8 +39,7 @@ type Share struct {
 // Used returns the bytes of data memory in use.
 func (s *Share) Used() int { return s.used[dataPool] }
 
-// Most returns the number of bytes of data memory that the share may have of the pool, given the
-// current use by others.
+// Most returns the bytes of the pool that the share may have, given the use by others.
 func (p *Pool) Most(s *Share) int { return subnet.Most(s.Used(), p.free(false)) }
 
 // Idle reports whether nothing of any pool is in use.
@@ -64,15 +61,13 @@ type Flow struct {
 	// Network is the Share of all hosts of the network with an unproven NQN, bounded like a host.
 	// It is nil if the NQN of this host is proven.
 	Network *Share
-	// Namespace is the Share of the namespace, with all hosts, nil for commands without a
-	// namespace.
+	// Namespace is the Share of the namespace with all hosts, nil for commands without one.
 	Namespace *Share
 
 	queues [poolKinds]flowQueue
 }
 
-// holder returns the share of the host or of the network, whichever uses more of a kind of pool;
-// nil if there is neither.
+// holder returns the share that uses more of a kind of pool, of host or network, or nil.
 func (f *Flow) holder(kind poolKind, urgent bool) *Share {
 	if f.Network != nil && f.Network.class(kind, urgent) > f.Host.class(kind, urgent) {
 		return f.Network
@@ -80,8 +75,7 @@ func (f *Flow) holder(kind poolKind, urgent bool) *Share {
 	return f.Host
 }
 
-// poolKind selects the counts and waiters of a Flow. Memory of one kind is no substitute for the
-// other.
+// poolKind selects the counts and waiters of a Flow; memory of one kind does not help another.
 type poolKind uint8
 
 const (

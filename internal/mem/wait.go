@@ -4,15 +4,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Wait queues a, which has no memory and is not waiting, for n bytes of a flow. now is the start of
-// the wait for Expire.
+// Wait queues a, which has no memory and does not wait, for n bytes of a flow. Expire uses now.
 func (p *Pool) Wait(a *Allocation, f *Flow, n int, now int64) {
 	q := p.queue(f)
 	p.wait(q, &q.waiting, a, n, now)
 }
 
-// WaitReserve is Wait for memory that may come from the reserve. It goes ahead of all calls of Wait
-// for the same flow.
+// WaitReserve is Wait for memory, also of the reserve, before all calls of Wait for the flow.
 func (p *Pool) WaitReserve(a *Allocation, f *Flow, n int, now int64) {
 	q := p.queue(f)
 	p.wait(q, &q.urgent, a, n, now)
@@ -161,8 +159,7 @@ func (p *Pool) keep(q *flowQueue, n int) {
 	}
 }
 
-// yields reports whether a flow gets nothing because another one waits, according to the searches
-// from since on.
+// yields reports whether a flow gets nothing since another one waits, by the searches from since.
 func (p *Pool) yields(q *flowQueue, n int, since uint64) bool {
 	f := q.flow
 	h, ns := f.holder(p.kind, false), f.Namespace
@@ -182,8 +179,7 @@ func (p *Pool) CanServe() bool {
 	return p.search() != nil || p.cursor != nil || p.changed && !p.waiting.Empty()
 }
 
-// Serve grants memory to waiters while there is enough, to at most serveMost of them, and returns
-// their number.
+// Serve grants memory to at most serveMost waiters while there is enough, and returns their number.
 func (p *Pool) Serve() (n int) {
 	for n < serveMost {
 		a := p.search()
@@ -231,9 +227,8 @@ func (p *Pool) Expire(before int64) (next func() int) {
 	}
 }
 
-// Shortage describes memory that a flow waits for. If Namespace is set, the namespace has too much,
-// and only its memory helps. Otherwise memory of Host, which may be a network, or of a host with
-// more helps.
+// Shortage describes memory that a flow waits for. With Namespace only memory of that namespace
+// helps, otherwise memory of Host, which may be a network, or of a host with more.
 type Shortage struct{ Host, Namespace *Share }
 
 // Needs reports whether memory of flow f would help.
@@ -261,11 +256,10 @@ func (p *Pool) shortageOf(q *flowQueue, before int64) (s Shortage, waits bool) {
 	return s, a.since < before
 }
 
-// SearchHolders returns a function that examines, in pieces (see list.Pieces), flows that have
-// waited since before the given time. It examines at most shortagesMost flows; the next call goes
-// on with others. For each of them it calls search. The result look finds holders of the memory, in
-// pieces, and end finally makes one give it up. If end returns true, the other flows may be served
-// now and are skipped.
+// SearchHolders returns a function that examines, in pieces (see list.Pieces), at most
+// shortagesMost flows that have waited since before the given time; the next call goes on with
+// others. For each it calls search. The result look finds holders of the memory, in pieces, and end
+// makes one give it up; if that returns true, other flows may be served now and are skipped.
 func (p *Pool) SearchHolders(before int64,
 	search func(Shortage) (look func() int, end func() bool),
 ) (next func() int) {

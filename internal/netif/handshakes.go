@@ -14,8 +14,7 @@ import (
 // peer has not confirmed the answer.
 type Handshake struct {
 	Local, Remote netip.AddrPort
-	// Repeated is the number of times that the answer was sent again: once after 1 s, twice after 3
-	// s.
+	// Repeated counts the repetitions of the answer: one after 1 s, two after 3 s.
 	Repeated int
 }
 
@@ -29,8 +28,7 @@ const (
 // mostHandshakes is the maximum result of Handshakes. Anybody can begin more.
 const mostHandshakes = 256
 
-// Handshakes lists at most 256 handshakes that this machine has answered and that are not complete.
-// It needs no privileges.
+// Handshakes lists at most 256 handshakes answered and not complete. It needs no privileges.
 func (Machine) Handshakes() (list []Handshake, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, diagRequest) // struct inet_diag_req_v2
@@ -64,9 +62,8 @@ func handshake(b []byte) Handshake {
 	return Handshake{Local: at(4, 8), Remote: at(6, 24), Repeated: int(b[3])}
 }
 
-// Route returns the name of the interface through which packets from one address of this machine to
-// another leave, following all routing rules. The error is from the kernel: ENETUNREACH without a
-// route, EINVAL for a blackhole.
+// Route returns the interface for packets from one address of this machine to another, by all
+// routing rules. Errors are the kernel's: ENETUNREACH without a route, EINVAL for a blackhole.
 func (Machine) Route(from, to netip.Addr) (string, error) {
 	routes, err := netlink.RouteGetWithOptions(to.Unmap().AsSlice(),
 		&netlink.RouteGetOptions{SrcAddr: from.Unmap().AsSlice()})

@@ -51,8 +51,7 @@ func (m Machine) Read(rdma ...string) (s State, err error) {
 	return s, nil
 }
 
-// addresses reads the addresses of all interfaces at once. For a single interface the kernel would
-// list them all as well.
+// addresses reads the addresses of all interfaces, which the kernel would list for one, too.
 func addresses(interfaces []net.Interface) (list []Address, err error) {
 	found, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // by a change, which Watch sees
@@ -78,9 +77,8 @@ func addresses(interfaces []net.Interface) (list []Address, err error) {
 	return list, nil
 }
 
-// rdma lists the network interfaces of the RDMA devices: the interfaces of their GIDs
-// (Documentation/ABI/stable/sysfs-class-infiniband) or, for iWARP on older kernels, the interfaces
-// of the same PCI function.
+// rdma lists the interfaces of RDMA devices: those of their GIDs (sysfs-class-infiniband in
+// Documentation/ABI/stable) or, for iWARP on older kernels, of the same PCI function.
 func (m Machine) rdma(patterns []string) map[string][]string {
 	var devices []string
 	for _, p := range patterns {

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelEvents is the group of NETLINK_KOBJECT_UEVENT for events of the kernel
-// (lib/kobject_uevent.c).
+// kernelEvents is the group of NETLINK_KOBJECT_UEVENT for kernel events (lib/kobject_uevent.c).
 const kernelEvents = 1
 
 // rdmaDevice is part of the event for an RDMA device that is added or removed.

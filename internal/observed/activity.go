@@ -16,15 +16,13 @@ type Latency struct {
 	NSID      uint32 `json:"nsid"`
 	// Operation is read, write or other.
 	Operation string `json:"operation"`
-	// IOs is the number of commands, Errors the number of failed ones, Bytes the data of the
-	// successful ones.
+	// IOs counts the commands, Errors the failed ones, Bytes the data of the successful ones.
 	IOs    uint64 `json:"ios"`
 	Errors uint64 `json:"errors"`
 	Bytes  uint64 `json:"bytes"`
 	// Dominant is the stage that took most of the time.
 	Dominant string `json:"dominant"`
-	// Total is the time from the arrival of a command until its response has left, Stages its
-	// parts.
+	// Total is the time from arrival until the response has left, Stages its parts.
 	Total  LatencyStage   `json:"total"`
 	Stages []LatencyStage `json:"stages"`
 	// Buckets is the histogram of Total, without empty buckets. The difference of two answers gives
@@ -47,8 +45,7 @@ type LatencyStage struct {
 	Stage string `json:"stage"`
 	// Share is the part of the total time, 0 to 1.
 	Share float64 `json:"share"`
-	// MeanSeconds is the mean; P50Seconds is the time that half of the commands did not exceed, and
-	// so on.
+	// MeanSeconds is the mean; P50Seconds is the time not exceeded by half of the commands, etc.
 	MeanSeconds  float64 `json:"mean_seconds"`
 	P50Seconds   float64 `json:"p50_seconds"`
 	P99Seconds   float64 `json:"p99_seconds"`
@@ -127,8 +124,7 @@ type TraceCommand struct {
 	CDW12 uint16 `json:"cdw12,omitempty"`
 	// Length is the number of bytes of data.
 	Length uint32 `json:"length"`
-	// Status is the status of a completed command as text, StatusCode as a number: DNR, M, SCT and
-	// SC.
+	// Status is the status of a completed command, StatusCode its number: DNR, M, SCT and SC.
 	Status     string `json:"status,omitempty"`
 	StatusCode uint16 `json:"status_code"`
 	// WaitSeconds, HostDataSeconds, BackendSeconds and ResponseSeconds are the times in each stage,

@@ -11,8 +11,7 @@ import (
 // Distribution maps durations in nanoseconds to numbers of commands.
 type Distribution map[int64]uint64
 
-// Quantile returns the time in seconds that the fraction q of the commands did not exceed, 0 if
-// there are no commands.
+// Quantile returns the seconds that the fraction q of the commands did not exceed, 0 without any.
 func (d Distribution) Quantile(q float64) float64 {
 	total := uint64(0)
 	for _, n := range d {
@@ -28,8 +27,7 @@ func (d Distribution) Quantile(q float64) float64 {
 	return 0
 }
 
-// Spent is the time of commands, and the time that they spent in each stage. The zero value has no
-// commands.
+// Spent is the time of commands, in all and in each stage. The zero value has no commands.
 type Spent struct {
 	Commands uint64
 	Took     Distribution

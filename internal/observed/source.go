@@ -18,8 +18,7 @@ type Source struct {
 	Disks    func(context.Context) ([]Disk, error)
 	// Events returns the known events with an ID above since. changed is closed at the next event.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
-	// PortCounters returns the counters of drivers for RDMA devices, nil if a device does not
-	// answer.
+	// PortCounters returns counters of RDMA drivers, nil if a device does not answer.
 	PortCounters func() []PortCounter
 }
 

@@ -24,8 +24,7 @@ type Status struct {
 	DrainedListeners int `json:"drained_listeners"`
 	// Subsystems is the number of configured subsystems.
 	Subsystems int `json:"subsystems"`
-	// Namespaces is the number of namespaces in service, PendingNamespaces the number that wait for
-	// their storage.
+	// Namespaces counts namespaces in service, PendingNamespaces others, without their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Pending are the first pending namespaces, with their reasons.
@@ -34,9 +33,8 @@ type Status struct {
 	Controllers int `json:"controllers"`
 	// Connections is the number of queues.
 	Connections int `json:"connections"`
-	// Shares are the uses of shared resources by hosts and networks, nearest to their limit first:
-	// at most 16 of each transport. A host that has not proven its NQN counts for the NQN and for
-	// its network.
+	// Shares are the uses of shared resources by hosts and networks, nearest to a limit first, at
+	// most 16 of each transport. A host without proof counts for its NQN and its network.
 	Shares []Share `json:"shares,omitempty"`
 }
 
@@ -56,8 +54,7 @@ type Share struct {
 	// QueueMemory is the memory of the queues in bytes, of MostQueueMemory.
 	QueueMemory     int64 `json:"queue_memory"`
 	MostQueueMemory int64 `json:"most_queue_memory"`
-	// DataMemory is the memory of commands of both transports, on all reactors, in bytes, of
-	// MostDataMemory.
+	// DataMemory is the memory of its commands on all reactors, in bytes, of MostDataMemory.
 	DataMemory     int64 `json:"data_memory"`
 	MostDataMemory int64 `json:"most_data_memory"`
 }
@@ -82,11 +79,9 @@ type Listener struct {
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id,omitempty"`
-	// Stack is the RDMA stack that serves it: device, soft (RoCEv2 in the
-	// target) or soft-iwarp.
+	// Stack is the RDMA stack that serves it: device, soft (RoCEv2) or soft-iwarp.
 	Stack string `json:"stack,omitempty"`
-	// State is up, waiting (the target tries again), failed (it cannot), draining (its connections
-	// end) or drained (none is left).
+	// State is up, waiting (for another try), failed, draining (connections end) or drained.
 	State string `json:"state"`
 	// Reason is the reason why it is not up.
 	Reason string `json:"reason,omitempty"`
@@ -107,8 +102,7 @@ type Subsystem struct {
 	Serial string `json:"serial"`
 	// Model number.
 	Model string `json:"model"`
-	// Namespaces is the number of namespaces in service, PendingNamespaces the number that wait for
-	// their storage.
+	// Namespaces counts namespaces in service, PendingNamespaces others, without their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Controllers is the number of associations with hosts.
@@ -168,8 +162,7 @@ type Namespace struct {
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
-	// lost), paused (commands wait) or pending (its storage is missing, or promises to hosts about
-	// it cannot be read).
+	// lost), paused (commands wait) or pending (without storage, or promises unread).
 	State string `json:"state"`
 	// Reason is the reason why it is pending.
 	Reason string `json:"reason,omitempty"`
@@ -183,8 +176,7 @@ type Namespace struct {
 	BlockSizeBytes int64 `json:"block_size_bytes"`
 	// WriteProtected: writes are refused.
 	WriteProtected bool `json:"write_protected"`
-	// Reads is the number of successful reads since it was added, Writes the number of successful
-	// writes.
+	// Reads and Writes are the numbers of successful ones since it was added.
 	Reads  uint64 `json:"reads"`
 	Writes uint64 `json:"writes"`
 	// ReadBytes is the data of these reads, WrittenBytes of these writes.
@@ -238,8 +230,7 @@ type Limits struct {
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 	// BurstSeconds is the burst allowed after a pause, as a time at the limits.
 	BurstSeconds float64 `json:"burst_seconds"`
-	// Waits is the number of commands that have waited at these limits, WaitSeconds their total
-	// wait.
+	// Waits counts the commands that waited at these limits, WaitSeconds their total wait.
 	Waits       uint64  `json:"waits"`
 	WaitSeconds float64 `json:"wait_seconds"`
 }
@@ -270,8 +261,7 @@ type Host struct {
 
 // Connection is a queue.
 type Connection struct {
-	// Host and Subsystem are NQNs, empty before a successful Connect command, and so are CNTLID,
-	// QID and Depth.
+	// Host and Subsystem are NQNs. All are empty before a successful Connect command.
 	Host      string `json:"host"`
 	Subsystem string `json:"subsystem"`
 	// CNTLID is the controller ID.
@@ -331,11 +321,9 @@ type Reactor struct {
 	Index int `json:"index"`
 	// CPU is the CPU on which it runs, -1 for any.
 	CPU int `json:"cpu"`
-	// AsleepSeconds is the time that it has slept since its start; it polls for the rest of the
-	// time.
+	// AsleepSeconds is the time that it has slept since its start. Otherwise it polls.
 	AsleepSeconds float64 `json:"asleep_seconds"`
-	// Polls is the number of times that it has looked for work, EmptyPolls the number of times
-	// without work.
+	// Polls counts its looks for work, EmptyPolls the ones without work.
 	Polls      uint64 `json:"polls"`
 	EmptyPolls uint64 `json:"empty_polls"`
 	// MemoryBytes is its data memory, MemoryUsedBytes the part in use.
@@ -363,8 +351,7 @@ type Configured struct {
 	Managed bool `json:"managed"`
 	// Place is its file if Managed is true, else its line of the configuration.
 	Place string `json:"place"`
-	// Keys are the keys given by the last PUT, without secrets. They are missing in lists and if
-	// Managed is false.
+	// Keys are the keys of the last PUT, without secrets, if Managed; lists do not have them.
 	Keys Keys `json:"keys,omitempty"`
 	// Secrets are the names of the secrets of a host. They are missing in lists.
 	Secrets []string `json:"secrets,omitempty"`

@@ -1,5 +1,4 @@
-// Package passthru sends NVMe commands to the drives of this machine through the driver of the
-// kernel.
+// Package passthru sends NVMe commands to drives of this machine through the kernel's driver.
 package passthru
 
 import (
@@ -24,8 +23,7 @@ func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	return c
 }
 
-// Drive executes commands. It is the character or block device of a drive or of one of its
-// namespaces. Tests replace it.
+// Drive executes commands: the device of a drive or of one of its namespaces, or one of tests.
 type Drive interface {
 	// Ioctl sends c; see sys.NVMeIoctl.
 	Ioctl(request uintptr, c *sys.NVMeCommand) (status uint16, e syscall.Errno)
@@ -73,8 +71,7 @@ func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	return uint32(v), nil
 }
 
-// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are as
-// for Feature.
+// Identify reads data structure cns of namespace nsid, or of the controller; errors as for Feature.
 func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminIdentify)

@@ -13,11 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Logger passes a limited number of lines on to another logger. Lines with the same message are of
-// one kind. Each kind has a budget, and within it each network, an IPv4 address or an IPv6 /64, has
-// a smaller one. Lines beyond the budget are counted, and one line for each kind reports them at
-// the end of the period. Any goroutine may use a Logger, but not for each I/O, because it takes a
-// lock.
+// Logger passes a limited number of lines on to another logger. Each kind of line, by message, has
+// a budget, and in it each network (an IPv4 address or an IPv6 /64) a smaller one. One line for
+// each kind reports the number beyond it at the end of the period. Any goroutine may use a Logger,
+// but not for each I/O: it takes a lock.
 type Logger struct {
 	log     *slog.Logger
 	records *records // nil: refusals are not remembered

@@ -17,9 +17,8 @@ import (
 )
 
 // Recorder is the handler of a log that remembers the most recent lines: refusals of peers, before
-// they are limited, and the lines of the log from the level of information on. All Loggers in front
-// of it share it. Any goroutine may use it. A line takes a lock, and the cost of a line and the
-// total memory are bounded.
+// they are limited, and lines from the level of information on. All Loggers in front share it. Any
+// goroutine may use it. A line takes a lock; its cost and the total memory are bounded.
 type Recorder struct {
 	slog.Handler
 	*records
@@ -42,8 +41,7 @@ const (
 	maxRefusals  = 512
 	peerRefusals = 16
 	maxEvents    = 512
-	// maxDetails bounds a value, in bytes. After a line has reached it, further values are left
-	// out.
+	// maxDetails bounds a value in bytes. After a longer line no further values are kept.
 	maxDetails = 512
 )
 

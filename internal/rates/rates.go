@@ -12,8 +12,7 @@ func Growth(old, now uint64) uint64 {
 	return now - old
 }
 
-// Rise is Growth for counters of faults. If the counter has fallen, no increase is certain, so it
-// is 0.
+// Rise is Growth for counters of faults: if the counter has fallen, no increase is certain.
 func Rise(old, now uint64) uint64 { return now - min(old, now) }
 
 // Since returns the growth of several counters since old. They restart together: if one of them has

@@ -2,9 +2,8 @@ package reactor
 
 import "time"
 
-// clock is the monotonic clock. It is read once in a few hundred steps of work, because under
-// user-mode Linux a reading is a system call. It also sets the pace of everything else that a busy
-// loop does only occasionally.
+// clock is the monotonic clock. It is read once in a few hundred steps, because under user-mode
+// Linux a reading is a system call, and paces all that a busy loop does only occasionally.
 type clock struct {
 	now   int64 // the last reading
 	ticks int   // steps of work since then

@@ -11,8 +11,7 @@ import (
 const (
 	leastSpin = 200 * time.Microsecond
 	mostSpin  = time.Millisecond
-	// singleCPUSpin is for a machine with one CPU, on which the loop yields after each poll without
-	// work.
+	// singleCPUSpin is for a machine with one CPU, where the loop yields after each empty poll.
 	singleCPUSpin = 100 * time.Microsecond
 	// spinWakes is the length of a spin in wake-ups. For work that comes later, a sleep is cheaper.
 	spinWakes = 8

@@ -1,5 +1,4 @@
-// Package reactor is the loop that owns a share of the target: queues, backend channels, timers and
-// descriptors.
+// Package reactor is the loop that owns queues, backend channels, timers and descriptors.
 //
 // A Reactor is one goroutine on one OS thread, pinned to a CPU if configured. It polls while there
 // is work and for a short, adaptive time afterwards. Then it arms its pollers and sleeps in
@@ -29,11 +28,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Poller is a source of work that the loop polls: the group of a transport or the handler of the
-// controller on this reactor.
+// Poller is a source of work: the group of a transport, or the handler of the controller.
 type Poller interface {
-	// Poll advances at most about budget commands and returns the number of steps made; 0 means
-	// that there was nothing to do.
+	// Poll advances about budget commands at most and returns the steps made; 0 means no work.
 	Poll(budget int) int
 	// Arm prepares to sleep: from now on, every event that needs a Poll wakes the reactor. It
 	// returns false if there is work already. It may be called again, with or without a Poll in
@@ -47,8 +44,7 @@ type Config struct {
 	Index int
 	// CPU is the processor to which Run pins its thread, -1 for none.
 	CPU int
-	// Spin is the longest time without work before a sleep; the loop learns how much of it pays. 0
-	// means to sleep at once.
+	// Spin is the longest time without work before a sleep, of which the loop learns how much pays.
 	Spin time.Duration
 }
 
@@ -59,8 +55,7 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
-	// postsMost is the number of posted functions that an iteration runs, and timersMost the number
-	// of timers.
+	// postsMost and timersMost are the posted functions and timers that an iteration runs.
 	postsMost  = 64
 	timersMost = 64
 	// pollFDsEvery is the number of times that a busy loop reads the clock for each poll of
@@ -111,11 +106,9 @@ type Reactor struct {
 
 // Stats are counters since the start of Run, for tests and metrics. Reactor only.
 type Stats struct {
-	// Iterations is the number of iterations of the loop, and Empty the number of those without
-	// work.
+	// Iterations counts the iterations of the loop, Empty the ones without work.
 	Iterations, Empty uint64
-	// Sleeps is the number of sleeps in epoll_wait, and Asleep their total time. The rest of the
-	// time it polled.
+	// Sleeps counts the sleeps in epoll_wait and Asleep their time. Otherwise it polled.
 	Sleeps uint64
 	Asleep time.Duration
 	// Up is the time since the start. Vain is the part of it in which the loop polled without
@@ -193,8 +186,7 @@ func (r *Reactor) Attach(p Poller) {
 	r.pollers, r.stats.Steps = append(r.pollers, p), append(r.stats.Steps, 0)
 }
 
-// Steps returns the counter of steps made by functions and pollers that the reactor calls. Any
-// goroutine may call it.
+// Steps counts the steps of functions and pollers of the reactor. Any goroutine may call it.
 func (r *Reactor) Steps() list.Steps { return r.steps.count }
 
 // Post runs fn on the reactor soon, after functions that the same goroutine has posted before. Any
@@ -232,8 +224,7 @@ func (r *Reactor) Wake() {
 	}
 }
 
-// eventOne is the number 1 in the form of eventfd(2). The counter is never read: it has room for
-// 2^64 writes.
+// eventOne is 1 as for eventfd(2). The counter has room for 2^64 writes and is never read.
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
 // Run is the loop. With Config.CPU it locks the goroutine to its thread and pins the thread.
@@ -317,8 +308,7 @@ func (r *Reactor) housekeep() int {
 	return n
 }
 
-// spinOrSleep is called after an iteration without work. It returns at once as long as spinning
-// pays, and sleeps otherwise.
+// spinOrSleep follows an iteration without work. It returns while spinning pays, and else sleeps.
 func (r *Reactor) spinOrSleep() error {
 	if !r.spin.done(r.clock.now) {
 		if r.yield != nil {
@@ -346,8 +336,7 @@ func (r *Reactor) spinOrSleep() error {
 	return r.sleep()
 }
 
-// sleep blocks until a descriptor is ready, the reactor is woken, or a timer is due, and runs the
-// callbacks.
+// sleep blocks until a descriptor, a wake-up or a timer, and runs the callbacks.
 func (r *Reactor) sleep() error {
 	before := r.clock.read()
 	r.spin.busy(before)

@@ -22,8 +22,7 @@ const (
 
 func (s *spin) init(longest int64) { s.max, s.cur, s.short = longest, longest, true }
 
-// busy records that there was work, or that the loop is about to sleep. now is the last reading of
-// the clock.
+// busy records work, or the beginning of a sleep. now is the last reading of the clock.
 func (s *spin) busy(now int64) {
 	if s.empty > 1 && s.since != 0 {
 		s.vain += now - s.since

@@ -54,8 +54,7 @@ func (r *Reactor) runTimers() int {
 // timerHeap is a heap by deadline.
 type timerHeap []*timer
 
-// timeout returns how long epoll_wait may sleep, in milliseconds rounded up; -1 without timers, 0
-// if one is due.
+// timeout returns the longest sleep in ms, rounded up: -1 without timers, 0 if one is due.
 func (h timerHeap) timeout(now int64) int {
 	if len(h) == 0 {
 		return -1

@@ -40,9 +40,8 @@ func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	return nil
 }
 
-// Unwatch ends a Watch: its function is not called again, not even for events that are already
-// known. An error means that the descriptor was not watched or has been closed; the watch is
-// removed in any case.
+// Unwatch ends a Watch: its function is not called again, even for known events. An error means
+// that the descriptor was not watched or is closed; the watch is removed in any case.
 func (r *Reactor) Unwatch(fd int) error {
 	if !r.watches.has(fd) {
 		return fmt.Errorf("reactor %d: unwatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)
@@ -71,9 +70,8 @@ func (r *Reactor) pollEvents() int {
 	return r.dispatch(n)
 }
 
-// dispatch runs the callbacks of the first n events and returns the number of callbacks. The
-// eventfd has none but counts as one, so that pollers that arm in several steps look again before
-// they go on.
+// dispatch runs the callbacks of n events and returns their number. The eventfd has none but
+// counts, so that pollers that arm in several steps look again before they go on.
 func (r *Reactor) dispatch(n int) int {
 	ran := 0
 	for i := 0; i < n; i++ {

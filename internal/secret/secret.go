@@ -11,9 +11,8 @@ import (
 // Hidden replaces a secret.
 const Hidden = "(hidden)"
 
-// The first characters of secrets: keys of DH-HMAC-CHAP and of TLS in their interchange formats
-// (Base section 8.3.4.5, TCP section 3.6.1.5), and private keys (RFC 7468). Few texts have one, so
-// Mask looks for these first.
+// The first characters of keys of DH-HMAC-CHAP and TLS (Base section 8.3.4.5, TCP section 3.6.1.5)
+// and private keys (RFC 7468). Few texts have one, so Mask looks for these first.
 const (
 	chapKey    = "DHHC-1:"
 	tlsKey     = "NVMeTLSkey-1:"

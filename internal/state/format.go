@@ -45,9 +45,8 @@ func encode(kind string, v any) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// decode reads the content of a file into v, which is zero. It accepts exactly the results of
-// encode, byte by byte. So no key is unknown, missing, of another type or present twice, and
-// nothing follows.
+// decode reads a file into v, which is zero. It accepts exactly the results of encode, byte by
+// byte: no key is unknown, missing, twice or of another type, and nothing follows.
 func decode(kind string, text []byte, v any) error {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {

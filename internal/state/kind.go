@@ -32,8 +32,7 @@ type Name struct {
 	NSID uint32 `json:"nsid"`
 }
 
-// content is the content of a file: its namespace, and the value V, or an error if the value is
-// invalid.
+// content is the content of a file: its namespace and the value V, or why it is invalid.
 type content[V any] interface {
 	named() Name
 	value() (*V, error)
@@ -165,17 +164,15 @@ func (k *kind[V, D]) wrong(file string) error {
 	return k.bad[file]
 }
 
-// get returns the value kept for a namespace, nil if there is none. sure reports whether the file
-// is known to have the same value.
+// get returns the kept value of a namespace, or nil. sure: the file has the same value.
 func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.kept[n], !k.unsure[n] && k.bad[k.file(n)] == nil
 }
 
-// set replaces the file of a namespace durably. d is the content for v; if v is nil, the file is
-// removed. After an error the file may have its old or its new content, and get returns the old
-// value.
+// set replaces the file of a namespace durably by d, the content for v, or removes it if v is nil.
+// After an error the file has its old or new content, and get returns the old value.
 func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	k.writers <- struct{}{}
 	defer time.AfterFunc(writerPause, func() { <-k.writers })

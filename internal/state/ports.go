@@ -16,9 +16,8 @@ const (
 	// mostPorts is the number of port IDs that are remembered, including listeners that are no
 	// longer configured and may come back.
 	mostPorts = 1024
-	// generations is the number of generations of the discovery log reserved by one write of the
-	// state file. The log changes more often than the file is written, even while the program is
-	// being killed.
+	// generations is the number of discovery log generations that one write reserves: the log
+	// changes more often than the file, even while the program is being killed.
 	generations = 1 << 20
 )
 
@@ -75,8 +74,7 @@ func (s *Store) read() error {
 	return nil
 }
 
-// write replaces both the state and its file, or neither. The caller holds s.mu, or nobody else has
-// s.
+// write replaces the state and its file, or neither. The caller has s.mu, or s for itself.
 func (s *Store) write(d stateData) error {
 	if s.path != "" {
 		text, err := encode(stateKind, d)
@@ -91,8 +89,7 @@ func (s *Store) write(d stateData) error {
 	return nil
 }
 
-// Ports returns the port IDs of listeners: their earlier ones, or new ones. They are durable when
-// it returns.
+// Ports returns the port IDs of listeners, earlier or new ones, once they are durable.
 func (s *Store) Ports(names []string) (map[string]uint16, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,8 +42,7 @@ type layer struct {
 	name string // for people: "sda1", "/srv/disk.img"
 	from int64  // in bytes
 	to   int64  // end of the range, math.MaxInt64 for all
-	// shared: the layer above is somewhere within the range, beside others, where a file system or
-	// the device mapper has placed it.
+	// shared: a file system or the device mapper placed the layer above within the range.
 	shared bool
 }
 
@@ -91,8 +90,7 @@ func (m Machine) addPath(s *Stack, path string, part layer) error {
 	return fmt.Errorf("%s is not a regular file or a block device", path)
 }
 
-// fileSystem returns the number of the block device below the file system with this number, "" if
-// there is none.
+// fileSystem returns the block device of the file system with this number, "" without one.
 func (m Machine) fileSystem(number string) string {
 	if !strings.HasPrefix(number, "0:") {
 		return number
@@ -104,8 +102,7 @@ func (m Machine) fileSystem(number string) string {
 	return anonymous[number]
 }
 
-// addDevice adds the block device with this number and everything below it. part is the range in
-// use.
+// addDevice adds a block device and everything below it. part is the range in use.
 func (m Machine) addDevice(s *Stack, number string, part layer) {
 	if number == "" || len(s.layers) >= maxDepth {
 		return

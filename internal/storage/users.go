@@ -16,9 +16,8 @@ import (
 
 // User is a user of storage.
 type User struct {
-	// Name identifies the user and, in parentheses, the device that it uses if that is another
-	// layer than the one asked about: "mounted at / (sda1)", "swap", "dm-0 (sda2)", "loop0",
-	// "process 812 (qemu)".
+	// Name is the user and, in parentheses, the device that it uses, if in another layer: "mounted
+	// at / (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
 	Name string
 	// Program is the name of the program of a process, otherwise "".
 	Program string
@@ -127,8 +126,7 @@ func (m Machine) device(number string) *Stack {
 	return s
 }
 
-// Processes returns the processes that have a block device open for writing, by the number of the
-// device.
+// Processes returns the processes with a block device open for writing, by its number.
 func (m Machine) Processes() map[string][]string {
 	list := map[string][]string{}
 	m.opened(func(u User, l layer) {
@@ -173,8 +171,7 @@ func (m Machine) opened(fn func(User, layer)) {
 	}
 }
 
-// forWriting reports whether a file is open for writing (proc(5), fdinfo, which does not show
-// O_EXCL).
+// forWriting reports whether a file is open for writing (proc(5), fdinfo, has no O_EXCL).
 func forWriting(fdinfo string) bool {
 	for line := range strings.Lines(sys.Attribute(fdinfo)) {
 		if v, ok := strings.CutPrefix(line, "flags:"); ok {

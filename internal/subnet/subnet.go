@@ -25,8 +25,7 @@ func Text(network netip.Addr) string {
 	return network.String()
 }
 
-// Owner has a share: a host with a proven NQN, all peers that claim an NQN without proof, or all
-// such peers of a network.
+// Owner has a share: a host with a proven NQN, or the unproven peers of an NQN or of a network.
 type Owner struct {
 	// NQN is empty for a network.
 	NQN    string
@@ -45,8 +44,7 @@ func Owners(nqn string, proven bool, addr netip.Addr) (host, network Owner) {
 	return Owner{NQN: nqn, Proven: proven}, network
 }
 
-// Turns returns the one of two Owners that takes turns. Its share bounds all NQNs that a peer
-// invents.
+// Turns returns the Owner that takes turns: its share bounds all NQNs that a peer invents.
 func Turns(host, network Owner) Owner {
 	if host.Proven {
 		return host
@@ -57,8 +55,7 @@ func Turns(host, network Owner) Owner {
 // shareFactor bounds an owner to this multiple of the free rest.
 const shareFactor = 2
 
-// Most returns the amount that an owner may have in all, if it already has used and free is the
-// unused rest.
+// Most returns what an owner that has used may have in all, if free is the unused rest.
 func Most[N int | int64](used, free N) N {
 	return max(used, shareFactor*(used+max(free, 0))/(shareFactor+1))
 }

@@ -26,8 +26,7 @@ func NewDatagrams(n int) *Datagrams {
 	return &Datagrams{make([]mmsghdr, n), make([]capacity, n)}
 }
 
-// Set makes message i refer to a socket address, control messages and data. Any of them may be
-// empty.
+// Set makes message i of a socket address, control messages and data, each of which may be empty.
 func (d *Datagrams) Set(i int, name, control []byte, iov []Iovec) {
 	h := &d.headers[i]
 	h.Name, h.Namelen = unsafe.SliceData(name), uint32(len(name))

@@ -59,8 +59,7 @@ func words(n int, list ...uint32) []byte {
 	return append(b, make([]byte, n)...)
 }
 
-// FeaturesOff returns the features (as ethtool -k names them) that a network interface has turned
-// off and could turn on.
+// FeaturesOff returns the features, as ethtool -k names them, that are off and could be on.
 func FeaturesOff(name string, features ...string) (off []string, err error) {
 	set := words(4, ethtoolGSSETINFO, 0, 1<<ethSSFeatures, 0) // a mask of 64 bits
 	if err := ethtool(name, set); err != nil {

@@ -35,8 +35,7 @@ func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, s
 	}
 }
 
-// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block, and the
-// scheduler knows.
+// BlockDiscard is BLKDISCARD (linux/fs.h) on a block device. It may block; the scheduler knows.
 func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	r := [2]uint64{uint64(off), uint64(n)}
 	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD,

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// AvailableMemory returns the number of bytes that this process may still use without swapping:
-// MemAvailable (proc(5), meminfo), or the rest within the memory limits of its control groups
-// (version 2), if less.
+// AvailableMemory returns the bytes that this process can use without swapping: MemAvailable
+// (proc(5), meminfo), or the rest within the limits of its control groups (version 2), if less.
 func AvailableMemory() (int64, error) { return availableMemory("/") }
 
 func availableMemory(root string) (int64, error) {

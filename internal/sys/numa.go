@@ -10,8 +10,7 @@ import (
 // NoNode is the node of memory and devices that are not local to any NUMA node.
 const NoNode = -1
 
-// NodeOfCPU returns the NUMA node of a processor. It returns NoNode if the node is unknown or the
-// machine has a single node.
+// NodeOfCPU returns the NUMA node of a processor; NoNode: unknown, or the machine has one.
 func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
 
 func nodeOfCPU(root string, cpu int) int {

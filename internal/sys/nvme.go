@@ -63,9 +63,8 @@ func (c *NVMeCommand) Uring() []byte {
 		nvmeUringSize)
 }
 
-// NVMeIoctl sends c to the drive of the character or block device fd. status is the status of the
-// command without phase tag; 0 means success. It may block for the timeout of the command, and the
-// scheduler knows.
+// NVMeIoctl sends c to the drive of the device fd. status is the status of the command without
+// phase tag; 0 is success. It may block for c's timeout, and the scheduler knows.
 func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {
@@ -74,8 +73,7 @@ func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscal
 	return uint16(r), 0
 }
 
-// NVMeNamespace returns the identifier of the namespace of the character or block device fd
-// (NVME_IOCTL_ID).
+// NVMeNamespace returns the NSID of the character or block device fd (NVME_IOCTL_ID).
 func NVMeNamespace(fd int) (uint32, syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), NVMeID, 0)
 	return uint32(r), e

@@ -34,11 +34,10 @@ func capabilities(list ...int) (s capabilitySet) {
 	return s
 }
 
-// DropPrivileges sets no_new_privs, see prctl(2), on every thread and drops all but the needed
-// capabilities. Neither the process nor programs that it executes can regain them. These are
-// attributes of threads, and Go cannot change them in all threads of a program with C code. So,
-// unless the process is in this state already, one thread changes its own attributes and executes
-// the program again, with the same arguments and process ID. Call it before there is anything to
+// DropPrivileges sets no_new_privs (prctl(2)) on every thread and drops all but the needed
+// capabilities, for good and for all programs that it executes. These are attributes of threads,
+// which Go cannot change in a program with C code. So, unless all is done, one thread changes its
+// own and executes the program again, as the same process. Call it before there is anything to
 // lose.
 func DropPrivileges() error {
 	const again = "_NVMF_TARGET_EXECUTED_ANEW"
@@ -75,8 +74,7 @@ func WithoutPrivileges(fn func()) error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread does not end. While it is locked, another thread runs other
-			// goroutines.
+			// The main thread does not end. Another runs goroutines while it is locked.
 			ended <- WithoutPrivileges(fn)
 			runtime.UnlockOSThread()
 			return

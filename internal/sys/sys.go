@@ -3,8 +3,7 @@
 // once. A raw call that blocks stops the garbage collector; see
 // docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block, and the scheduler knows.
 //
-// Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked.
-// EINTR is retried.
+// Errors are syscall.Errno values, 0 for success, EAGAIN for no progress. EINTR is retried.
 package sys
 
 import (
@@ -29,9 +28,8 @@ func SetIovec(v *Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// Advance removes n transferred bytes from the front of iov, in place, and returns the rest.
-// Completed vectors are dropped, and the first remaining one is shortened. n is at most the sum of
-// the lengths.
+// Advance removes n transferred bytes from the front of iov in place: it drops whole vectors and
+// shortens the first remaining one. n is at most the sum of the lengths.
 func Advance(iov []Iovec, n int) []Iovec {
 	for len(iov) > 0 {
 		l := int(iov[0].Len)
@@ -79,8 +77,7 @@ func Sendmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	return message(unix.SYS_SENDMSG, fd, iov, flags|unix.MSG_NOSIGNAL)
 }
 
-// Recvmsg reads from a socket into iov (recvmsg(2)). MSG_DONTWAIT is added to flags. 0 with no
-// error is the end of the stream.
+// Recvmsg reads from a socket into iov (recvmsg(2)) without waiting. 0 is the end of the stream.
 func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	if len(iov) == 1 {
 		return Recv(fd, Bytes(iov[0]), flags)

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attribute returns the content of a file in sysfs or procfs, without surrounding white space, or
-// "" if there is none.
+// Attribute returns the content of a file in sysfs or procfs, trimmed, or "" without one.
 func Attribute(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

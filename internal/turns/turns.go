@@ -1,5 +1,4 @@
-// Package turns does work caused by peers that takes long, on a few goroutines, so that no host and
-// no network keeps others waiting.
+// Package turns does long work for peers on a few goroutines, fairly by host and network.
 package turns
 
 import (
@@ -14,15 +13,13 @@ import (
 )
 
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
-// command, or a connection without one, has one job at a time here, until it ends, so admission
-// bounds the number of jobs. Owners (package subnet) take turns, and known ones come first: a flood
-// from elsewhere hardly delays them. Of the others the oldest comes first, unless it has waited for
-// longer than mostFair. Then there are more than can be processed, and the newest comes first:
-// admission evicts the oldest, so otherwise a host would never have its turn. Any goroutine may use
-// it; its zero value has no jobs.
+// command, or a connection without one, has one job at a time, so admission bounds the jobs. Owners
+// (package subnet) take turns, known ones first: a flood from elsewhere hardly delays them. Of the
+// others the oldest comes first, unless it has waited for longer than mostFair. Then too many
+// arrive, and the newest comes first: admission evicts the oldest, which would never have its turn.
+// Any goroutine may use it; its zero value has no jobs.
 type Pool struct {
-	// Prompt jobs have the priority of threads that serve I/O. Otherwise these come first, unless a
-	// job has waited for too long.
+	// Prompt jobs have the priority of I/O. Others yield to I/O until one has waited for too long.
 	Prompt bool
 
 	mu      sync.Mutex
@@ -64,8 +61,7 @@ type owner struct {
 	node list.Node[owner]
 }
 
-// MaxWorkers returns the maximum number of concurrent jobs. It leaves most processors to the
-// reactors.
+// MaxWorkers returns the most concurrent jobs, which leave most processors to the reactors.
 func MaxWorkers() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
 // Submit queues a job.

@@ -13,9 +13,8 @@ import (
 // onceTimeout bounds the wait of Once.
 const onceTimeout = 30 * time.Second
 
-// Once makes a ring for commands, calls start to queue one on fd, and returns the result given to a
-// Completer. It blocks. After os.ErrDeadlineExceeded the memory of the command still belongs to the
-// kernel.
+// Once makes a ring, calls start to queue a command on fd, and returns its result. It blocks. After
+// os.ErrDeadlineExceeded the memory of the command still belongs to the kernel.
 func Once(fd int, start func(r *Ring, f File, c Completer) bool) (res int32, err error) {
 	runtime.LockOSThread() // the ring belongs to one thread
 	defer runtime.UnlockOSThread()

@@ -48,8 +48,7 @@ func Fallocate(mode uint32, off, n int64) Op {
 	return Op{sqe{opcode: opFallocate, off: uint64(off), addr: uint64(n), len: mode}}
 }
 
-// Discard is the ioctl BLKDISCARD on a block device, without blocking; Linux 6.12. The command lies
-// in the lower half of off.
+// Discard is BLKDISCARD on a block device, Linux 6.12. off has the command in its lower half.
 func Discard(off, n int64) Op {
 	e := sqe{opcode: opCommand, addr: uint64(off), addr3: uint64(n)}
 	*(*uint32)(unsafe.Pointer(&e.off)) = blockDiscard

@@ -1,5 +1,4 @@
-// Package uring is the binding to io_uring(7): one ring per reactor, shared by all users of files
-// there.
+// Package uring is the binding to io_uring(7): a ring for each reactor and all its files.
 //
 //	Start   fills a submission entry (registered file, registered memory), which waits in the
 //	        queue; while the devices may be idle, the first are submitted at once
@@ -32,15 +31,13 @@ import (
 const taskBatch = 20
 
 const (
-	// While the devices may be idle, the first entry is submitted at once, and then batches that
-	// grow by this factor. Without that the devices would have nothing to do until the next Poll
-	// (measured in docs/adr/0012).
+	// While devices may be idle, the first entry is submitted at once, and then batches that grow
+	// by this factor, so that devices need not wait for the next Poll (measured in docs/adr/0012).
 	batchGrowth = 4
 	atPoll      = math.MaxUint32
 
-	// submitMost is the number of operations that one call submits, each of which takes the kernel
-	// about a microsecond, and reapMost the number of completions that a Poll takes from the queue
-	// at a time.
+	// submitMost bounds the operations of one call, of a microsecond each, and reapMost the
+	// completions that a Poll takes at a time.
 	submitMost = 64
 	reapMost   = 128
 )
@@ -77,14 +74,12 @@ type Ring struct {
 	cqMask                  uint32
 	cqes                    []cqe
 
-	// slots are the Completers of operations; the user data of an entry is its slot. free are the
-	// unused slots.
+	// slots are the Completers of operations, by user data. free are the unused slots.
 	slots []Completer
 	free  []int32
 	last  int // the slot taken last
 
-	// base and size are the registered memory, in pieces of bufferMax; refused is the reason if it
-	// is not registered.
+	// base and size are the registered memory, in pieces of bufferMax; refused is why it is not.
 	base, size uint64
 	refused    error
 	files      []int32 // descriptors by slot of registered files, -1 for free ones
@@ -97,8 +92,7 @@ type File struct {
 	fixed bool
 }
 
-// Start queues op on f; the next Poll submits it at the latest. It returns false if the ring is
-// full, which a Poll may change.
+// Start queues op on f for the next Poll. It returns false if the ring is full until a Poll.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	if !r.room() {
 		return false
@@ -136,10 +130,9 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 // Last returns the slot of the operation started last, for Cancel.
 func (r *Ring) Last() int { return r.last }
 
-// Cancel asks the kernel to cancel the operation of c in a slot. The operation then completes as
-// usual, soon and with ECANCELED if the kernel could cancel it. The kernel cannot take back a
-// transfer from a device. Cancel returns false if c has no operation in that slot of this ring, or
-// if the ring is full.
+// Cancel asks the kernel to cancel the operation of c in a slot. It completes as usual: soon, with
+// ECANCELED, if the kernel could; a transfer of a device goes on. Cancel returns false if the slot
+// is not c's or the ring is full.
 func (r *Ring) Cancel(c Completer, slot int) bool {
 	return slot < len(r.slots) && r.slots[slot] == c &&
 		r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, ignored{})
@@ -218,8 +211,7 @@ func (r *Ring) idle() bool {
 	return left == 0 || r.more && left <= taskBatch
 }
 
-// mustEnter reports whether the kernel must be entered: to submit, to finish operations, or to
-// fetch completions.
+// mustEnter reports whether to enter the kernel: to submit, finish, or fetch completions.
 func (r *Ring) mustEnter() bool {
 	return r.more || r.pending > 0 || atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }
@@ -290,14 +282,12 @@ func (r *Ring) enter(flags uintptr) {
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
 		// no memory, too many completions, a signal: the next Poll tries again
 	default:
-		// EEXIST means another thread than before. There is no way to continue, and operations
-		// would be lost.
+		// EEXIST means another thread: there is no way to continue, operations are lost.
 		panic(fmt.Sprintf("uring: io_uring_enter: %v", e))
 	}
 }
 
-// enable makes the calling thread the only one that may use the ring, and locks the goroutine to
-// it.
+// enable makes this thread the only one of the ring, and locks the goroutine to it.
 func (r *Ring) enable() {
 	runtime.LockOSThread()
 	r.enabled = true

@@ -174,8 +174,7 @@ func (r *Ring) register(what uintptr, arg unsafe.Pointer, n uintptr) error {
 	return nil
 }
 
-// Close closes the ring. It fails while operations are outstanding. The kernel unpins memory and
-// closes files a little later.
+// Close closes the ring, which has nothing outstanding. The kernel frees memory and files later.
 func (r *Ring) Close() error {
 	if n := r.Outstanding(); n > 0 {
 		return fmt.Errorf("close io_uring: %d operations are outstanding", n)

@@ -40,8 +40,7 @@ func Acquire(cfg Config) (*Ring, error) {
 	return e.ring, nil
 }
 
-// Release undoes one Acquire; the last one closes the ring. It is called on the thread that used
-// the ring.
+// Release undoes an Acquire on the thread that used the ring. The last one closes it.
 func (r *Ring) Release() error {
 	k := r.cfg.key()
 	shared.Lock()

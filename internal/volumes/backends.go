@@ -81,8 +81,7 @@ type store struct {
 	memory *int64
 	// probe reports the problems that open would have, and changes nothing; nil of a wrapper.
 	probe func(env) backend.Report
-	// resize changes the size of closed storage; nil if its size is fixed. The configuration asks
-	// for least bytes at least.
+	// resize changes the size of closed storage, to at least that of least; nil: it is fixed.
 	resize func(at env, size int64) error
 	least  func() int64
 	// open opens the storage; of is the storage behind a wrapper.

@@ -256,8 +256,7 @@ func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
 	return vs.exchange(v, n, swap)
 }
 
-// exchange changes a namespace to n. swap, if it is not nil, exchanges its storage, as for
-// target.UpdateNamespace.
+// exchange changes a namespace to n. swap, unless nil, is as for target.UpdateNamespace.
 func (vs *Volumes) exchange(v *volume, n *Namespace,
 	swap func(backend.Device) (backend.Device, error),
 ) error {
@@ -290,8 +289,7 @@ func (vs *Volumes) exchange(v *volume, n *Namespace,
 }
 
 // reopen closes the storage of a namespace and opens that of another configuration of it. The same
-// file grows to the size of that configuration; it does not shrink. After a failure reopen opens
-// the old storage again.
+// file grows to the size of that one, but never shrinks. After a failure the old one is open.
 func (vs *Volumes) reopen(dev backend.Device, old, n *Namespace) (backend.Device, error) {
 	has := dev.Info().Size
 	if err := dev.Close(); err != nil {
@@ -335,9 +333,8 @@ func (vs *Volumes) Size(name config.Object) (int64, error) {
 	return v.dev.Info().Size, nil
 }
 
-// Resize changes the size of a namespace in a file, which MayResize allows. It closes the storage,
-// resizes it and opens it again. Commands of hosts wait meanwhile: no command may write beyond the
-// new end afterwards.
+// Resize changes the size of a namespace in a file, which MayResize allows, and reopens it.
+// Commands wait meanwhile: none may write beyond the new end afterwards.
 func (vs *Volumes) Resize(name config.Object, size int64) error {
 	v := vs.served(name)
 	st, _ := v.backing()

@@ -44,9 +44,8 @@ func ListDisks(c *config.Config) ([]observed.Disk, error) {
 // diskAge is the age at which a list of disks is renewed.
 const diskAge = 5 * time.Second
 
-// Disks returns a function that lists the disks for clients, with the namespaces that current has.
-// One look answers all clients, for diskAge. Any goroutine may call the function. It waits for a
-// look until its context ends.
+// Disks returns a function that lists the disks, with the namespaces of current. One look answers
+// all clients for diskAge. Any goroutine may call the function, which waits until its context ends.
 func Disks(current func() *config.Config) func(context.Context) ([]observed.Disk, error) {
 	look := flight.Question[[]observed.Disk]{
 		Ask:   func() ([]observed.Disk, error) { return ListDisks(current()) },
@@ -62,8 +61,7 @@ func Disks(current func() *config.Config) func(context.Context) ([]observed.Disk
 	}
 }
 
-// diskUsers returns the namespaces on each block device, directly or through other layers, by the
-// number of the device ("8:1").
+// diskUsers returns the namespaces on each block device, through any layers, by number ("8:1").
 func diskUsers(c *config.Config) map[string][]string {
 	users := map[string][]string{}
 	for _, n := range All(c) {

@@ -86,8 +86,7 @@ func (n *Namespace) Image() string {
 // Place returns the path of the storage or the name of the image, "" if it has neither.
 func (n *Namespace) Place() string { return n.Path() + n.Image() }
 
-// BlockPath returns the path of the storage, for an NVMe drive that of its block device; "" if it
-// has none.
+// BlockPath returns the path of the storage, of an NVMe drive that of its block device, or "".
 func (n *Namespace) BlockPath() string {
 	if ns, err := nvmedrive.Find(n.Path()); err == nil {
 		return ns.Block

@@ -47,8 +47,7 @@ func ProbeOne(c *config.Config, n *Namespace) config.Problems {
 	return ps
 }
 
-// probe looks at the storage of a namespace. Absent storage is a warning, because the namespace is
-// pending then.
+// probe looks at the storage of a namespace. Absence is a warning: the namespace is pending then.
 func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Space) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
@@ -77,8 +76,7 @@ func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Sp
 	return ps, r.Space
 }
 
-// growth is the space of a file system that namespaces may take, in bytes: at once, and sooner or
-// later.
+// growth is the space of a file system that namespaces may take in bytes, at once and in time.
 type growth struct{ atOnce, all int64 }
 
 // probeSpace adds a namespace to the others on the same file system, and reports the first one that
@@ -172,8 +170,7 @@ func absent(n *Namespace, at env) bool {
 	return err == nil && size == 0 && info.Mode()&fs.ModeCharDevice == 0
 }
 
-// offline reports whether err, of opening storage, means that the device is missing or does not
-// answer.
+// offline reports whether err means that the device is missing or does not answer.
 func offline(err error) bool {
 	return slices.ContainsFunc(
 		[]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO, backend.ErrOffline},

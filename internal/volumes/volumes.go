@@ -34,13 +34,11 @@ type Config struct {
 	Log    *slog.Logger
 	// Disks is how files and block devices are worked on.
 	Disks disk.Engine
-	// Open opens the storage of a namespace; nil opens the configured storage, after a look for
-	// problems.
+	// Open opens the storage of a namespace; nil looks for problems and opens the configured one.
 	Open func(*config.Namespace) (backend.Device, error)
 	// Current returns the configuration that is served.
 	Current func() *config.Config
-	// Patiently calls a function, and calls it again while another process has something and may be
-	// about to end.
+	// Patiently repeats a function while another process, which may be ending, has something.
 	Patiently func(func() error) error
 	// Await waits for the channel to be closed, but not forever.
 	Await func(<-chan struct{}) error
@@ -213,8 +211,7 @@ func (vs *Volumes) try(v *volume) error {
 	return vs.serve(v, dev)
 }
 
-// endAttempts ends the attempts to open absent storage. The namespace may be served after the last
-// of them.
+// endAttempts ends the attempts to open absent storage. The last may still serve the namespace.
 func (v *volume) endAttempts() {
 	if v.cancel != nil {
 		v.cancel()
@@ -223,8 +220,7 @@ func (v *volume) endAttempts() {
 	}
 }
 
-// awaitRetired waits until the storage that a namespace is to have is closed by the namespaces that
-// had it before.
+// awaitRetired waits until earlier namespaces have closed the storage that a namespace is to have.
 func (vs *Volumes) awaitRetired(n *Namespace) error {
 	vs.mu.Lock()
 	list := slices.Collect(maps.Keys(vs.retired))

@@ -156,9 +156,8 @@ func nameOf(subsystem string, nsid uint32) string {
 	return fmt.Sprintf("%d of %s", nsid, subsystem)
 }
 
-// look adds the growth of the counters since the last look, and returns it for each namespace; ""
-// stands for all of them. at only rises, even if the clock is set back. known reports whether
-// latencies are known.
+// look adds the growth of the counters since the last look, and returns it for each namespace, and
+// for all as "". at only rises, even if the clock is set back. known: latencies are known.
 func (h *history) look(at time.Duration, list []observed.Namespace, latencies []observed.Latency,
 	known bool,
 ) map[string]*point {

@@ -25,8 +25,7 @@ const (
 	// slowly is the time between two looks at disks and at the configuration file, and patience the
 	// longest wait for an answer of reactors and disks.
 	slowly = time.Minute
-	// compared is the longest time between two compared looks at the load. The shortest is half of
-	// it, once there are enough looks.
+	// compared is the longest time between compared looks at the load, and half of it the shortest.
 	compared = time.Minute
 	patience = 3 * time.Second
 )
@@ -35,8 +34,7 @@ const (
 // other functions, which return soon, or with their context. Latency needs no quantiles.
 type Source struct {
 	observed.Source
-	// Plan returns the changes that a reload would make, and control.ErrBusy while they cannot be
-	// known.
+	// Plan returns the changes of a reload, and control.ErrBusy while they cannot be known.
 	Plan func(context.Context) (control.Plan, error)
 }
 

@@ -139,8 +139,7 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// protect lets the page load only content of this program, run no inline scripts, and be part of no
-// other page.
+// protect forbids inline scripts, content from elsewhere, and to be part of another page.
 func protect(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; "+
 		"img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "+
@@ -155,9 +154,8 @@ func protect(h http.Header) {
 var errPassword = errors.New("no password, or not the right one")
 
 // refuses returns an error if a request is not served. With TLS, a name must have a certificate.
-// Without TLS, a page elsewhere could make its own name mean this address and so read the answers;
-// therefore only addresses are served. A page elsewhere cannot read other answers, but it could
-// take streams.
+// Without, only addresses are served: a page elsewhere could make its own name mean this address
+// and read the answers. It cannot read other answers, but could take streams.
 func (s *Server) refuses(r *http.Request) (status int, err error) {
 	if s.at.TLS == nil && !isAddress(r.Host) {
 		return http.StatusMisdirectedRequest, fmt.Errorf("%q is no address: open http://%v/ "+
@@ -186,8 +184,7 @@ func isAddress(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost")
 }
 
-// password returns the password that a browser (Basic, RFC 7617) or a program (Bearer, RFC 6750)
-// has sent.
+// password returns the password of a browser (Basic, RFC 7617) or program (Bearer, RFC 6750).
 func password(r *http.Request) string {
 	if _, p, ok := r.BasicAuth(); ok {
 		return p

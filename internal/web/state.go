@@ -46,8 +46,7 @@ type traffic struct {
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 	Ready        int    `json:"ready"` // namespaces
-	// Hosts is the number of connected hosts. A host may have several controllers, on several
-	// paths.
+	// Hosts is the number of connected hosts, which may have several controllers each.
 	Hosts int `json:"hosts"`
 }
 

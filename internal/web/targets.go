@@ -44,8 +44,7 @@ var (
 
 // Target is another target on the page.
 type Target struct {
-	// Name is its name on the page, URL the address of its own page, and CA a PEM file, "" for
-	// the CAs of the machine.
+	// Name is its name on the page, URL its own page, CA a PEM file, "" for the machine's CAs.
 	Name, URL, CA string
 	// Token returns the token that its page requires; nil means none. Any goroutine may call it.
 	Token func() string
@@ -98,8 +97,7 @@ func (o *others) overview(own *feed) []byte {
 	return text
 }
 
-// other is another target. It has one connection for states for any number of open pages, and none
-// if no page is open.
+// other is another target, with one connection for all open pages, and none without a page.
 type other struct {
 	Target
 	feed

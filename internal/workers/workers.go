@@ -1,5 +1,4 @@
-// Package workers runs the reactors of a target, each with its data memory, a handler of commands,
-// and a group of each transport.
+// Package workers runs the reactors of a target, with data memory, handler and transport groups.
 package workers
 
 import (
@@ -42,8 +41,7 @@ type Workers struct {
 	next  atomic.Uint64
 }
 
-// Start makes the reactors and runs them. After an error the caller still has to call Stop and
-// Close.
+// Start makes and runs the reactors. The caller still calls Stop and Close after an error.
 func (ws *Workers) Start(c Config) error {
 	// A reactor occupies a processor of the Go scheduler for as long as it has work.
 	if limit := len(c.CPUs) + 2; runtime.GOMAXPROCS(0) < limit {
@@ -116,8 +114,7 @@ func (ws *Workers) Place(conn fabric.Conn) {
 	}
 }
 
-// nearness returns a function that reports whether a reactor is near to a connection, as far as
-// known.
+// nearness returns a function that reports whether a reactor is known to be near a connection.
 func nearness(conn fabric.Conn) func(w *worker) bool {
 	cpu, node := -1, sys.NoNode
 	if c, ok := conn.(fabric.CPUConn); ok {
