@@ -1,5 +1,4 @@
-// Package backend is the contract between the controller and storage. It deals in bytes and blocks
-// and knows nothing of NVMe.
+// Package backend is the contract of controller and storage, in bytes and blocks without NVMe.
 //
 // A Device is opened once. Each reactor opens its own Channel on it and is the only user of that
 // channel, so channels need no locks. Submit and Poll take batches in arrays that the caller owns.
@@ -31,13 +30,11 @@ const (
 	OpRead Op = iota
 	// OpWrite stores Segs to [Off, Off+Len).
 	OpWrite
-	// OpFlush makes every write durable that completed before this IO was submitted. Off and Len
-	// are ignored.
+	// OpFlush makes the writes durable that completed before. Off and Len are ignored.
 	OpFlush
 	// OpWriteZeroes makes [Off, Off+Len) read as zeroes.
 	OpWriteZeroes
-	// OpDiscard deallocates [Off, Off+Len). The range reads as zeroes afterwards if
-	// Info.DiscardZeroes.
+	// OpDiscard deallocates [Off, Off+Len), which reads as zeroes if Info.DiscardZeroes.
 	OpDiscard
 	// OpWriteUncorrectable makes reads of [Off, Off+Len) fail until it is written. The controller
 	// carries it out; devices never see it.
@@ -67,8 +64,7 @@ type Range struct{ Off, End int64 }
 type IO struct {
 	Op    Op
 	Flags Flags
-	// Off and Len are in bytes, multiples of Info.BlockSize and within Info.Size. The submitter has
-	// checked that.
+	// Off and Len are bytes: multiples of Info.BlockSize, within Info.Size, and checked.
 	Off, Len int64
 	// Segs is the data of a read or write, Len bytes in total.
 	Segs []mem.Segment
@@ -79,14 +75,12 @@ type IO struct {
 	Place   list.Node[IO]  // on a list of the submitter
 	On      *list.List[IO] // that list; nil: none
 	Awaited any            // nil if nothing waits for the IO
-	// Node and Scratch belong to the device while it has the IO. Node is on no list when the IO is
-	// submitted or returned.
+	// Node and Scratch are the device's while it has the IO. Node is on no list before and after.
 	Node    list.Node[IO]
 	Scratch uint64
 }
 
-// The outcomes that the controller distinguishes. Devices wrap them with %w in errors that describe
-// the failure and its place.
+// The outcomes that the controller knows. Devices wrap them with %w, failure and place.
 var (
 	ErrIO          = errors.New("I/O error")             // the medium or its driver failed
 	ErrNoSpace     = errors.New("no space left")         // the backing store is full
@@ -113,31 +107,26 @@ func (f *Fault) Error() string { return f.Err.Error() }
 // Unwrap returns the error without the position.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Info describes a device. It is a snapshot: a later call of Device.Info may return a different
-// one.
+// Info is a snapshot of a device's description: a later one may differ.
 type Info struct {
 	// Size is in bytes, a multiple of BlockSize.
 	Size int64
-	// BlockSize is the logical block size in bytes, a power of two from MinBlockSize to
-	// MaxBlockSize.
+	// BlockSize is the logical block size, a power of two, MinBlockSize to MaxBlockSize.
 	BlockSize int
 	// PhysicalBlockSize is the unit, at multiples of its size, that is never torn by a power
 	// failure or a racing IO. It is a multiple of BlockSize.
 	PhysicalBlockSize int
 	// OptimalIO is the preferred I/O size in bytes, 0 if there is none.
 	OptimalIO int
-	// VolatileCache reports whether a power failure may lose completed writes that no flush has
-	// covered.
+	// VolatileCache: a power failure may lose completed writes that no flush covers.
 	VolatileCache bool
 	// ReadOnly reports whether the device refuses writes.
 	ReadOnly bool
-	// Discard reports whether OpDiscard frees space, DiscardZeroes whether the range reads as
-	// zeroes afterwards.
+	// Discard: OpDiscard frees space. DiscardZeroes: the range reads as zeroes afterwards.
 	Discard, DiscardZeroes bool
 	// Volatile reports whether the content is lost when the device is closed.
 	Volatile bool
-	// Thin reports whether the storage allocates space when it is written, and may run out of it;
-	// see SpaceReporter.
+	// Thin: the storage allocates space by writes and may run out; see SpaceReporter.
 	Thin bool
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
@@ -146,8 +135,7 @@ type Info struct {
 	Offline bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
-	// Identity is a stable text that names the storage (a path, a serial number), for logs and
-	// derived identifiers.
+	// Identity is a stable name of the storage (path, serial), for logs and identifiers.
 	Identity string
 }
 
@@ -203,8 +191,7 @@ type Reactor struct {
 	Memory *mem.Region
 }
 
-// Channel is one reactor's access to a device. Only that reactor calls it, always on the same
-// thread.
+// Channel is a reactor's access to a device, which it calls on one thread.
 type Channel interface {
 	// Submit starts ios in any order and returns how many it took. If n < len(ios), the device is
 	// full. The caller submits the rest again after a Poll.
@@ -215,8 +202,7 @@ type Channel interface {
 	// would return something. It returns false if there is already something to poll for. Arm may
 	// be called repeatedly; Poll and Submit disarm.
 	Arm() bool
-	// Close frees the channel. It fails while an IO is outstanding or a zero-copy read or write
-	// has not ended.
+	// Close frees the channel. It fails with an IO or a zero-copy read or write outstanding.
 	Close() error
 }
 

@@ -29,9 +29,8 @@ func CheckGeometry(size int64, blockSize int) error {
 	return nil
 }
 
-// Check returns an error if the IO is not within a device of size bytes, or if its segments do not
-// have Len bytes. Submitters have checked that. Devices check again, because data beyond an end
-// belongs to others.
+// Check returns an error if the IO is not within size bytes, or its segments do not have Len.
+// Submitters have checked that; devices do again, since data beyond an end is of others.
 func (io *IO) Check(size int64) error {
 	if io.Op == OpFlush {
 		return nil

@@ -2,8 +2,7 @@ package backend
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// ZeroCopyReader is a Channel to storage in memory that can be read in place, without the copy that
-// an OpRead makes.
+// ZeroCopyReader is a Channel to storage in memory that can be read without a copy.
 //
 // A zero-copy read shows the content of a range at one moment, block by block: the memory does not
 // change until the read ends, even if the range is written. That costs the device memory, or blocks
@@ -16,14 +15,12 @@ type ZeroCopyReader interface {
 	// multiples of Info.BlockSize and within Info.Size; n is positive. The memory may only be read,
 	// and only until EndZeroCopyRead.
 	//
-	// If the range cannot be read in place now, StartZeroCopyRead returns dst and false, and the
-	// caller submits an OpRead.
+	// If the range cannot be read in place now, it returns dst and false, for an OpRead.
 	StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
 	// EndZeroCopyRead ends one read. segs are the segments that StartZeroCopyRead appended for off
 	// and n. Every read ends before Close.
 	EndZeroCopyRead(segs []mem.Segment, off, n int64)
-	// WriterWaits reports whether a change of the device, on any channel, waits for zero-copy reads
-	// to end.
+	// WriterWaits reports whether a change waits for zero-copy reads, on any channel.
 	WriterWaits() bool
 }
 

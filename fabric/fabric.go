@@ -1,8 +1,6 @@
-// Package fabric is the contract between the transports (fabric/tcp, fabric/rdma) and the
-// controller (nvme/target).
+// Package fabric is the contract of transports (fabric/tcp, fabric/rdma) and nvme/target.
 //
-// The path of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2,
-// message-based queues):
+// The path of a command, each step exactly once (Base Specification 2.1, section 3.3.2):
 //
 //	transport receives the capsule, fills SQE, HostLength and InCapsule (owner: transport)
 //	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status      (owner: transport again)
@@ -16,8 +14,7 @@
 // (Request.ZeroCopy). The transport then sends from there, or receives into it, and calls
 // Handler.EndZeroCopy when its device no longer touches it.
 //
-// Everything here happens on the goroutine of the one reactor that owns the queue, except where a
-// comment says otherwise.
+// All is on the goroutine of the reactor that owns the queue, unless a comment differs.
 package fabric
 
 import (
@@ -43,8 +40,7 @@ const (
 // Request is one command from its capsule to its response. Transports allocate the requests of a
 // queue once, with the queue, and reuse them; no field is allocated per command.
 type Request struct {
-	// SQE is the submission queue entry as received. Set by the transport before Prepare; read-only
-	// afterwards.
+	// SQE is the submission queue entry, set by the transport before Prepare, then read-only.
 	SQE nvme.SQE
 	// CQE is the completion queue entry. The handler fills all of it before Complete.
 	CQE nvme.CQE
@@ -55,8 +51,7 @@ type Request struct {
 	Queue   Queue
 	// Owner is the transport's own request, of which this one is a part. Handlers ignore it.
 	Owner any
-	// Command is the handler's state of the command. Transports ignore it, and it stays when the
-	// request is reused.
+	// Command is the state of the handler, which stays when the request is reused.
 	Command any
 
 	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
@@ -100,15 +95,13 @@ type Request struct {
 	// request still goes through Execute, which then only completes it.
 	Status nvme.Status
 
-	// Start is the time when the capsule arrived, by Loop.Clock. Set by the transport before
-	// Prepare.
+	// Start is the arrival of the capsule by Loop.Clock, set by the transport before Prepare.
 	Start int64
 	// Stages is the time that the command has spent in each stage, in nanoseconds; see Spent.
 	Stages [Stages]int64
 }
 
-// Reset makes the request ready for the next capsule. Session, Queue, Owner, Command and the array
-// of Segs stay.
+// Reset prepares for the next capsule. Session, Queue, Owner, Command and the array of Segs stay.
 func (r *Request) Reset() {
 	r.HostLength, r.Length, r.InCapsule, r.Dir = 0, 0, false, NoData
 	r.ZeroCopy, r.CompletesInExecute, r.Deferred = false, false, false
@@ -128,8 +121,7 @@ type Handler interface {
 	// Open is called once per accepted queue before its first command. An error refuses the queue:
 	// the transport closes the connection (TCP) or rejects it with "no resources" (RDMA).
 	Open(q Queue) (Session, error)
-	// Prepare validates commands and sets Dir, Length and Segs, or a Status. No data moves and
-	// nothing is changed.
+	// Prepare validates and sets Dir, Length and Segs, or a Status. No data moves, nothing changes.
 	Prepare(reqs []*Request)
 	// Execute starts commands with their data in place. Each is completed exactly once by
 	// Queue.Complete, during this call or in a later poll of the same reactor.
@@ -158,8 +150,7 @@ type Queue interface {
 	// Complete gives requests back to the transport, which sends responses (and data) or, if the
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
-	// Resume continues a request that Prepare has deferred and that the handler has prepared again.
-	// It does not call the handler.
+	// Resume continues a deferred request that is prepared again, without a call of the handler.
 	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
 	// will carry at most depth commands (SQSIZE+1). The transport allocates the missing resources,
@@ -208,8 +199,7 @@ type Linked interface {
 
 // Link is the state of the network path of a connection.
 type Link struct {
-	// Retransmits is the number of packets that the target has sent again since the connection
-	// began.
+	// Retransmits is the number of packets sent again since the connection began.
 	Retransmits uint64
 	// RTT is the current estimate of the round-trip time.
 	RTT time.Duration
@@ -257,18 +247,15 @@ func (p Peer) HandlerMemory() int64 {
 	return 0
 }
 
-// QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
-// goroutine.
+// QueueInfo describes a connection. It is immutable, for any goroutine.
 type QueueInfo struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
-	// Local and Remote are the addresses of this connection. Local is a real address even if the
-	// listener is on a wildcard.
+	// Local and Remote are its addresses, real ones even with a listener at a wildcard.
 	Local, Remote netip.AddrPort
 	// PortID identifies the listener (NVMe port) that accepted the connection; see Listener.
 	PortID uint16
-	// QID is the queue ID that the host gave outside of the Connect command (RDMA CM private data),
-	// or -1 if none.
+	// QID is the queue ID by the host (RDMA CM private data) before Connect, or -1.
 	QID int
 	// CNTLID is the controller ID that the host gave with QID, or FFFFh.
 	CNTLID uint16
@@ -287,8 +274,7 @@ type QueueInfo struct {
 type Addr struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
-	// AddrPort is the address (maybe the wildcard 0.0.0.0 or ::) and the transport service ID
-	// (port).
+	// AddrPort is the address, maybe a wildcard, and the transport service ID (port).
 	netip.AddrPort
 }
 
@@ -309,8 +295,7 @@ type Transport interface {
 	Usage() Usage
 	// Shares lists the shares of hosts and networks in the limits, in no particular order.
 	Shares() []Share
-	// Close closes the listeners and frees the resources that groups share. The groups must be
-	// closed first.
+	// Close closes listeners and shared resources. The groups must be closed before.
 	Close() error
 }
 
@@ -327,8 +312,7 @@ type Usage struct {
 	// of a network, or used the part kept for others. OutOfTurn counts the refused connections from
 	// networks that had failed lately, while others waited for their turn.
 	OverShare, OutOfTurn uint64
-	// Memory is the memory of the queues, without data memory, and MemoryLimit its limit, both in
-	// bytes.
+	// Memory is the memory of queues without data, and MemoryLimit its limit, in bytes.
 	Memory, MemoryLimit int64
 	// Quarantined is the number of queues, since the start, that ended although the device may
 	// still use their memory. That memory is kept.
@@ -350,21 +334,16 @@ type Share struct {
 type Loop interface {
 	// Post runs fn on the reactor soon. Any goroutine may call it.
 	Post(fn func())
-	// Wake makes a sleeping reactor poll again. Any goroutine may call it; it costs an atomic load
-	// while the reactor is awake.
+	// Wake makes a sleeping reactor poll. Any goroutine may call it, for an atomic load.
 	Wake()
-	// Watch calls fn on the reactor whenever fd has one of the epoll events. Unwatch ends that.
-	// Reactor only.
+	// Watch calls fn for each of the epoll events of fd, until Unwatch. Reactor only.
 	Watch(fd int, events uint32, fn func(events uint32)) error
 	Unwatch(fd int) error
-	// After runs fn on the reactor once, d nanoseconds from now or slightly later. stop is
-	// idempotent. Reactor only.
+	// After runs fn on the reactor once, d ns from now or later. stop may repeat. Reactor only.
 	After(d int64, fn func()) (stop func())
-	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is
-	// busy. Reactor only.
+	// Now is the monotonic clock in ns, at most a millisecond old if busy. Reactor only.
 	Now() int64
-	// Clock reads the same clock without a cache, which takes some 50 ns. It is for measurements,
-	// once per batch. Reactor only.
+	// Clock is Now without a cache (50 ns), for measurements, once per batch. Reactor only.
 	Clock() int64
 }
 
@@ -378,25 +357,21 @@ type GroupConfig struct {
 	Index int
 }
 
-// Group is the part of a transport that lives on one reactor and owns its queues there: a poll
-// group.
+// Group is a poll group: the part of a transport on one reactor, with its queues there.
 type Group interface {
-	// Poll advances at most about budget commands and returns the number of steps it made; 0 means
-	// that there was nothing to do.
+	// Poll advances about budget commands and returns its steps; 0 means no work.
 	Poll(budget int) int
 	// Arm prepares to sleep: it enables notifications that wake the reactor (watched file
 	// descriptors, completion events). It returns false if work has arrived in the meantime; the
 	// reactor then polls again.
 	Arm() bool
-	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection
-	// has been closed.
+	// Adopt takes over an accepted connection, and closes it on error. Any goroutine.
 	Adopt(c Conn) error
 	// Load is the number of queues that are not known to be admin queues, including queues that are
 	// being accepted. It decides on which reactor a new connection is placed. Any goroutine may
 	// call it.
 	Load() int
-	// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
-	// Reactor only.
+	// Shutdown disconnects all queues and calls done when the last has ended. Reactor only.
 	Shutdown(done func())
 	// Close frees the resources of the group; every queue must have ended.
 	Close() error

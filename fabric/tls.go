@@ -13,12 +13,10 @@ const (
 // String returns the word used in the configuration.
 func (p TLSPolicy) String() string { return [...]string{"off", "allowed", "required"}[p] }
 
-// TLS is the result of a handshake: the names in the PSK identity. The names in Connect commands on
-// the queue have to equal them.
+// TLS is the result of a handshake: the names in the PSK identity, which Connect must equal.
 type TLS struct {
 	HostNQN, SubNQN string
-	// Generated is the identity of the PSK if secure channel concatenation generated it, otherwise
-	// "".
+	// Generated is the identity of a PSK of secure channel concatenation, otherwise "".
 	Generated string
 	// Cipher is "TLS_AES_128_GCM_SHA256".
 	Cipher string

@@ -1,7 +1,6 @@
 package nvme
 
-// AbortSQE is an Abort command (Base section 5.1.1). The result is DW0: bit 0 is set if the command
-// was not aborted.
+// AbortSQE is an Abort (Base section 5.1.1). Bit 0 of DW0 is set if nothing was aborted.
 type AbortSQE SQE
 
 // AbortNotDone is bit 0 of the result (IANP).

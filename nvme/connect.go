@@ -56,8 +56,7 @@ func (s *ConnectSQE) Set(qid, sqsize uint16, cattr CATTR, kato uint32) {
 	binary.LittleEndian.PutUint32(s[48:], kato)
 }
 
-// ConnectData is the data of a Connect command (Base section 6.3). SUBNQN and HOSTNQN are raw: read
-// them with ParseNQN.
+// ConnectData is the data of Connect (Base section 6.3). ParseNQN reads SUBNQN and HOSTNQN.
 type ConnectData struct {
 	HostID  [16]byte
 	CNTLID  uint16
@@ -67,8 +66,7 @@ type ConnectData struct {
 	_       [256]byte
 }
 
-// Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the
-// data (IATTR 1).
+// Offsets in Invalid Parameter responses: in the command (IATTR 0) and in the data (IATTR 1).
 const (
 	ConnectOffsetFlags  = 1 // FUSE and PSDT
 	ConnectOffsetSGL1   = 24

@@ -2,8 +2,7 @@ package nvme
 
 import "encoding/binary"
 
-// CopySQE is a Copy command (NVM section 3.3.2). SLBA of SQE is SDLBA; Flags of RWSQE has FUA, LR
-// and DTYPE.
+// CopySQE is Copy (NVM section 3.3.2). SQE.SLBA is SDLBA; RWSQE.Flags has FUA, LR and DTYPE.
 type CopySQE SQE
 
 // Copy views s as a Copy command.

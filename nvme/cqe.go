@@ -8,8 +8,7 @@ const CQESize = 16
 // CQE is a completion queue entry (Base section 4.2). The phase tag is 0 over fabrics.
 type CQE [CQESize]byte
 
-// Fill sets the whole entry: DW0 and DW1 (result), SQ head pointer, CID and status. SQID is
-// reserved over fabrics.
+// Fill sets the entry: DW0 and DW1 (result), SQHD, CID, status. SQID is reserved on fabrics.
 func (c *CQE) Fill(result uint64, sqhd, cid uint16, st Status) {
 	binary.LittleEndian.PutUint64(c[0:], result)
 	binary.LittleEndian.PutUint16(c[8:], sqhd)
@@ -30,8 +29,7 @@ func (c *CQE) SQHD() uint16 { return binary.LittleEndian.Uint16(c[8:]) }
 // CID is the identifier of the command completed.
 func (c *CQE) CID() uint16 { return binary.LittleEndian.Uint16(c[12:]) }
 
-// ReservedSet reports whether SQID or the phase tag, which are reserved over fabrics, is not zero
-// (Base section 4.2.2).
+// ReservedSet reports whether SQID or the phase tag is set, reserved on fabrics (section 4.2.2).
 func (c *CQE) ReservedSet() bool { return c[10]|c[11] != 0 || c[14]&1 != 0 }
 
 // Status is the status field without the phase tag.

@@ -43,8 +43,7 @@ func AppendNamespaceIDs(b []byte, ids ...NamespaceID) []byte {
 	return append(b, make([]byte, IdentifyDataSize-(len(b)-n))...)
 }
 
-// ParseNamespaceIDs returns the descriptors of a list up to the first of length 0. The identifiers
-// point into b.
+// ParseNamespaceIDs returns the descriptors up to one of length 0, with identifiers in b.
 func ParseNamespaceIDs(b []byte) ([]NamespaceID, error) {
 	var ids []NamespaceID
 	for len(b) >= 4 && b[1] != 0 {

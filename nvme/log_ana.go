@@ -30,8 +30,7 @@ const (
 	ANADescriptorSize = 32
 )
 
-// ANAGroupsOnly (RGO) is the bit of LSP that asks for descriptors without NSIDs (Base section
-// 5.1.12.1.13).
+// ANAGroupsOnly (RGO in LSP) asks for descriptors without NSIDs (Base section 5.1.12.1.13).
 const ANAGroupsOnly = 1 << 0
 
 // ANAState is an asymmetric namespace access state (Base section 8.1.1.3).

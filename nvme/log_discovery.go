@@ -2,8 +2,7 @@ package nvme
 
 import "encoding/binary"
 
-// The Discovery log, LID 70h (Base section 5.1.12.3.1), is a header of 1024 bytes and entries of
-// 1024 bytes.
+// The Discovery log, LID 70h (Base section 5.1.12.3.1): header and entries of 1024 bytes.
 const (
 	DiscoveryHeaderSize = 1024
 	DiscoveryEntrySize  = 1024
@@ -64,8 +63,7 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ is the transport requirements: bits 1:0 describe the secure channel, and bit 2 is set if SQ
-// flow control may be disabled.
+// TREQ: bits 1:0 describe the secure channel; bit 2: SQ flow control may be disabled.
 type TREQ uint8
 
 // The values of TREQ.
@@ -94,8 +92,7 @@ const (
 	RDMAProviderRoCEv2 RDMAProvider = 4
 )
 
-// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM
-// (RDMA section 3.1, figure 3).
+// SetRDMA writes the address subtype: reliable connected, RDMA CM (RDMA section 3.1, figure 3).
 func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
 	e.TSAS = [256]byte{0: 1, 1: byte(p), 2: 1}
 	binary.LittleEndian.PutUint16(e.TSAS[8:], pkey)

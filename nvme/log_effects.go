@@ -12,8 +12,7 @@ const (
 	EffectContentChange Effect = 1 << 1 // LBCC: logical block content
 )
 
-// EffectsLog is the Commands Supported and Effects log, LID 05h. A Fabrics command is not part of
-// it.
+// EffectsLog is Commands Supported and Effects, LID 05h, without Fabrics commands.
 type EffectsLog struct {
 	Admin [256]Effect
 	IO    [256]Effect

@@ -14,6 +14,5 @@ const (
 	FeatureScopeSubsystem  FeatureEffect = 1 << 25
 )
 
-// FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per
-// feature.
+// FeatureEffectsLog is Feature Identifiers Supported and Effects, LID 12h.
 type FeatureEffectsLog [256]FeatureEffect

@@ -11,8 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// NQN rules are Base section 4.7. A name is UTF-8, at most NQNMaxLength bytes; fields hold it with
-// a terminating NUL.
+// Base section 4.7: a name is UTF-8 of at most NQNMaxLength bytes, in fields with a NUL behind.
 const (
 	NQNFieldSize = 256
 	NQNMaxLength = 223
@@ -103,6 +102,5 @@ func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
 	return string(field[:n]), nil
 }
 
-// PutNQN fills a field with a name and NULs. It truncates names longer than the field: validate
-// first.
+// PutNQN fills a field with a validated name and NULs. It truncates longer names.
 func PutNQN(field *[NQNFieldSize]byte, nqn string) { putString(field[:], nqn) }

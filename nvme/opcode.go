@@ -1,7 +1,6 @@
 package nvme
 
-// Opcode is byte 0 of a submission queue entry. Bits 1:0 are the direction of data (Base figure
-// 141).
+// Opcode is byte 0 of an entry. Bits 1:0 are the direction of data (Base figure 141).
 type Opcode uint8
 
 // Admin opcodes (Base figure 141).
@@ -16,8 +15,7 @@ const (
 	AdminKeepAlive     Opcode = 0x18
 )
 
-// FabricsOpcode is the opcode of every Fabrics command; FabricsType distinguishes them (Base
-// section 6).
+// FabricsOpcode is that of all Fabrics commands; FabricsType tells which (Base section 6).
 const FabricsOpcode Opcode = 0x7F
 
 // I/O opcodes of the NVM command set (NVM section 3.3; Flush is Base section 7.2).

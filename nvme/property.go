@@ -28,12 +28,10 @@ func (s *PropertySQE) Offset() PropertyOffset {
 	return PropertyOffset(binary.LittleEndian.Uint32(s[44:]))
 }
 
-// Value is the value of a Property Set: all 8 bytes; the upper 4 are reserved for a property of 4
-// bytes.
+// Value is the value of a Property Set; the upper 4 bytes are reserved for small ones.
 func (s *PropertySQE) Value() uint64 { return binary.LittleEndian.Uint64(s[48:]) }
 
-// Set makes a Fabrics command: Property Get of the given offset, or with typ FabricsPropertySet a
-// Property Set.
+// Set makes a Property Get of the offset, or a Property Set with FabricsPropertySet.
 func (s *PropertySQE) Set(typ FabricsType, off PropertyOffset, value uint64) {
 	s[0], s[4] = byte(FabricsOpcode), byte(typ)
 	s[40] = 0

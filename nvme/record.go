@@ -77,8 +77,7 @@ func Parse[T Record](b []byte) (*T, error) {
 	return r, nil
 }
 
-// PutText fills dst with the ASCII text s, cut or padded with spaces (as ASCII strings are on the
-// wire).
+// PutText fills dst with the ASCII text s, cut or padded with spaces.
 func PutText(dst []byte, s string) {
 	for i := copy(dst, s); i < len(dst); i++ {
 		dst[i] = ' '

@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// ReservationSQE is a Reservation Register, Acquire, Release or Report command (Base sections 7.5
-// to 7.8).
+// ReservationSQE is Register, Acquire, Release or Report (Base sections 7.5 to 7.8).
 type ReservationSQE SQE
 
 // Reservation views s as a reservation command.
@@ -109,8 +108,7 @@ func (t ReservationType) String() string {
 	return fmt.Sprintf("reservation type %d", uint8(t))
 }
 
-// ReservationKeys is the data of Register (CRKEY and NRKEY), Acquire (CRKEY and PRKEY) and Release,
-// which has CRKEY only.
+// ReservationKeys is the data of Register (CRKEY, NRKEY), Acquire (and PRKEY), Release (CRKEY).
 type ReservationKeys [16]byte
 
 // ReservationReleaseSize is the part of ReservationKeys that Release carries, in bytes.

@@ -5,8 +5,7 @@ import "encoding/binary"
 // SGLDescriptorSize is the size of an SGL descriptor in bytes (Base section 4.3.2).
 const SGLDescriptorSize = 16
 
-// SGLDescriptor is one scatter gather list descriptor; byte 15 holds type (bits 7:4) and subtype
-// (bits 3:0).
+// SGLDescriptor is an SGL descriptor; byte 15 has type (bits 7:4) and subtype (bits 3:0).
 type SGLDescriptor [SGLDescriptorSize]byte
 
 // SGLType is the descriptor type, bits 7:4 of byte 15 (Base figure 115).
@@ -22,8 +21,7 @@ const (
 	SGLTransportDataBlock SGLType = 0x5
 )
 
-// The descriptor subtypes, bits 3:0 of byte 15 (Base figure 116; RDMA section 3.3 for Invalidate
-// Key).
+// The subtypes, bits 3:0 of byte 15 (Base figure 116; RDMA section 3.3, Invalidate Key).
 const (
 	SGLSubtypeAddress    = 0x0
 	SGLSubtypeOffset     = 0x1

@@ -9,8 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// describe adds the abilities of the file system to the description of the file, without changing
-// it.
+// describe adds the abilities of the file system to the description, and changes nothing.
 func describe(cfg *Config, d *disk.Config) error {
 	if !cfg.Buffered {
 		if err := setDirect(d); err != nil {
@@ -47,8 +46,7 @@ func allocatedBytes(fd int) (int64, error) {
 	return st.Blocks << 9, nil
 }
 
-// space returns the space of a file and the space left on its file system for unprivileged users,
-// -1 if that is not known.
+// space returns the space of a file and of its file system for ordinary users, -1 if unknown.
 func space(fd int) (allocated, free int64, err error) {
 	var fs unix.Statfs_t
 	if free = -1; unix.Fstatfs(fd, &fs) == nil {

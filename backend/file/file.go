@@ -1,5 +1,4 @@
-// Package file is storage in a file. It opens, sizes and describes the file; package disk does the
-// rest.
+// Package file is storage in a file: it opens, sizes and describes it for package disk.
 package file
 
 import (
@@ -19,8 +18,7 @@ import (
 
 // Config describes a file device.
 type Config struct {
-	// Path is the path of a regular file. A missing file is created with Size bytes, all zeroes and
-	// not allocated.
+	// Path is that of a regular file. A missing one is created with Size bytes, all zeroes.
 	Path string
 	// Size is in bytes, a multiple of BlockSize; 0 for the size of the file. A larger file is
 	// served whole, since files may grow while they are served. A smaller one that is not empty is
@@ -30,8 +28,7 @@ type Config struct {
 	BlockSize int
 	// ReadOnly opens the file for reading; several devices and processes may then share it.
 	ReadOnly bool
-	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file
-	// system allows it for BlockSize.
+	// Buffered uses the page cache. Otherwise O_DIRECT is used where BlockSize allows it.
 	Buffered bool
 	// Preallocate allocates all space of the file at once, so that no later write fails for lack of
 	// space. It also keeps that space: nothing can be discarded, and zeroes are written to the

@@ -164,8 +164,7 @@ func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 	return allocated
 }
 
-// accessHint returns the fix for an error of open(2) or access(2): of the file or, if there is none
-// yet, of its directory.
+// accessHint returns the fix for an error of open(2) or access(2) of the file or directory.
 func accessHint(err error, cfg *Config, isNew bool) string {
 	switch {
 	case errors.Is(err, unix.EROFS):

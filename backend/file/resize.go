@@ -10,9 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// Resize changes the size of a file that no device has open. Data beyond a smaller size is lost. A
-// sparse file stays sparse, and one with Preallocate gets all of its space. After an error the file
-// is as before.
+// Resize changes the size of a closed file. Data beyond a smaller size is lost. A sparse file stays
+// sparse, and Preallocate gets all space. After an error the file is as before.
 func Resize(cfg Config, size int64) error {
 	if err := resize(cfg, size); err != nil {
 		return fmt.Errorf("file device %s: %w", cfg.Path, err)

@@ -10,8 +10,7 @@ import (
 // ErrMarked is the error for reads of a marked block. It is no error of the medium.
 var ErrMarked = errors.New("the block is marked by Write Uncorrectable")
 
-// channel is the channel of a namespace that has had marks. It handles IOs instead of the device,
-// or after it.
+// channel is that of a namespace that has had marks. It handles IOs for or after the device.
 type channel struct {
 	backend.Channel
 	u        *Marks

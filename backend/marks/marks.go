@@ -173,8 +173,7 @@ func (u *Marks) Forget() error {
 	return <-done
 }
 
-// Attach sets the storage of the namespace. Marks, in memory or stored, are kept if they belong to
-// that storage.
+// Attach sets the storage of the namespace. Marks of that storage, also stored ones, are kept.
 func (u *Marks) Attach(dev backend.Device) {
 	if u.store == nil {
 		return

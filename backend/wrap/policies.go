@@ -20,8 +20,7 @@ type DelayConfig struct {
 	Seed uint64
 }
 
-// Delay returns a wrapper that delays operations before the device sees them. Any number of them
-// are delayed at the same time.
+// Delay returns a wrapper that delays operations, any number at a time, before the device.
 func Delay(dev backend.Device, cfg DelayConfig) backend.Device {
 	return &device{Device: dev, policy: func(n uint64) policy {
 		return &delay{DelayConfig: cfg, random: newRandom(cfg.Seed, n)}

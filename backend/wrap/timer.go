@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timer wakes a reactor at a given time. It is a timerfd, because Go's timers are late by up to a
-// millisecond.
+// timer wakes a reactor at a time. Go's timers are late by up to a millisecond: a timerfd.
 type timer struct {
 	fd    int
 	file  *os.File // owns fd

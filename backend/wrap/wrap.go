@@ -159,8 +159,7 @@ func (c *channel) Cancel(io *backend.IO) {
 	}
 }
 
-// withdraw takes back an operation that has not reached the device. It returns false if the device
-// has it, or if it is done.
+// withdraw takes back an operation. It returns false if the device has it, or it is done.
 func (c *channel) withdraw(io *backend.IO) bool {
 	if i := slices.Index(c.delayed, io); i >= 0 {
 		heap.Remove(&c.delayed, i)

@@ -18,8 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// version is set by the linker (scripts/build.sh). Without it the version is from the build
-// information of Go.
+// version is set by the linker (scripts/build.sh), or is from Go's build information.
 var version string
 
 func main() {

@@ -40,8 +40,7 @@ type Limits struct {
 	Turns bool
 }
 
-// MaxEvicted is the number of connections that may be open beyond Limits.Connections: evicted ones
-// that have not left yet.
+// MaxEvicted is the number of evicted connections, still open, beyond Limits.Connections.
 const MaxEvicted = 2 * maxEvicted
 
 // endWait bounds the wait of AdmitSoon for an evicted connection to leave.
@@ -175,8 +174,7 @@ func (c *Counter) network(addr netip.Addr) *network {
 	return &network{addr: addr}
 }
 
-// awaitEnd waits until an evicted connection leaves, and reports whether one has. It unlocks mu
-// meanwhile.
+// awaitEnd waits for an evicted connection to leave. It unlocks mu meanwhile.
 func (c *Counter) awaitEnd() bool {
 	if c.stuck {
 		return false
@@ -321,8 +319,7 @@ func (e *Conn) Shown() {
 	}
 }
 
-// Keep leaves the memory of the queue counted permanently, because a device may still use it.
-// Uncharge does nothing then.
+// Keep leaves the memory counted, for a device may use it. Uncharge does nothing then.
 func (e *Conn) Keep() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -332,8 +329,7 @@ func (e *Conn) Keep() {
 	e.memory = 0
 }
 
-// Charge adds n bytes to the memory of the queue; n may be negative. After an error nothing was
-// added.
+// Charge adds n bytes, also negative, to the memory of the queue, or nothing after an error.
 func (e *Conn) Charge(n int64) error {
 	c := e.c
 	c.mu.Lock()
@@ -396,8 +392,7 @@ func (e *Conn) uncharge() {
 	}
 }
 
-// Charge adds n bytes of memory that queues have in common; n may be negative. After an error
-// nothing was added.
+// Charge adds n bytes, also negative, of memory that queues share, or nothing after an error.
 func (c *Counter) Charge(n int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,8 +41,7 @@ const (
 	turnLength = time.Second
 )
 
-// network is a network with connections, or one that is remembered. It is allowed if an allowed
-// host has connected from it.
+// network is a network with connections, or remembered. allowed: an allowed host was there.
 type network struct {
 	addr netip.Addr // see subnet.Of
 	// total counts the connections, without evicted ones, and strangers the connections of
@@ -56,8 +55,7 @@ type network struct {
 	node             list.Node[network] // on Counter.idle
 }
 
-// budget is the part of the limits that the connections of a class take, for one network or for
-// all.
+// budget is the part of the limits for the connections of a class, of a network or all.
 type budget struct {
 	connections int
 	memory      int64
@@ -96,8 +94,7 @@ func (h *network) kind() int {
 	return 0
 }
 
-// budgets returns the budgets that count the connection, which has a class: that of its network and
-// that of all networks.
+// budgets returns the budgets of the connection's class: of its network and of all.
 func (e *Conn) budgets() [2]*budget {
 	return [2]*budget{&e.network.budgets[e.class], &e.c.budgets[e.network.kind()][e.class]}
 }
@@ -136,8 +133,7 @@ func (e *Conn) quit() {
 	e.class = inNoBudget
 }
 
-// full reports whether a budget with these limits has no room for a connection. The first
-// connection always has room.
+// full reports whether a budget has no room for a connection. The first always has.
 func (b *budget) full(connections int, total, memory int64) bool {
 	return b.connections >= connections || b.connections > 0 && b.memory+memory > total
 }
@@ -182,8 +178,7 @@ func (e *Conn) recordFailure() {
 	}
 }
 
-// makeRoom evicts connections until one more of this class from h, with this memory, is within the
-// limits of its budgets.
+// makeRoom evicts connections until one of this class from h, with this memory, has room.
 func (c *Counter) makeRoom(h *network, cl class, memory int64) error {
 	f := fractions[h.kind()][cl]
 	all := c.mostMemory(f.all)
@@ -257,8 +252,7 @@ func (e *Conn) uncount() {
 	e.c.forget(e.network)
 }
 
-// forget forgets a network that counts nothing. Of the allowed ones it forgets only the oldest,
-// when there are too many.
+// forget forgets an unused network. Of too many allowed ones only the oldest goes.
 func (c *Counter) forget(h *network) {
 	if h.total > 0 || h.ending > 0 {
 		return

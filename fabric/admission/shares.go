@@ -51,8 +51,7 @@ func (u *usage) add(o usage, sign int64) {
 	}
 }
 
-// owner is a host with queues. A host that has proven an NQN and a host that has only claimed it
-// are different owners.
+// owner is a host with queues. A proven and a claimed NQN are different owners.
 type owner struct {
 	subnet.Owner
 	used usage
@@ -73,8 +72,7 @@ func (c *Counter) limit(r resource) int64 {
 	return int64(c.limits.Connections)
 }
 
-// shares returns an error if a queue of an allowed host would exceed a share. It names the share
-// and its owner.
+// shares names the share and owner that a queue of an allowed host would exceed, as an error.
 func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	var host usage
 	if o := c.hosts[subnet.Owner{NQN: claim.Host, Proven: claim.Proven}]; o != nil {

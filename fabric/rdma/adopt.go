@@ -154,8 +154,7 @@ func (q *queue) cqEntries() int {
 	return q.sqSize + q.conn.depth
 }
 
-// sendQueueSize has room for every response with one RDMA WRITE, and for the RDMA READs that may be
-// in flight.
+// sendQueueSize has room for each response with a WRITE, and for the READs in flight.
 func sendQueueSize(c *conn, attr *verbs.DeviceAttr) int {
 	n := 2*c.credits + min(c.reads, c.depth)
 	if attr.MaxQPWR > 0 {

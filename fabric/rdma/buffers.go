@@ -7,8 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// getBuffers gives a prepared request the memory that its data moves through: prepared -> needRead
-// or executing, or needMemory.
+// getBuffers gets memory for the data of a request: prepared -> needRead, executing or needMemory.
 func (q *queue) getBuffers(r *request) {
 	if r.ZeroCopy {
 		q.haveBuffers(r)
@@ -88,8 +87,7 @@ func (q *queue) postRead(r *request) bool {
 	return true
 }
 
-// readDone handles the completion of the last posted RDMA READ: reading -> executing, or needRead
-// for the rest of the data.
+// readDone handles the last posted READ: reading -> executing, or needRead for the rest.
 func (q *queue) readDone(r *request) {
 	if r.state != requestReading {
 		return

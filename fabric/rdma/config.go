@@ -1,5 +1,4 @@
-// Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs. Each belongs to the
-// reactor of its group.
+// Package rdma is the NVMe/RDMA transport: queue pairs of verbs, each on the reactor of its group.
 //
 // The path of a command, file by file. Group.Poll (group.go) runs it in batches; nothing here takes
 // a lock or allocates:
@@ -90,14 +89,12 @@ type Config struct {
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
 	// there to a successful Connect command.
 	ConnectTimeout time.Duration
-	// SendTimeout is the longest time that work requests posted together may take, up to twice that
-	// for each.
+	// SendTimeout is the time for work requests posted together, up to twice that for each.
 	SendTimeout time.Duration
 	// MemoryTimeout is the longest time that a command waits for data buffers. Then it fails with
 	// Command Interrupted, and hosts retry it.
 	MemoryTimeout time.Duration
-	// LingerTimeout is the longest time that a disconnecting queue waits for its last responses to
-	// leave.
+	// LingerTimeout is the longest wait of a disconnecting queue for its last responses.
 	LingerTimeout time.Duration
 	// DrainTimeout is the longest time that an ended queue waits for the completions of its work
 	// requests before its queue pair is destroyed anyway.

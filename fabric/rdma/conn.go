@@ -14,8 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// conn is a connection request that passed the checks. Group.Adopt makes it the connection of a
-// queue.
+// conn is a checked connection request. Group.Adopt makes it the connection of a queue.
 type conn struct {
 	t    *Transport
 	id   verbs.ID
@@ -107,8 +106,7 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	next := c.t.next.Load()
 	limits := next.limits()
-	// Before an Update a controller may have announced more; the handler checks against its
-	// announcement.
+	// Before an Update it may have been more; the handler checks the announcement.
 	limits.MaxDepth = int(c.t.deepest.Load())
 	if r := req.Check(&limits); r.Status != cmwire.Accepted {
 		return r
@@ -207,16 +205,14 @@ func (c *conn) claim() error {
 	return nil
 }
 
-// mustEnd returns the reason why the connection has ended, or must end, before it was bound to a
-// queue.
+// mustEnd returns why the connection has ended or must end before it has a queue.
 func (c *conn) mustEnd() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return cmp.Or(c.ended, c.evicted)
 }
 
-// bind delivers the events of the connection to q from now on. It fails if the connection has
-// already ended, or must end.
+// bind delivers events to q from now on. It fails if the connection has ended or must.
 func (c *conn) bind(q *queue) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,8 +18,7 @@ type device struct {
 	mrs  *mrCache
 	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
-	// quarantined reports whether there are queue pairs that could not be destroyed. Under
-	// Transport.mu.
+	// quarantined: some queue pairs could not be destroyed. Under Transport.mu.
 	quarantined bool
 
 	// The numbers of objects made on the device and not freed.
@@ -33,8 +32,7 @@ type device struct {
 	noInvalidate atomic.Bool
 }
 
-// acquireDevice finds or makes the entry of a device; releaseDevice gives it back. Not on a
-// reactor.
+// acquireDevice finds or makes the entry of a device for releaseDevice. Not on a reactor.
 func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,8 +173,7 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
 		return
-	// Events of addresses and subnet management, and events that also show as a receive or as the
-	// end of a queue pair.
+	// Events of addresses and subnets, and events that also show as a receive or an end.
 	default:
 		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return

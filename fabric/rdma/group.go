@@ -44,8 +44,7 @@ type group struct {
 
 	load atomic.Int64 // see Load
 
-	// setupMu is held while pollers, completion queues and queue pairs are made; never by the
-	// reactor.
+	// setupMu is held to make pollers, completion queues and queue pairs; never by the reactor.
 	setupMu  sync.Mutex
 	byDevice map[*device]*poller
 	// strangersMu is held before setupMu to make a queue for an address from which no allowed host
@@ -157,8 +156,7 @@ func (g *group) completed(wc *verbs.WC) {
 	}
 }
 
-// srqReceived finds the queue that has taken a receive of an SRQ, nil if it was removed. A slot
-// without a capsule is free again.
+// srqReceived finds the queue of a receive of an SRQ, nil if removed. An empty slot is free.
 func (g *group) srqReceived(wc *verbs.WC) *queue {
 	s := g.srqs.find(wc.WRID)
 	if s == nil {

@@ -158,8 +158,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// event ends the listener when its device was removed, or its address moved to another device. CM
-// goroutine.
+// event ends the listener if its device or address has gone. CM goroutine.
 func (l *listener) event(ev *verbs.Event) {
 	if ev.Type != verbs.EventDeviceRemoval && ev.Type != verbs.EventAddrChange {
 		return

@@ -32,8 +32,7 @@ type mrCache struct {
 	working bool // a goroutine registers the wanted chunks
 	closed  bool
 
-	// regMu is held while a chunk is registered or deregistered, never by a reactor. It guards the
-	// fields below.
+	// regMu is held to register or deregister, never by a reactor. It guards the fields below.
 	regMu sync.Mutex
 	count int  // chunks
 	full  bool // the limit was reached and logged
@@ -78,8 +77,7 @@ func mrLimit(attr *verbs.DeviceAttr) int {
 	return most
 }
 
-// lookup returns the local key of a segment. If it has none yet, its chunk will be registered.
-// Reactor only.
+// lookup returns the local key of a segment, or has its chunk registered. Reactor only.
 func (c *mrCache) lookup(s *mem.Segment) (key uint32, ok bool) {
 	r := (*c.regions.Load())[s.Region]
 	if r == nil {
@@ -168,8 +166,7 @@ func (c *mrCache) register(r *cachedRegion, chunk int) {
 	err := fmt.Errorf("%d MiB are registered, the limit", c.count*mem.ChunkSize>>20)
 	var mr verbs.MR
 	if c.count < c.limit {
-		// LOCAL_WRITE is needed for RDMA READs, and makes the kernel give the region its own copy
-		// of the pages permanently.
+		// LOCAL_WRITE is for RDMA READs, and gives the region its own pages for good.
 		mr, err = c.d.registerMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {

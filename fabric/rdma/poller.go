@@ -39,8 +39,7 @@ type poller struct {
 	srq         *srq  // for new queues, nil if there is none
 	quarantined bool  // one of the queues is quarantined
 
-	// Reactor only. responses are SENDs that are posted behind the WRITEs in g.wrs, if the device
-	// asks for that.
+	// Reactor only. responses are SENDs behind the WRITEs in g.wrs, if the device asks for that.
 	responses       []verbs.SendWR
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool
@@ -117,8 +116,7 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 	return p, err
 }
 
-// free frees all resources. No queue uses the poller. It runs on no reactor, or after the reactor
-// has stopped.
+// free frees all resources of an unused poller, not on a reactor unless that has stopped.
 func (p *poller) free() error {
 	if p.quarantined {
 		return p.keep()
@@ -172,8 +170,7 @@ func (p *poller) acquireCQ(n int, s *srq) (*cq, error) {
 	return c, err
 }
 
-// srqEntries is the number of entries that a queue with a shared receive queue takes besides its
-// own.
+// srqEntries is the number of entries that a queue with an SRQ takes besides its own.
 func (c *cq) srqEntries(s *srq) int {
 	if s == nil || c.bySRQ[s] > 0 {
 		return 0
@@ -201,8 +198,7 @@ func (p *poller) newCQ(n int, s *srq) (*cq, error) {
 	if s != nil {
 		n += s.capacity
 	}
-	// Each is twice as large as the one before: a thousand queues need few, and every poll visits
-	// all of them.
+	// Each is twice as large as the last: a thousand queues need few, and polls visit all.
 	size := max(cqEntries<<min(len(p.cqs), cqDoublings), n)
 	if most := p.dev.attr.MaxCQE; most > 0 {
 		size = min(size, most)
@@ -262,8 +258,7 @@ func (p *poller) detach() {
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
 }
 
-// notified is called when the channel has a new event: a completion queue is no longer armed. The
-// next poll finds the completions.
+// notified says that a completion queue is no longer armed. The next poll finds completions.
 func (p *poller) notified(uint32) {
 	for _, c := range p.polled {
 		c.armed = false
@@ -305,8 +300,7 @@ func (c *cq) fail(err error) {
 	}), func() {})
 }
 
-// lkey returns the local key of the memory of a segment; ok is false if the device does not have
-// it. Reactor only.
+// lkey returns the local key of a segment; ok: the device has it. Reactor only.
 func (p *poller) lkey(s *mem.Segment) (key uint32, ok bool) {
 	switch s.Region {
 	case mem.NoRegion:

@@ -37,8 +37,7 @@ func (q *queue) quarantine(reason error) {
 		"qid", q.conn.info.QID, "err", reason)
 }
 
-// keepBuffers keeps the data memory of a request that the device may still touch. The device is
-// done with the receive slot.
+// keepBuffers keeps data memory that the device may touch. It is done with the receive slot.
 func (q *queue) keepBuffers(r *request) {
 	for i := range r.Segs {
 		if region := mem.Find(r.Segs[i].Region); region != nil {
@@ -61,8 +60,7 @@ func (g *group) endQuarantines() {
 	g.quarantined = nil
 }
 
-// keep keeps the parts of a poller that quarantined queue pairs use: everything but its place in
-// the group.
+// keep keeps the parts of a poller that quarantined queue pairs use, not its place.
 func (p *poller) keep() error {
 	for _, m := range []poolMR{p.data, p.staging} {
 		if m.pool != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// queue is one queue pair. It belongs to the reactor of its group, except where a comment says
-// otherwise.
+// queue is one queue pair. It belongs to the reactor of its group, unless noted.
 type queue struct {
 	g    *group
 	p    *poller
@@ -132,8 +131,7 @@ func (q *queue) build() (err error) {
 	return nil
 }
 
-// Complete implements fabric.Queue: executing -> needSend. The responses leave with the next poll
-// of the group.
+// Complete implements fabric.Queue: executing -> needSend. The next poll sends responses.
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
 		r := fr.Owner.(*request)
@@ -204,8 +202,7 @@ func (q *queue) finished() bool {
 		(q.executing == 0 || q.conn.info.QID == 0)
 }
 
-// SetDepth implements fabric.Queue. The queue has the depth that the host announced to the
-// connection manager.
+// SetDepth implements fabric.Queue. The depth is that of the connection request.
 func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
@@ -229,8 +226,7 @@ func (q *queue) Allow() error {
 
 func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
-// Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
-// the connection.
+// Failure implements fabric.FailureReporter. On iWARP it may precede the event.
 func (q *queue) Failure() error {
 	if q.byHandler || errors.Is(q.reason, errHostLeft) || errors.Is(q.reason, errShutdown) ||
 		errors.Is(q.reason, errFlushed) && q.p.dev.attr.IWARP {
@@ -239,8 +235,7 @@ func (q *queue) Failure() error {
 	return q.reason
 }
 
-// Disconnect implements fabric.Queue. The next poll continues, so the handler, which may be the
-// caller, is not called from here.
+// Disconnect implements fabric.Queue. The next poll continues, without a call of the handler here.
 func (q *queue) Disconnect(reason error) {
 	if q.state >= queueClosing {
 		return

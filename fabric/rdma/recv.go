@@ -22,8 +22,7 @@ type slab struct {
 	icd       int    // bytes of in-capsule data per capsule, 0 on the admin queue
 }
 
-// slabSize is the size of a slab with slots, icd bytes of in-capsule data for each, and room for
-// responses.
+// slabSize is the size of slots, icd bytes of in-capsule data each, and room for responses.
 func slabSize(slots, icd, responses int) int {
 	return roundUp(slots*capsuleSize+responses, pageSize) + slots*roundUp(icd, pageSize)
 }
@@ -52,8 +51,7 @@ func (p *poller) newSlab(slots, icd, responses int) (*slab, error) {
 	return s, nil
 }
 
-// free frees the memory. Memory that cannot be deregistered stays mapped, because the device might
-// still use it. Not on a reactor.
+// free frees the memory, unless the device cannot deregister it. Not on a reactor.
 func (s *slab) free() error {
 	if err := s.mr.Dereg(); err != nil {
 		return fmt.Errorf("free memory of capsules: %w", err)

@@ -97,8 +97,7 @@ func (q *queue) scheduleIfWaiting() {
 	}
 }
 
-// freeRequest makes a request idle when neither the handler nor the device uses it any more, and
-// gives its memory back.
+// freeRequest makes a request idle that neither handler nor device uses, and frees its memory.
 func (q *queue) freeRequest(r *request) {
 	r.memory.Free()
 	if r.ZeroCopy {

@@ -229,15 +229,13 @@ func (s *srq) fail(reason error) {
 	}
 }
 
-// short reports whether to copy in-capsule data to free its slot: hosts may send more than there
-// are slots, and few are left.
+// short reports whether to copy in-capsule data to free its slot, because few slots are left.
 func (s *srq) short() bool {
 	slots := len(s.recv.slabs) * srqSlabSlots
 	return s.commands > slots && s.recv.posted+len(s.recv.free) < slots/4
 }
 
-// overShare reports whether a queue that holds slots must give one back: few are left, and others
-// may need them.
+// overShare reports whether a queue must give back a slot: few are left for others.
 func (q *queue) overShare(slots int) bool {
 	s := q.srq
 	return s != nil && s.short() && len(s.queues) > 1 &&

@@ -22,24 +22,19 @@ const (
 	requestPrepared
 	// requestNeedMemory: waits for data buffers of a pool, or is Deferred. Nothing is posted.
 	requestNeedMemory
-	// requestNeedRead: waits on queue.toRead for send queue slots and READ depth. Part of the data
-	// may have been read already.
+	// requestNeedRead: waits on queue.toRead for slots and READ depth, maybe with a part read.
 	requestNeedRead
 	// requestReading: RDMA READs are in flight; the last of them is signaled.
 	requestReading
 	// requestExecuting: with the handler, or in the next batch for it.
 	requestExecuting
-	// requestNeedSend: completed; waits on queue.toSend for send queue slots and the host's
-	// receives.
+	// requestNeedSend: completed; waits on queue.toSend for slots and receives of the host.
 	requestNeedSend
-	// requestWriting: part of the data is being written, because not all of it fits into the send
-	// queue at once.
+	// requestWriting: a part of the data is being written, as the send queue has no room for all.
 	requestWriting
-	// requestSending: the response is in flight, with the data (or its rest) before it. The receive
-	// slot of the command is posted.
+	// requestSending: the rest and the response are in flight. The receive slot is posted.
 	requestSending
-	// requestFlushing: the queue has ended, and the device may touch the request's memory until the
-	// queue pair is destroyed.
+	// requestFlushing: the queue ended, but the device may use the memory until it is destroyed.
 	requestFlushing
 )
 
@@ -76,8 +71,7 @@ type request struct {
 	// wrs is the number of send queue slots in use by work requests in flight.
 	wrs   int
 	since int64 // when it began to wait for the host, see waitsForHost
-	// memory is memory of a pool, or the wait for it. Segs may also be memory of the namespace, or
-	// the capsule.
+	// memory is of a pool, or the wait for it. Segs may also be of the namespace or capsule.
 	memory mem.Allocation
 	node   list.Node[request]
 }
@@ -98,8 +92,7 @@ const (
 	queueLive
 	// queueClosing: Disconnect was called; no capsule is taken, responses still leave.
 	queueClosing
-	// queueDraining: the handler's session is closed; the queue pair goes to the error state and
-	// its work requests complete.
+	// queueDraining: the session is closed; the queue pair fails and its work requests complete.
 	queueDraining
 	// queueDestroying: the queue pair is being destroyed.
 	queueDestroying

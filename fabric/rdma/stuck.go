@@ -67,8 +67,7 @@ func (g *group) searchStuck(p *mem.Pool, s mem.Shortage, now int64) (look func()
 	}
 }
 
-// waitsForHost reports whether only the host determines when the request gives its memory back, or
-// executes.
+// waitsForHost reports whether only the host decides when the request goes on.
 func (r *request) waitsForHost() bool {
 	switch r.state {
 	case requestNeedRead, requestReading, requestNeedSend, requestWriting, requestSending:

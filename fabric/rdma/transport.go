@@ -136,8 +136,7 @@ func (t *Transport) Close() error {
 	return errors.Join(errs...)
 }
 
-// manager returns the communication manager of a stack, which it opens at the first call. t.mu is
-// held.
+// manager returns the communication manager of a stack, opened once. t.mu is held.
 func (t *Transport) manager(s fabric.Stack) (*manager, error) {
 	if t.closed {
 		return nil, errors.New("the transport is closed")

@@ -85,8 +85,7 @@ func (t *table[T]) all() iter.Seq[*T] {
 	}
 }
 
-// walk returns a function for list.Pieces that visits everything in the table. visit returns the
-// number of steps it took.
+// walk returns a function for list.Pieces that visits the table. visit returns its steps.
 func (t *table[T]) walk(visit func(*T) int) (next func() int) {
 	i := 0
 	return func() int {

@@ -53,8 +53,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	}
 	r := q.get()
 	if r == nil {
-		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control
-		// is lost.
+		// More commands than the queue has entries (Base section 3.3.2.6): no flow control.
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return nil
 	}
@@ -93,8 +92,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 // cannot be trusted any more; with a status the command is refused.
 func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 	sqe, sgl := c.SQE(), c.SQE().SGL1()
-	// Only SGLs: PSDT is 01b (Base section 4.1.1). Fabrics commands use SGLs with any PSDT (Base
-	// section 4.1.2).
+	// Only SGLs: PSDT is 01b (Base section 4.1.1), or any for Fabrics commands (section 4.1.2).
 	psdt := sqe.PSDT() == 1 || sqe.Opcode() == nvme.FabricsOpcode
 	kind := uint8(sgl.Type())<<4 | sgl.Subtype()
 	inCapsule := psdt && kind == uint8(nvme.SGLDataBlock)<<4|nvme.SGLSubtypeOffset
@@ -179,8 +177,7 @@ func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
 	return r, pdu.Fault{}
 }
 
-// prepareBatch has the handler prepare the commands of the batch, and passes commands with complete
-// data to it for execution.
+// prepareBatch prepares the commands of the batch, and executes the ones with complete data.
 func (g *Group) prepareBatch() int {
 	n := len(g.batch)
 	if n > 0 {

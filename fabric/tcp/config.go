@@ -1,5 +1,4 @@
-// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets. Each belongs to the
-// reactor of its group.
+// Package tcp is the NVMe/TCP transport: non-blocking sockets, each on the reactor of its group.
 //
 // The files, in the order in which a command passes them; receive.go draws the paths of the data:
 //
@@ -33,8 +32,7 @@ import (
 const (
 	MinQueueDepth = 2 // the requests of a queue until Connect gives its size
 	MaxQueueDepth = 1024
-	// InCapsuleUnit is the unit of the size of in-capsule data and of IOCCSZ (Base section
-	// 5.1.13.2.1).
+	// InCapsuleUnit is the unit of in-capsule data sizes and IOCCSZ (Base section 5.1.13.2.1).
 	InCapsuleUnit    = 16
 	MinInCapsuleSize = 4 << 10
 	MaxInCapsuleSize = 1 << 20
@@ -71,18 +69,15 @@ type Config struct {
 	// multiple of InCapsuleUnit from MinInCapsuleSize to MaxInCapsuleSize. Fabrics and admin
 	// capsules may always carry 8192. Larger writes wait for an R2T.
 	InCapsuleSize int
-	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of
-	// 4, at least pdu.MinMaxH2CData.
+	// MaxH2CData is MAXH2CDATA, the most data of an H2CData: at least pdu.MinMaxH2CData, 4n.
 	MaxH2CData int
-	// NoHeaderDigest and NoDataDigest refuse digests that a host requests. The ICResp reports that,
-	// and hosts usually give up then.
+	// NoHeaderDigest and NoDataDigest refuse digests in ICResp; hosts usually give up then.
 	NoHeaderDigest, NoDataDigest bool
 	// ICReqTimeout is the longest time from accept to a complete ICReq.
 	ICReqTimeout time.Duration
 	// ConnectTimeout is the longest time from ICReq to a successful Connect command.
 	ConnectTimeout time.Duration
-	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest
-	// of a PDU it began.
+	// DataTimeout is the time of a host for the data of an R2T, or the rest of a PDU.
 	DataTimeout time.Duration
 	// SendTimeout is the longest time that data ready to be sent waits for the host to read.
 	SendTimeout time.Duration

@@ -50,8 +50,7 @@ func (g *Group) startTick() {
 	}
 }
 
-// checkDeadlines ends queues that have timed out, in pieces, and continues to tick while others
-// may.
+// checkDeadlines ends queues that timed out, in pieces, and ticks while others may.
 func (g *Group) checkDeadlines() {
 	g.ticks = false
 	now, pool, limit := g.loop.Now(), g.cfg.Memory, g.t.cfg.MemoryTimeout.Nanoseconds()
@@ -146,8 +145,7 @@ func (q *queue) end(reason error) {
 	}
 }
 
-// grantBy returns the deadline for more data of the R2T that has waited longest, 0 if there is
-// none.
+// grantBy returns the deadline for data of the R2T that has waited longest, 0 without one.
 func (q *queue) grantBy() int64 {
 	if r := q.grants.First(); r != nil {
 		return r.dataBy

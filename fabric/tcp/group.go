@@ -102,8 +102,7 @@ const (
 	// resumeMost limits the commands that a poll resumes after a wait.
 	resumeMost = 64
 
-	// turnInput is about the number of bytes that a queue receives in its turn: the data of two 128
-	// KiB writes.
+	// turnInput is about the input of a queue in its turn: the data of two 128 KiB writes.
 	turnInput = 2 * rxSize
 	// directReceives is the number of receives of direct data on a queue before it sends, so that
 	// the responses of several writes leave together.
@@ -134,8 +133,7 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	return g, nil
 }
 
-// Adopt takes over a connection; any goroutine may call it. On error the connection has been
-// closed.
+// Adopt takes over a connection, and closes it on error. Any goroutine may call it.
 func (g *Group) Adopt(c fabric.Conn) error {
 	tc, ok := c.(*conn)
 	switch {
@@ -273,8 +271,7 @@ func (g *Group) runScheduled(most int) (work int) {
 // takesTurns reports whether several connections have input. Each then gets a limited turn.
 func (g *Group) takesTurns() bool { return g.loop.Now() < g.turnsUntil }
 
-// staysActive reports whether a queue stays active, as the only one, when its socket was read
-// empty.
+// staysActive reports whether a queue stays active, as the only one, with its socket read empty.
 func (g *Group) staysActive() bool {
 	return g.active.Empty() && !g.takesTurns() && g.loop.Now() < g.activeUntil
 }
@@ -324,8 +321,7 @@ func (g *Group) remove(q *queue) {
 	g.checkEmpty()
 }
 
-// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
-// Reactor only, once.
+// Shutdown disconnects all queues and calls done when the last has ended. Reactor only, once.
 func (g *Group) Shutdown(done func()) {
 	g.refuse.Store(true)
 	g.stopping = true
@@ -354,8 +350,7 @@ func (g *Group) checkEmpty() {
 	}
 }
 
-// Close frees the resources of the group. Every queue must have ended; see Shutdown. Reactor only,
-// or after it has stopped.
+// Close frees the group after the end of all queues (Shutdown). Reactor only, or once it stopped.
 func (g *Group) Close() error {
 	g.refuse.Store(true)
 	if n := g.queues.Len(); n > 0 {

@@ -12,8 +12,7 @@ import (
 // Sockets keeps listening sockets from the end of a program to the start of the next one. Hosts
 // that connect in between wait in the backlog instead of being refused. Any goroutine calls it.
 type Sockets interface {
-	// Take returns the kept socket of a listener at this address, or nil. It then belongs to the
-	// caller.
+	// Take returns the kept socket at this address, which then belongs to the caller, or nil.
 	Take(at netip.AddrPort) *os.File
 	// Keep keeps a listening socket. The caller continues to use the descriptor.
 	Keep(at netip.AddrPort, fd int)

@@ -20,8 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// listener accepts on its own goroutine. Its socket is non-blocking: the goroutine waits in the
-// runtime's poller.
+// listener accepts on its own goroutine, which waits in the runtime's poller.
 type listener struct {
 	t      *Transport
 	addr   fabric.Addr
@@ -85,9 +84,8 @@ func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
 	return t.cfg.TLS(portID)
 }
 
-// inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
-// detects vanished hosts if their controller has no keep-alive timer. The kernel tunes the sizes of
-// the socket buffers.
+// inherited are options that accepted sockets inherit. TCP keep-alive detects vanished hosts
+// without a keep-alive timer. The kernel tunes the sizes of the socket buffers.
 var inherited = []struct {
 	level, name, value int
 	what               string
@@ -99,8 +97,7 @@ var inherited = []struct {
 	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6, "TCP_KEEPCNT"},
 }
 
-// Probe returns the error with which Listen would fail at addr now, or nil. It binds a socket to
-// the address and closes it again.
+// Probe returns the error with which Listen would fail now, or nil. It binds a socket for a moment.
 func Probe(addr netip.AddrPort, c *Config) error {
 	fd, err := bind(addr, c)
 	if err != nil {

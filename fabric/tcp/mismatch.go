@@ -6,8 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 )
 
-// mismatch describes, for the log, the expected and the received value of the wrong field of a PDU
-// that starts with b.
+// mismatch describes the expected and received value of the wrong field of a PDU for the log.
 func (q *queue) mismatch(f pdu.Fault, b []byte) (expected, received string) {
 	h := (*pdu.Header)(b[:pdu.HeaderSize])
 	switch t := h.Type(); f.FES {

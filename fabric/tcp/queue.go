@@ -71,8 +71,7 @@ type queue struct {
 //	connecting --ICReq--> live -+-Disconnect-> disconnecting --> closing -+--all sent--> lingering
 //	                            +--fault--------------------> terminating -+
 //
-// A lingering connection is dead at the end of its stream or at a deadline. A connection with a
-// failed socket is dead at once.
+// A lingering connection is dead at the end of its stream or a deadline; without socket at once.
 type queueState uint8
 
 const (
@@ -82,8 +81,7 @@ const (
 	queueLive
 	// queueDisconnecting takes no more input. The next poll closes it.
 	queueDisconnecting
-	// queueClosing sends queued responses, and the responses of executing commands. It discards
-	// input.
+	// queueClosing sends responses, also of executing commands. It discards input.
 	queueClosing
 	// queueTerminating sends the queue, with a C2HTermReq at the end, which nothing may follow.
 	queueTerminating
@@ -91,8 +89,7 @@ const (
 	// input until the peer closes or a deadline: closing with unread input would send a reset and
 	// could destroy data that the peer has not read yet. The session is closed.
 	queueLingering
-	// queueDead has no socket. The queue stays in its group until the handler has given back every
-	// request.
+	// queueDead has no socket and stays in its group until the handler has no request of it.
 	queueDead
 )
 

@@ -11,8 +11,7 @@ type request struct {
 	fabric.Request
 	node   list.Node[request] // on sendq, grants, dropped or resumed
 	memory mem.Allocation     // memory of the pool, or the wait for it
-	// data is in-capsule data in the group's receive buffer, until Execute returns, or the bytes
-	// for sendRaw.
+	// data is in-capsule data in the receive buffer until Execute returns, or for sendRaw.
 	data    []byte
 	asked   int64  // when its R2T left, or the last data for it arrived
 	dataBy  int64  // deadline for more of that data
@@ -45,8 +44,7 @@ const (
 	requestWaiting
 	// requestGranting is prepared, has memory, and its R2T is queued for sending.
 	requestGranting
-	// requestReceiving is prepared, has memory, and its data is arriving, in its capsule or as
-	// H2CData.
+	// requestReceiving is prepared, has memory, and receives data from its capsule or H2CData.
 	requestReceiving
 	// requestExecuting belongs to the handler, or soon will.
 	requestExecuting

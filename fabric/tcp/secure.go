@@ -17,8 +17,7 @@ import (
 // and has the time limit of its ICReq. The reactor moves its bytes; a few goroutines do the
 // computation. Afterwards the record layer is between the queue and its socket.
 
-// security is the TLS of one queue. It belongs to the queue's reactor, except for handshake while
-// job has it.
+// security is the TLS of a queue, for its reactor, but for handshake while job has it.
 type security struct {
 	handshake *tls.Server // until it is complete
 	job       *handshakeJob
@@ -42,8 +41,7 @@ var (
 	plainHint  = "nvme connect with --tls, and a key of the host in its keyring"
 )
 
-// begin checks the first bytes of a connection. It returns false if they begin an ICReq and TLS is
-// not required.
+// begin checks the first bytes. It returns false for an ICReq without required TLS.
 func (q *queue) begin(b []byte) (handled bool) {
 	policy := q.conn.tls
 	switch {
@@ -70,8 +68,7 @@ func (q *queue) begin(b []byte) (handled bool) {
 	return false
 }
 
-// makeTLSBuffers makes the TLS buffers shared by the queues of the group, for the first queue that
-// uses TLS.
+// makeTLSBuffers makes the TLS buffers that the queues of the group share, for the first one.
 func (g *Group) makeTLSBuffers() (err error) {
 	if g.tls == nil {
 		if g.tls, err = tls.NewBuffers(headsSize); err == nil {

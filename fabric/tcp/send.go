@@ -23,12 +23,10 @@ import (
 const (
 	iovFull   = 128 // beyond it no further PDU is started
 	headsFull = headsSize - headMax
-	// headMax is the maximum number of header bytes of one response: aligned C2HData header,
-	// digests, response capsule.
+	// headMax is the most header bytes of a response: aligned C2HData, digests, response capsule.
 	headMax  = 256
 	sendMost = 1 << 20 // bytes per sendmsg, and per turn
-	// turnVectors and turnBytes are the approximate limits of a turn of sending: 32 small
-	// reads, or three of 128 KiB.
+	// turnVectors and turnBytes limit a turn of sending: 32 small reads, or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
 )
@@ -80,8 +78,7 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as the socket takes, or a turn allows, and returns the number of completely
-// sent requests.
+// flush sends as much as a turn allows, and returns the number of completely sent requests.
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	inTurns := g.takesTurns()
@@ -194,8 +191,7 @@ type sender struct {
 	hd    bool // the last head has room for a digest
 }
 
-// head makes room for a header of n bytes, and for its digest if it has one, and returns the
-// header.
+// head returns room for a header of n bytes, and its digest if it has one.
 func (s *sender) head(n int, digest bool) []byte {
 	at := len(s.heads)
 	s.hd = digest
@@ -220,8 +216,7 @@ func (s *sender) response(q *queue, r *request) {
 	s.digest(b)
 }
 
-// read adds a C2HData with all the data of a command. It returns false if there are not enough
-// vectors.
+// read adds a C2HData with all the data of a command; false: there are not enough vectors.
 func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 	b := s.head(pdu.DataSize, q.params.HeaderDigest)
 	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)
@@ -265,8 +260,7 @@ func (s *sender) close() {
 	}
 }
 
-// vector adds b without the bytes to skip. After the last vector nothing more may be added: the
-// rest is sent next time.
+// vector adds b without the bytes to skip. After the last vector the rest is sent next time.
 func (s *sender) vector(b []byte) {
 	if s.skip >= len(b) {
 		s.skip -= len(b)
@@ -316,8 +310,7 @@ func (q *queue) copyUnsent() bool {
 	return true
 }
 
-// copyData copies the data of r, a zero-copy read, to memory of the pool. It returns false if there
-// is no memory.
+// copyData copies the data of a zero-copy read to the pool, or returns false without memory.
 func (q *queue) copyData(r *request) (ok bool) {
 	g, pool := q.g, q.g.cfg.Memory
 	if n := int(r.Length); pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n) {

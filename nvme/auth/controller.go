@@ -8,18 +8,15 @@ import (
 
 // Policy is a controller's requirements for a host. It is immutable.
 type Policy struct {
-	// Keys are the keys of the host. Any of them proves its identity. There are several while a key
-	// is being replaced.
+	// Keys are the keys of the host, several while one is being replaced. Any is a proof.
 	Keys []*Key
-	// OldUntil is the time when all but the first of Keys expire, and Until the time when all do;
-	// zero means never.
+	// OldUntil is the expiry of all but the first of Keys, Until that of all; zero is never.
 	OldUntil, Until time.Time
 	// Reauthenticate is the time that an authentication is valid for; 0 means forever.
 	Reauthenticate time.Duration
 	// ControllerKey proves the identity of the controller to the host; nil if it cannot.
 	ControllerKey *Key
-	// Hashes and Groups are allowed, in order of preference; empty means AllHashes and
-	// DefaultGroups.
+	// Hashes and Groups are allowed, in order; empty means AllHashes and DefaultGroups.
 	Hashes []Hash
 	Groups []Group
 }
@@ -132,8 +129,7 @@ func (c *Controller) Ended() bool { return c.step == ended }
 // Reason is the reason why the exchange has failed.
 func (c *Controller) Reason() Reason { return c.reason }
 
-// Expired reports whether the exchange has failed because the host's key has expired. The host is
-// not told.
+// Expired reports whether the exchange failed by an expired key. The host is not told.
 func (c *Controller) Expired() bool { return c.expired }
 
 // Algorithms are the hash and the group of the exchange. bidirectional reports whether the

@@ -12,8 +12,7 @@ import (
 type Host struct {
 	// HostNQN and SubNQN are the names in the Connect command.
 	HostNQN, SubNQN string
-	// Key is the key of the host. With ControllerKey the controller has to authenticate itself,
-	// too.
+	// Key is the key of the host. With ControllerKey the controller proves itself, too.
 	Key, ControllerKey *Key
 	// Hashes and Groups are offered; empty means all.
 	Hashes []Hash

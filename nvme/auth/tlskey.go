@@ -49,8 +49,7 @@ func ParseTLSKey(text string) (*TLSKey, error) {
 	return newTLSKey(secret, hash)
 }
 
-// NewTLSKey makes a random key for the cipher suite of this hash: 32 bytes for SHA256 and for
-// NoHash, 48 for SHA384.
+// NewTLSKey makes a random key for a hash: 32 bytes for SHA256 and NoHash, 48 for SHA384.
 func NewTLSKey(hash Hash) (*TLSKey, error) {
 	size := SHA256.Size()
 	if hash != NoHash {
@@ -153,8 +152,7 @@ func (k *TLSKey) derive(hostNQN, subNQN string, versions ...int) (psks []TLSPSK)
 	return psks
 }
 
-// mostTLSKeys is the maximum number of keys of a host that are valid at a time, including an old
-// one.
+// mostTLSKeys is the most keys of a host valid at a time, with an old one.
 const mostTLSKeys = 2
 
 // dummyKeys stand for missing keys of a host, by their hash.
@@ -168,8 +166,7 @@ func dummyKey(h Hash) *TLSKey {
 	return k
 }
 
-// MostTLSPSKs is the maximum number of PSKs of a host with one identity: each key with both kinds
-// of labels.
+// MostTLSPSKs is the most PSKs of a host with one identity: its keys with both labels.
 const MostTLSPSKs = 2 * mostTLSKeys
 
 // WithIdentity derives the PSKs with an identity from the keys of its host, at most two of them. It
@@ -273,8 +270,7 @@ func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	return id, nil
 }
 
-// checkNQNs returns an error if a name cannot be part of an identity. The fields of an identity end
-// with spaces.
+// checkNQNs returns an error for a name with a space, which ends fields of identities.
 func checkNQNs(nqns ...string) error {
 	for _, nqn := range nqns {
 		if nqn == "" || len(nqn) > maxNQN {

@@ -23,12 +23,10 @@ type Options struct {
 	Key, ControllerKey *auth.Key
 	Hashes             []auth.Hash
 	Groups             []auth.Group
-	// Concatenation is requested in authentication. Authenticate sets Generated to the resulting
-	// PSK.
+	// Concatenation is requested in authentication; Generated is the resulting PSK.
 	Concatenation auth.Concatenation
 	Generated     *auth.TLSPSK
-	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
-	// is sent at half of it.
+	// KATO is the keep alive timeout in whole ms, of which half is the interval; 0: none.
 	KATO time.Duration
 	// NoKeepAlive suppresses Keep Alive commands, for tests of expiry.
 	NoKeepAlive bool
@@ -44,8 +42,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Controller is an association with one controller: its admin queue and its identity. Any
-// goroutine may call its methods.
+// Controller is an association: admin queue and identity. Any goroutine may call it.
 type Controller struct {
 	t      Transport
 	o      Options
@@ -182,8 +179,7 @@ func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.C
 	}
 }
 
-// Reset clears CC.EN and waits until the controller is not ready. That ends its I/O queues. Enable
-// starts it again.
+// Reset clears CC.EN and waits, which ends I/O queues. Enable starts it again.
 func (c *Controller) Reset(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
 		return err
@@ -201,8 +197,7 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
 }
 
-// Close disconnects the admin queue without a shutdown and frees the memory of Map. The caller
-// closes the I/O queues first.
+// Close disconnects the admin queue, after I/O queues, and frees the memory of Map.
 func (c *Controller) Close() {
 	c.close.Do(func() {
 		if c.admin != nil {

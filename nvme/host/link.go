@@ -7,8 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Transport connects queues to a controller: a TCP or an RDMA value. One value can serve many
-// controllers, also concurrently.
+// Transport connects queues: a TCP or an RDMA value, for many controllers at a time.
 type Transport interface {
 	// open establishes the connection of one queue.
 	open(ctx context.Context, p linkParams) (link, error)
@@ -31,8 +30,7 @@ type linkParams struct {
 type link interface {
 	// sqe returns the memory for building the command of slot i.
 	sqe(i int) *nvme.SQE
-	// describe sets the SGL descriptor of the command in slot i. capsule is the in-capsule data
-	// size in bytes.
+	// describe sets the SGL descriptor in slot i. capsule is the in-capsule data size.
 	describe(s *slot, i, capsule int) error
 	// submit queues the command in slot i. The next poll sends it at the latest.
 	submit(q *Queue, i int) error

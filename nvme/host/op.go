@@ -2,8 +2,7 @@ package host
 
 import "github.com/nvmf-target/nvmf-target/nvme"
 
-// Op is a command to submit. It may be reused once Submit has returned; Data belongs to the command
-// until its completion.
+// Op is a command. It may be reused after Submit; Data belongs to it until its completion.
 type Op struct {
 	// SQE is the command. Submit fills CID, PSDT and the SGL.
 	SQE nvme.SQE

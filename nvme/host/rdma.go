@@ -73,8 +73,7 @@ func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 	return l, l.connect(ctx, p, r)
 }
 
-// connect sends the connect request with the private data and parameters of the Linux host and
-// waits for the reply.
+// connect sends the connect request with the parameters of Linux and waits for the reply.
 func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 	cntlid := p.cntlid
 	if p.qid == 0 {

@@ -182,8 +182,7 @@ func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
 	return nil
 }
 
-// locate returns address and keys of a command's data, which it copies to the bounce buffer if it
-// is not from Controller.Map.
+// locate returns address and keys of data, copied to the bounce buffer unless from Map.
 func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err error) {
 	addr = mem.Addr(s.data)
 	if k := l.dom.find(addr, uint64(len(s.data))); k != nil {

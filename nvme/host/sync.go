@@ -8,9 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// DialQueue opens the connection of a queue without a Connect command, for tests of controllers.
-// size is the number of entries of the submission queue; cntlid is sent in the RDMA connect request
-// of an I/O queue.
+// DialQueue opens a queue's connection without Connect, for tests. size is the number of entries;
+// cntlid is for the RDMA connect request of an I/O queue.
 func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue,
 	error,
 ) {

@@ -21,8 +21,7 @@ import (
 type TCP struct {
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
-	// HeaderDigest and DataDigest request digests. A controller that does not enable them is
-	// refused, as Linux does.
+	// HeaderDigest and DataDigest request digests, and refuse controllers without, as Linux does.
 	HeaderDigest, DataDigest bool
 	// HPDA is the requested alignment of C2HData: (HPDA+1)*4 bytes; 0 to 31.
 	HPDA uint8
@@ -34,8 +33,7 @@ type TCP struct {
 	// Turn is the approximate number of bytes that one Poll sends, so that a goroutine that polls
 	// several queues serves all of them. 0 means 256 KiB.
 	Turn int
-	// PSK makes the connections use TLS 1.3. It returns the PSK for the names of a controller,
-	// which are empty with DialQueue.
+	// PSK selects TLS 1.3 and returns the PSK for the names, empty with DialQueue.
 	PSK func(hostNQN, subNQN string) (*auth.TLSPSK, error)
 }
 
@@ -113,8 +111,7 @@ func vector(b []byte) []sys.Iovec {
 	return iov
 }
 
-// initialize exchanges ICReq and ICResp and validates the response as Linux does (TCP sections
-// 3.6.2.2 and 3.6.2.3).
+// initialize exchanges ICReq and ICResp, checked as by Linux (TCP sections 3.6.2.2, 3.6.2.3).
 func (l *tcpLink) initialize(ctx context.Context, t TCP, tolerant bool) error {
 	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
 	req := pdu.ICReq(&want, 1)

@@ -58,8 +58,7 @@ func (l *tcpLink) receive(q *Queue) error {
 	return nil
 }
 
-// recv makes one system call. It returns the number of bytes received. drained reports whether no
-// more were there.
+// recv makes one system call, and returns the bytes received and whether no more were there.
 func (l *tcpLink) recv() (n int, drained bool, errno unix.Errno) {
 	rx := &l.rx
 	if len(rx.dest) < tcpDirectReceive || rx.r != rx.w {
@@ -214,8 +213,7 @@ func (l *tcpLink) parseData(q *Queue) (more bool, err error) {
 	return true, nil
 }
 
-// addR2T validates an R2T (TCP section 3.6.2.10) and queues it for buildData; the host allows one
-// per command at a time.
+// addR2T validates an R2T (TCP section 3.6.2.10), one per command, and queues it for buildData.
 func (l *tcpLink) addR2T(q *Queue, r *pdu.Data) error {
 	s, _ := q.find(r.CCCID())
 	if s == nil {

@@ -17,12 +17,10 @@ func (v *Violation) Error() string {
 
 // Errors of queues. They are returned wrapped, with details.
 var (
-	// ErrClosed: the connection has ended. The controller or Close closed it, or the network
-	// failed.
+	// ErrClosed: the connection has ended by the controller, Close or the network.
 	ErrClosed = errors.New("connection closed")
 	// ErrFull: every command of the queue is outstanding; call Poll first.
 	ErrFull = errors.New("queue is full")
-	// ErrRefused: the controller refused the connection before the Connect command (RDMA reject, no
-	// valid ICResp).
+	// ErrRefused: refused before the Connect command (RDMA reject, no valid ICResp).
 	ErrRefused = errors.New("connection refused")
 )

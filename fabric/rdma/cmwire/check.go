@@ -9,15 +9,13 @@ import (
 type Limits struct {
 	// MaxQID is the largest queue ID.
 	MaxQID uint16
-	// MaxAdminDepth and MaxDepth bound the number of commands (HSQSIZE+1) of the admin queue and of
-	// I/O queues.
+	// MaxAdminDepth and MaxDepth bound the commands (HSQSIZE+1) of admin and I/O queues.
 	MaxAdminDepth, MaxDepth int
 	// MaxCNTLID is the largest controller ID an I/O queue may ask for.
 	MaxCNTLID uint16
 }
 
-// Refusal is a status other than Accepted. For the log it describes the required and the received
-// value of the wrong field.
+// Refusal is a status with the required and the received value of a field, for the log.
 type Refusal struct {
 	Status             Status
 	Expected, Received string

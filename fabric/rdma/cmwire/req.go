@@ -13,11 +13,9 @@ type Req struct {
 	QID uint16
 	// HRQSize is the number of responses the host can receive.
 	HRQSize uint16
-	// HSQSize is the number of commands the host may have outstanding, 0-based: the SQSIZE of its
-	// Connect command.
+	// HSQSize is the most commands of the host outstanding, 0-based: SQSIZE of its Connect.
 	HSQSize uint16
-	// CNTLID is the controller of an I/O queue, 0 for the admin queue. Hosts older than the field
-	// leave it 0.
+	// CNTLID is the controller of an I/O queue, 0 for admin queues and older hosts.
 	CNTLID uint16
 	_      [22]byte
 }

@@ -1,7 +1,6 @@
 package verbs
 
-// AsyncType is the type of an asynchronous event of a device, with the values of enum
-// ibv_event_type.
+// AsyncType is the type of an event of a device, with the values of enum ibv_event_type.
 type AsyncType uint32
 
 // The events.
@@ -47,8 +46,7 @@ func (t AsyncType) String() string {
 // AsyncEvent is an asynchronous event (ibv_get_async_event).
 type AsyncEvent struct {
 	Type AsyncType
-	// CQ is the affected completion queue, the same value that CreateCQ returned; nil for other
-	// events.
+	// CQ is the affected completion queue as CreateCQ returned it, nil for other events.
 	CQ CQ
 	// SRQ is the affected shared receive queue; nil for other events.
 	SRQ SRQ

@@ -12,11 +12,9 @@ type CM interface {
 	// device has the address, EADDRINUSE if the port is in use. tos is the type of service of the
 	// connections if it is not 0: on RoCE the kernel uses that of the host's request instead.
 	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
-	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each
-	// answered by an event.
+	// NewID makes an active ID, for ResolveAddr, ResolveRoute, CreateQP and Connect in turn.
 	NewID() (ID, error)
-	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls
-	// it. ErrClosed after Close.
+	// Next waits for the next acknowledged event, for one goroutine. ErrClosed after Close.
 	Next() (Event, error)
 	// Close ends Next and frees the channel; every ID must have been destroyed.
 	Close() error
@@ -24,8 +22,7 @@ type CM interface {
 
 // ID is a CM identifier (struct rdma_cm_id): a listener or one connection.
 type ID interface {
-	// SetContext attaches the owner's value; Context returns it. Set it before the ID's next event
-	// can arrive, or guard it.
+	// SetContext attaches a value for Context. Set it before the ID's next event, or guard it.
 	SetContext(v any)
 	Context() any
 	// Device returns the device of the ID, nil for a wildcard listener.
@@ -37,8 +34,7 @@ type ID interface {
 
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 	ResolveRoute(timeout time.Duration) error
-	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device(). EINVAL if the peer
-	// has withdrawn its request.
+	// CreateQP makes the QP of this ID on a PD of Device(). EINVAL: the request was withdrawn.
 	CreateQP(pd PD, init QPInit) (QP, error)
 	// Connect asks for the connection: Established, Rejected or Unreachable follows. Soft iWARP
 	// devices connect at once and return the error.
@@ -114,12 +110,10 @@ type Event struct {
 	Type EventType
 	// Status is the event's status: a negative errno or, for Rejected, the transport's reason.
 	Status int
-	// ID is the affected connection, the same value that its creator got; for ConnectRequest it is
-	// new.
+	// ID is the affected connection as its creator got it, a new one for ConnectRequest.
 	ID ID
 	// Listener is the listener that received a ConnectRequest.
 	Listener ID
-	// Param is the data that the peer sent with ConnectRequest, Established, ConnectResponse and
-	// Rejected.
+	// Param is sent by the peer with ConnectRequest, Established, ConnectResponse and Rejected.
 	Param ConnParam
 }

@@ -37,8 +37,7 @@ const VendorSIW = 0x626d74
 // DeviceAttr describes a device (ibv_query_device).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0
-	// IWARP reports whether the transport is iWARP. There a message that finds no receive ends its
-	// connection.
+	// IWARP: the transport is iWARP, where a message without a receive ends its connection.
 	IWARP bool
 	// ReadNeedsRemoteWrite reports whether the sink of an RDMA READ needs AccessRemoteWrite.
 	ReadNeedsRemoteWrite bool
@@ -112,8 +111,7 @@ type CompChannel interface {
 
 // CQ is a completion queue.
 type CQ interface {
-	// Poll fills wc and returns the number of completions. An error means that the CQ has failed
-	// (overrun).
+	// Poll fills wc and returns the number of completions, or an error for a failed CQ (overrun).
 	Poll(wc []WC) (n int, err error)
 	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll after
 	// arming, and go on until there is no completion, before you wait for the channel.
@@ -133,14 +131,12 @@ type SRQ interface {
 	Destroy() error
 }
 
-// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signaled per WR
-// (sq_sig_all 0).
+// QPInit describes a reliable-connected QP (ibv_qp_init_attr) without sq_sig_all.
 type QPInit struct {
 	SendCQ, RecvCQ                               CQ
 	SRQ                                          SRQ // nil: own receive queue
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE int
-	// MaxInline is the requested size. If the device refuses it, the request is repeated with 0.
-	// See QP.MaxInline.
+	// MaxInline is requested, and 0 if the device refuses it. See QP.MaxInline.
 	MaxInline int
 }
 
@@ -235,8 +231,7 @@ const (
 	WCGeneralErr     WCStatus = 21
 )
 
-// WCOpcode is the completed operation, with the values of enum ibv_wc_opcode. It is valid only if
-// Status is WCSuccess.
+// WCOpcode has the values of enum ibv_wc_opcode. It is valid only with WCSuccess.
 type WCOpcode uint32
 
 // The completions in use.

@@ -25,8 +25,7 @@ import (
 // Supported returns the reason why this program has no TLS, or nil if it has.
 func Supported() error { return nil }
 
-// Handshake is the handshake of one connection, with an external PSK. One goroutine at a time may
-// use it.
+// Handshake is that of one connection, with an external PSK, for one goroutine at a time.
 type Handshake struct{ c *C.struct_handshake }
 
 // NewHandshake makes a handshake with the cipher suite for SHA-256 or SHA-384. Without a PSK the

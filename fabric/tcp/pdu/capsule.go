@@ -8,8 +8,7 @@ const CapsuleCmdSize = HeaderSize + nvme.SQESize
 // CapsuleCmd is the header of a command capsule (TCP section 3.6.2.6).
 type CapsuleCmd [CapsuleCmdSize]byte
 
-// OffSGL1 is the byte offset of the command's SGL descriptor within a CapsuleCmd, for the FEI of a
-// Fault.
+// OffSGL1 is the offset of the SGL descriptor in a CapsuleCmd, for the FEI of a Fault.
 const OffSGL1 = HeaderSize + 24
 
 // Set writes the header for a command with n bytes of in-capsule data and does not change the SQE.
@@ -33,8 +32,7 @@ func (c *CapsuleCmd) Header() *Header { return (*Header)(c[:HeaderSize]) }
 // SQE is the command.
 func (c *CapsuleCmd) SQE() *nvme.SQE { return (*nvme.SQE)(c[HeaderSize:]) }
 
-// CapsuleRespSize is the size of a CapsuleResp in bytes, without the header digest: the common
-// header and the CQE.
+// CapsuleRespSize is the size of a CapsuleResp without header digest: common header and CQE.
 const CapsuleRespSize = HeaderSize + nvme.CQESize
 
 // CapsuleResp is a response capsule (TCP section 3.6.2.7). It has no data.

@@ -19,8 +19,7 @@ func (p *Params) CheckFromHost(h *Header) Fault {
 	return Fault{FESInvalidHeader, OffType}
 }
 
-// CheckFromController is CheckFromHost for a PDU that a host received. maxC2HData bounds the data
-// of one C2HData.
+// CheckFromController is CheckFromHost for PDUs of a controller. maxC2HData bounds a C2HData.
 func (p *Params) CheckFromController(h *Header, maxC2HData uint32) Fault {
 	switch t := h.Type(); t {
 	case TypeC2HData:
@@ -49,8 +48,7 @@ func checkPlain(h *Header, t Type) Fault {
 	return Fault{}
 }
 
-// check validates the types that may have digests: hlen is the required HLEN, most the largest
-// number of data bytes.
+// check validates types that may have digests, by the required HLEN and the most data bytes.
 func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty bool) Fault {
 	if h.HLEN() != hlen {
 		return Fault{FESInvalidHeader, OffHLEN}
@@ -83,8 +81,7 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	if most == 0 || plen <= uint64(first+p.DataDigestSize()) {
 		return Fault{FESInvalidHeader, OffPLEN}
 	}
-	// The length of the largest legal PDU. PDO is a byte, so this bound does not depend on a valid
-	// PDO.
+	// The largest legal PDU. PDO is a byte, so the bound needs no valid PDO.
 	if plen > uint64(most)+uint64(p.DataDigestSize())+255 {
 		return Fault{FESLimit, OffPLEN}
 	}

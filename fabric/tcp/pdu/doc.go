@@ -1,5 +1,4 @@
-// Package pdu holds the bytes of NVMe/TCP protocol data units, shared by the target's transport and
-// by the initiator.
+// Package pdu holds the bytes of NVMe/TCP protocol data units, for target and initiator.
 //
 // A PDU is a common header, a type-specific header, an optional header digest, padding up to the
 // data offset, data, and an optional data digest (NVM Express TCP Transport Specification 1.0,

@@ -5,8 +5,7 @@ import "encoding/binary"
 // HeaderSize is the size of the common header in bytes (TCP section 3.6.2.1).
 const HeaderSize = 8
 
-// Header is the common header of every PDU: type, flags, header length (without digest), data
-// offset, length of the whole PDU.
+// Header is common to all PDUs: type, flags, header length without digest, data offset, PDU length.
 type Header [HeaderSize]byte
 
 // Byte offsets of the common header, for the FEI of a Fault.
@@ -18,8 +17,7 @@ const (
 	OffPLEN  = 4
 )
 
-// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types go from the host to the
-// controller.
+// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types are of the host.
 type Type uint8
 
 // The PDU types.

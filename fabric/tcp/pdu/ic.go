@@ -22,12 +22,10 @@ const (
 	dgstData   = 1 << 1
 )
 
-// MinMaxH2CData is the smallest legal MAXH2CDATA; the value must also be a multiple of 4 (TCP
-// section 3.6.2.3).
+// MinMaxH2CData is the smallest MAXH2CDATA, which is a multiple of 4 (TCP section 3.6.2.3).
 const MinMaxH2CData = 4096
 
-// ICReq makes an ICReq. maxR2T is the largest number of R2Ts outstanding per command, counted from
-// 1.
+// ICReq makes an ICReq. maxR2T is the most R2Ts outstanding per command, counted from 1.
 func ICReq(p *Params, maxR2T uint32) IC { return ic(TypeICReq, p, p.HPDA, maxR2T-1) }
 
 // ICResp makes an ICResp from CPDA, the digests and MaxH2CData of p.
@@ -52,8 +50,7 @@ func (r *IC) Header() *Header { return (*Header)(r[:HeaderSize]) }
 // PFV is the PDU format version; only 0 exists.
 func (r *IC) PFV() uint16 { return binary.LittleEndian.Uint16(r[OffPFV:]) }
 
-// PDA is the alignment of data that the sender wants, in dwords, 0-based: HPDA in ICReq, CPDA in
-// ICResp.
+// PDA is the alignment of data for the sender in dwords, 0-based: HPDA or CPDA.
 func (r *IC) PDA() uint8 { return r[OffPDA] }
 
 // HeaderDigest reports whether the sender requests or grants header digests.

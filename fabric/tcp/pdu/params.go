@@ -3,11 +3,9 @@ package pdu
 // Params are the parameters of one connection, agreed on by ICReq and ICResp. The zero value
 // applies before that: no digests, no alignment.
 type Params struct {
-	// HeaderDigest and DataDigest report whether every PDU after ICResp carries them, if its type
-	// has them.
+	// HeaderDigest and DataDigest: PDUs after ICResp have them, if their type can.
 	HeaderDigest, DataDigest bool
-	// HPDA is the host's alignment for C2HData, CPDA the controller's for CapsuleCmd and H2CData;
-	// in dwords, 0-based, 0 to 31.
+	// HPDA is the alignment of C2HData, CPDA that of CapsuleCmd and H2CData; in dwords, 0-based.
 	HPDA, CPDA uint8
 	// MaxH2CData is the largest number of data bytes in one H2CData PDU (MAXH2CDATA of ICResp).
 	MaxH2CData uint32
@@ -17,8 +15,7 @@ type Params struct {
 	InCapsule uint32
 }
 
-// AdminInCapsule is the in-capsule data size of Fabrics and admin commands over TCP, always (TCP
-// section 3.3.1).
+// AdminInCapsule is the in-capsule data size of Fabrics and admin commands (TCP section 3.3.1).
 const AdminInCapsule = 8192
 
 // HeaderDigestSize is 4 if header digests are on, else 0.

@@ -23,8 +23,7 @@ type Conn struct {
 	err     error
 	alert   byte // for err
 
-	// kept was received and not delivered: plain bytes of plaintext, and then records. It is at
-	// most one record long.
+	// kept was not delivered: plain bytes of plaintext, then records. It has at most one record.
 	kept    []byte
 	plain   int
 	pending []byte // sealed, and not sent: at most a batch
@@ -55,15 +54,13 @@ const (
 	MaxVectors = 512
 )
 
-// Memory is the maximum memory of a connection in bytes, apart from Buffers. A handshake takes
-// less.
+// Memory is the most memory of a connection in bytes, without Buffers. A handshake has less.
 const Memory = maxRecord + maxSealed
 
 // maxIdle is the maximum number of consecutive records without data, as in OpenSSL.
 const maxIdle = 32
 
-// rekeyAfter is the number of records sealed with one key, see ADR 0034. It is a variable for
-// tests.
+// rekeyAfter is the number of records of a key, see ADR 0034. It is a variable for tests.
 var rekeyAfter uint64 = 1 << 36
 
 // Buffers are used by the connections of one goroutine, one after the other. They are outside of

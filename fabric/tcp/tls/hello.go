@@ -43,12 +43,10 @@ const (
 	maxRecord    = recordHeader + maxContent + 256
 )
 
-// maxHello is the longest ClientHello, with the headers of its records. Linux hosts send less than
-// 1 KiB.
+// maxHello is the longest ClientHello with record headers. Linux hosts send less than 1 KiB.
 const maxHello = 16 << 10
 
-// maxOffered is the maximum number of PSKs of a ClientHello that are checked. Linux hosts offer
-// one.
+// maxOffered is the most PSKs of a ClientHello that are checked. Linux hosts offer one.
 const maxOffered = 4
 
 // clientHello is the parsed part of the message of a client.
@@ -60,8 +58,7 @@ type clientHello struct {
 
 type offeredPSK struct{ identity, binder []byte }
 
-// IsTLS reports whether a connection begins with TLS, a handshake record. No PDU of NVMe/TCP begins
-// with these bytes.
+// IsTLS reports whether a connection begins with a handshake record, as no PDU does.
 func IsTLS(b []byte) bool { return len(b) > 1 && b[0] == typeHandshake && b[1] == 3 }
 
 var errIncomplete = errors.New("the ClientHello is not complete")

@@ -98,8 +98,7 @@ func (c *Conn) record(b []byte) int {
 	return 0
 }
 
-// open opens a record. If all the data fits, it is in direct, n bytes. Otherwise it is in plain,
-// which is part of the record.
+// open opens a record, into direct (n bytes) if it fits, else into plain, a part of the record.
 func (c *Conn) open(record, direct []byte) (plain []byte, n int) {
 	size := len(record) - recordHeader - tagSize
 	out := record[recordHeader:]

@@ -58,8 +58,7 @@ func (c *Conn) flush(fd int) syscall.Errno {
 	return 0
 }
 
-// send sends sealed bytes while nothing is pending. Bytes that the socket does not take become
-// pending.
+// send sends sealed bytes while nothing is pending. The rest becomes pending.
 func (c *Conn) send(fd int, sealed []byte) syscall.Errno {
 	n, e := sys.Send(fd, sealed, 0)
 	if e != 0 && e != syscall.EAGAIN {

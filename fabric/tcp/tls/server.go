@@ -24,13 +24,11 @@ type Server struct {
 	received int
 }
 
-// NewServer makes a handshake. psks returns the PSKs with an identity, none if it is unknown. Free
-// must be called.
+// NewServer makes a handshake. psks returns the PSKs of an identity, if any. Call Free.
 func NewServer(psks func(identity []byte) []auth.TLSPSK) *Server { return &Server{psks: psks} }
 
-// Step processes the client's bytes, at most MaxInput, and returns the bytes to send to it, also
-// after an error. Once the handshake is complete it returns the connection, which the caller
-// closes.
+// Step processes at most MaxInput of the client's bytes and returns the bytes to send, also after
+// an error. After the handshake it returns the connection, which the caller closes.
 func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 	if s.received += len(in); s.received > maxHandshake {
 		return nil, nil, errors.New("the handshake is too long")
@@ -51,8 +49,7 @@ func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 	return out, c, err
 }
 
-// start begins the handshake once there is a ClientHello. The peer does not learn whether the host
-// is known, or which key it has.
+// start begins with a whole ClientHello. The peer learns neither if the host nor a key is known.
 func (s *Server) start(in []byte) (all, out []byte, err error) {
 	s.hello = append(s.hello, in...)
 	h, err := parseHello(s.hello)

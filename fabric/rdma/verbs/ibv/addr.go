@@ -44,8 +44,7 @@ func bytesOf[T any](array *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(array)), unsafe.Sizeof(*array))
 }
 
-// fromC converts an address. The zone is the name of the interface, or its number if the interface
-// no longer exists.
+// fromC converts an address. The zone is the interface, or its number if it is gone.
 func fromC(c *C.struct_vb_addr) netip.AddrPort {
 	if c.valid == 0 {
 		return netip.AddrPort{}

@@ -52,8 +52,7 @@ func (d *device) startWatch() error {
 	w.file, w.done = file, done
 	go func() {
 		defer close(done)
-		// Read returns when the file is closed, or when the device was removed and has no more
-		// events.
+		// Read returns when the file is closed, or the device was removed without events.
 		_ = raw.Read(func(uintptr) bool { return !d.readAsync() })
 	}()
 	return nil
@@ -102,8 +101,7 @@ func (d *device) readAsync() bool {
 	}
 }
 
-// add registers a completion queue or shared receive queue for events, by its C address; remove
-// undoes that.
+// add registers a queue for events by its C address; remove undoes that.
 func (w *watchers) add(c unsafe.Pointer, v any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -27,8 +27,7 @@ type cm struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	// inEvent is held from reading an event to acknowledging it: librdmacm then uses the ID and its
-	// queue pair.
+	// inEvent is held while librdmacm uses an ID: from an event's reading to its acknowledgement.
 	inEvent sync.Mutex
 	closed  bool // under inEvent
 
@@ -99,8 +98,7 @@ func (c *cm) isClosed() bool {
 	return c.closed
 }
 
-// take reads and acknowledges one event. again reports that there is none yet, and ok that the
-// event belongs to an existing ID.
+// take reads and acknowledges an event. again: there is none yet; ok: it belongs to an ID.
 func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	c.inEvent.Lock()
 	defer c.inEvent.Unlock()

@@ -23,8 +23,7 @@ type id struct {
 	v4  *C.struct_rdma_cm_id // of a listener at ::, which also listens for IPv4
 	ctx any
 
-	// Copies of librdmacm's data, made under cm.mu when it changes, because they may be read after
-	// Destroy.
+	// Copies of librdmacm's data, made under cm.mu at changes, since reads may follow Destroy.
 	dev           *device
 	local, remote netip.AddrPort
 }
@@ -191,8 +190,7 @@ func (i *id) Disconnect() error {
 }
 
 func (i *id) Destroy() error {
-	// Remove it from the map first: events must no longer find it, and its address may be reused as
-	// soon as it is freed.
+	// Remove it from the map first: no event may find it, and its address may be reused.
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)

@@ -17,8 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// portTries is the number of attempts of a listener at :: to find a port that is free for both
-// families.
+// portTries is the number of attempts at :: to find a port that is free for both families.
 const portTries = 8
 
 func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
@@ -79,8 +78,7 @@ func (c *cm) listenV4(i *id, backlog int, tos uint8) error {
 		tos)
 }
 
-// bindListen binds and listens. The error for a port in use is EADDRINUSE; on a specific address it
-// may be EADDRNOTAVAIL.
+// bindListen binds and listens. A used port is EADDRINUSE, or EADDRNOTAVAIL at one address.
 func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a, err := toC(addr)
 	if err != nil {

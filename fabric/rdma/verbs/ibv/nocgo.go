@@ -1,7 +1,6 @@
 //go:build !cgo
 
-// Package ibv binds verbs to rdma-core. This program is built without cgo, so it cannot use
-// RDMA devices.
+// Package ibv binds verbs to rdma-core. Built without cgo, it has no RDMA devices.
 package ibv
 
 import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"

@@ -25,8 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// provider has the devices of IDs. librdmacm opens each device once and shares its context among
-// all IDs.
+// provider has the devices of IDs. librdmacm opens each device once for all IDs.
 type provider struct {
 	mu      sync.Mutex
 	devices map[*C.struct_ibv_context]*device
