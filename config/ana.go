@@ -27,15 +27,12 @@ func anaState(p *nvme.ANAState) lang.Value {
 	return lang.Words(p, lasting)
 }
 
-// Type implements lang.Value.
 func (v *anaStates) Type() string {
 	return "mapping of ANA groups to " + anaState(new(nvme.ANAState)).Type()
 }
 
-// String implements lang.Value.
 func (v *anaStates) String() string { return "" }
 
-// Decode implements lang.Value.
 func (v *anaStates) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	hint := fmt.Sprintf("Write {GROUP: STATE}, with groups from 1 to %d.", ana.MaxGroups)
 	if n.Kind != yaml.MappingNode {
@@ -58,10 +55,8 @@ func (v *anaStates) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	}
 }
 
-// Flatten implements lang.Value.
 func (v *anaStates) Flatten(all *lang.Settings, at lang.Setting) { v.groups.Flatten(all, at) }
 
-// Schema implements lang.Value.
 func (v *anaStates) Schema() lang.Schema {
 	return lang.Schema{
 		"type":                 "object",

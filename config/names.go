@@ -41,7 +41,6 @@ const nqnForms = "nqn.YYYY-MM.REVERSED.DOMAIN:NAME or nqn.2014-08.org.nvmexpress
 // named is an NQN that causes a warning if it is unusual.
 type named struct{ lang.Value }
 
-// Decode implements lang.Value.
 func (n named) Decode(d *lang.Decoder, node *yaml.Node, path string) {
 	n.Value.Decode(d, node, path)
 	if why := nvme.UnusualNQN(n.String()); why != "" && !d.Bad(path) {

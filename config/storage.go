@@ -70,10 +70,8 @@ type storageValue struct {
 	keys    []lang.Key
 }
 
-// Type implements lang.Value.
 func (v *storageValue) Type() string { return "mapping" }
 
-// String implements lang.Value.
 func (v *storageValue) String() string { return "" }
 
 // Keys are the keys of every backend.
@@ -81,7 +79,6 @@ func (v *storageValue) Keys() []lang.Key {
 	return append(v.common, backendKey(new(string), v.backends))
 }
 
-// Decode implements lang.Value.
 func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	switch {
 	case n.Kind != yaml.MappingNode:
@@ -120,7 +117,6 @@ func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	}
 }
 
-// Flatten implements lang.Value.
 func (v *storageValue) Flatten(all *lang.Settings, at lang.Setting) {
 	if v.backend != nil {
 		all.Volatile = v.backend.Volatile // the storage behind a wrapper comes later, and decides
@@ -179,7 +175,6 @@ type elsewhere struct {
 	backends kinds
 }
 
-// Decode implements lang.Value.
 func (v elsewhere) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	if n.Kind == yaml.ScalarNode && v.backends.find(n.Value) == nil {
 		if hint := v.backends.hint(n.Value); hint != "" {

@@ -21,8 +21,7 @@ import (
 type Config struct {
 	// Path is the path of a block device, preferably below /dev/disk/by-id, where names are stable.
 	Path string
-	// ReadOnly opens it for reading. The device is opened exclusively all the same: otherwise data
-	// could change while hosts use it.
+	// ReadOnly opens for reading, exclusively all the same: data could change meanwhile.
 	ReadOnly bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -30,8 +29,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Open opens the device exclusively: neither it nor a partition of it may be mounted, swap, or part
-// of another device.
+// Open opens the device exclusively: it is not mounted, swap, or part of another device.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -104,8 +102,7 @@ func attach(cfg Config, mode int) (dc disk.Config, err error) {
 	return dc, nil
 }
 
-// stat rejects files that are not devices before anything is opened, because opening may have
-// effects.
+// stat rejects files that are no devices before an open, which may have effects.
 func stat(path string) (st unix.Stat_t, err error) {
 	if err = unix.Stat(path, &st); err != nil {
 		return st, disk.Unreachable(err)
@@ -213,8 +210,7 @@ func memoryAlignment(dev sysfs, logical int) int {
 	return logical
 }
 
-// identity returns a name of the storage that does not depend on where it is plugged in, otherwise
-// its path.
+// identity returns a name of the storage wherever it is plugged in, or else its path.
 func identity(path string, dev sysfs) string {
 	for _, name := range []string{
 		"wwid", "device/wwid", "serial", "device/serial", "../wwid",

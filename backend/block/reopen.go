@@ -22,8 +22,7 @@ func size(fd int) (int64, error) {
 var errOther = errors.New(
 	"another disk is in its place, which is not touched; restart the target to use that one")
 
-// reopener returns a function that opens the device of cfg again after it was offline, if it is the
-// device described by old.
+// reopener returns a function that opens the device of cfg again if it is the one of old.
 func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	was := place(old.FD)
 	return func() (disk.Config, error) {
@@ -39,8 +38,7 @@ func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	}
 }
 
-// same compares two descriptions of a disk. A disk without a name (serial number, WWID) must be in
-// the same place.
+// same compares disks. One without a name (serial number, WWID) must be in the same place.
 func same(old, now *disk.Config, was, is string) error {
 	a, b := &old.Info, &now.Info
 	switch {

@@ -36,8 +36,7 @@ type channel struct {
 	workers     int
 	working     int // ops with workers
 
-	// ring is nil with threads. If added is set, file is the ring's file for the descriptor, as of
-	// Disk.opened == opened.
+	// ring is nil with threads. file is its file for the descriptor of Disk.opened, if added.
 	ring   *uring.Ring
 	file   uring.File
 	added  bool
@@ -116,9 +115,8 @@ func (c *channel) begin(io *backend.IO) {
 		if o.step = stepTransfer; !d.aligned(io.Segs) {
 			o.step = stepBounced
 		}
-		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC
-		// could consume the report of a failed write-back that a flush should get. So there FUA is
-		// a flush.
+		// With O_DIRECT the write reports every error. Through the page cache RWF_DSYNC could
+		// consume the report of a failed write-back that a flush should get: FUA is a flush there.
 		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
 			o.flags = unix.RWF_DSYNC
 		}
@@ -303,8 +301,7 @@ func (c *channel) stepped(o *op, res int32) {
 	c.end(o, nil)
 }
 
-// retryStep reports whether to repeat the step of o after this error. It may choose a different
-// step.
+// retryStep reports whether to repeat the step of o after this error, or another one.
 func (c *channel) retryStep(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
 	switch {
@@ -367,8 +364,7 @@ func (c *channel) Arm() bool {
 	return c.ring == nil || c.ring.Arm()
 }
 
-// Close implements backend.Channel. It does not wait for the workers, which are idle, or still in
-// wake: Disk.Close does.
+// Close implements backend.Channel. It does not wait for workers, as Disk.Close does.
 func (c *channel) Close() error {
 	if c.outstanding != 0 {
 		return fmt.Errorf("close channel of %s: %d operations are outstanding", c.d.cfg.Path,

@@ -40,8 +40,7 @@ type Command struct {
 	Scratch any
 }
 
-// command sets o.cmd to the next step. It returns false if the data has too many segments for one
-// command.
+// command sets o.cmd to the next step; false: the data has too many segments for one.
 func (o *op) command() bool {
 	io, c := o.io, &o.cmd
 	*c = Command{Op: io.Op, Off: io.Off + o.done, Len: io.Len - o.done, Scratch: c.Scratch}
@@ -108,8 +107,7 @@ func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	return nil, 0
 }
 
-// outcome converts a driver's result to that of io_uring for files: the number of bytes, or a
-// negative errno.
+// outcome converts a driver's result to that of io_uring: bytes or a negative errno.
 func (o *op) outcome(status int32) int32 {
 	switch {
 	case status < 0:

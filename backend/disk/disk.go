@@ -56,8 +56,7 @@ type Config struct {
 	// Offset is the unit of positions and lengths that O_DIRECT requires, Memory the unit of
 	// addresses, both in bytes and powers of two; 0 if the page cache is used.
 	Offset, Memory int
-	// Block reports whether FD is a block device. Its space is freed by BLKDISCARD instead of by
-	// punching holes.
+	// Block: FD is a block device, of which BLKDISCARD frees space, not punching holes.
 	Block bool
 	// Driver replaces the system calls for files; nil for none.
 	Driver Driver
@@ -65,13 +64,11 @@ type Config struct {
 	// Log is for warnings and errors; nil for none.
 	Log *slog.Logger
 
-	// Size returns the present size of the file or device behind FD, in bytes; 0 or an error if it
-	// is offline. Any goroutine calls it, for block devices also reactors. nil if the size does not
-	// change.
+	// Size returns the present bytes behind FD; 0 or an error: offline; nil: it does not change.
+	// Any goroutine calls it, for block devices also reactors.
 	Size func(fd int) (int64, error)
-	// Space returns the space that the content of FD takes, and the space left in the same place,
-	// in bytes, as for backend.SpaceReporter; nil if all space is allocated. Any goroutine calls
-	// it.
+	// Space is as for backend.SpaceReporter, in bytes; nil if all space is allocated. Any goroutine
+	// calls it.
 	Space func(fd int) (allocated, free int64, err error)
 	// Reopen opens and describes a disk that was offline, if it has come back and is the same. The
 	// Disk takes over the new FD. nil if the disk comes back by itself.
@@ -85,14 +82,12 @@ type Disk struct {
 	ranges   rangeLock
 	channels atomic.Int32
 
-	// info is the present description. opened counts the times that the disk came back; see
-	// watcher.
+	// info is the present description, opened the number of returns of the disk; see watcher.
 	info   atomic.Pointer[backend.Info]
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange and noCommand are set when FALLOC_FL_ZERO_RANGE or discards by io_uring turn out
-	// not to work for this file.
+	// noZeroRange and noCommand: FALLOC_FL_ZERO_RANGE, discards by io_uring do not work here.
 	noZeroRange, noCommand atomic.Bool
 
 	// failed is the reason to refuse flushes and writes, nil if there is none.
@@ -168,8 +163,7 @@ func (d *Disk) fallBack(err error) error {
 
 var unregisteredOnce sync.Once
 
-// unregistered warns, once per process, that io_uring works without registered memory, if err is
-// the reason.
+// unregistered warns once per process if err is why io_uring has no registered memory.
 func (d *Disk) unregistered(err error) {
 	if err == nil {
 		return
@@ -184,10 +178,8 @@ func (d *Disk) unregistered(err error) {
 	})
 }
 
-// Info implements backend.Device.
 func (d *Disk) Info() backend.Info { return *d.info.Load() }
 
-// Space implements backend.SpaceReporter.
 func (d *Disk) Space() (allocated, free int64, err error) {
 	if d.cfg.Space == nil {
 		return 0, 0, errors.ErrUnsupported
@@ -196,8 +188,7 @@ func (d *Disk) Space() (allocated, free int64, err error) {
 	return min(allocated, d.Info().Size), free, err
 }
 
-// Close implements backend.Device. It does not flush: data that hosts have flushed is durable, and
-// the kernel writes back the rest.
+// Close implements backend.Device. It does not flush: flushed data is durable anyway.
 func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)

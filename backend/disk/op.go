@@ -85,8 +85,7 @@ func (o *op) tell(e event) {
 	}
 }
 
-// vectors sets o.iov to the data left to transfer, at most as many vectors as one call takes, and
-// returns it. The array is reused.
+// vectors returns o.iov with the data left to transfer, as many vectors as one call takes.
 func (o *op) vectors() []sys.Iovec {
 	o.iov = o.iov[:0]
 	c := mem.NewCursor(o.io.Segs, int(o.done))

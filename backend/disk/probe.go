@@ -40,8 +40,7 @@ func (e *Engine) Probe(r *backend.Report) {
 }
 
 // CheckInstances returns an error if another instance of this program writes to the storage below
-// the block device at path, such as the file of a loop device. Opening the device exclusively does
-// not show that.
+// the block device, such as a loop device's file, which opening exclusively does not show.
 func CheckInstances(path string) error {
 	for _, u := range usersOf(path) {
 		if isInstance(u) {

@@ -37,8 +37,7 @@ const (
 // Waiting readers are granted a few at a time: each passes the unit on to the next ones when its
 // channel handles the grant. So n readers are granted in the logarithm of n turns.
 //
-// An op takes the cost of the units that it visits, and of grants to others, from the steps of its
-// channel's turn.
+// An op takes the cost of visited units, and grants to others, from the turn of its channel.
 type rangeLock struct {
 	shift uint
 	// units has the state of each unit: 0 if it is free, otherwise the sum of the holds of the ops
@@ -127,8 +126,7 @@ func (r *rangeLock) passed(o *op) bool {
 	return r.advance(o)
 }
 
-// granted continues an op that has been given the unit that it waited for. The result is as for
-// lock.
+// granted continues an op with the unit that it waited for. The result is as for lock.
 func (r *rangeLock) granted(o *op) bool {
 	if !o.write {
 		r.grant(o.c, o.unit)
@@ -201,8 +199,7 @@ func (r *rangeLock) free(o *op, from, to int) {
 	}
 }
 
-// grant gives a unit to the first waiting ops that can have it now, at most grants of them. c is
-// the channel of the caller.
+// grant gives a unit to at most grants waiting ops that can have it. c is the caller's channel.
 func (r *rangeLock) grant(c *channel, unit int) {
 	u := &r.units[unit]
 	if u.Load()&queued == 0 {

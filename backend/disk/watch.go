@@ -112,8 +112,7 @@ func (d *Disk) check() {
 	}
 }
 
-// sizeNow returns the present size in whole blocks, 0 if the disk is offline. Any goroutine calls
-// it.
+// sizeNow returns the size in whole blocks, 0 if the disk is offline. Any goroutine.
 func (d *Disk) sizeNow() int64 {
 	size, err := d.cfg.Size(d.cfg.FD)
 	if err != nil {
@@ -131,8 +130,7 @@ func (d *Disk) wentOffline() {
 	}
 }
 
-// reopen replaces the descriptor of a disk that was offline by that of the disk now in its place,
-// and describes it.
+// reopen replaces the descriptor of an offline disk by the one now in its place, and describes it.
 func (d *Disk) reopen(info *backend.Info) bool {
 	w := &d.watch
 	c, err := d.cfg.Reopen()

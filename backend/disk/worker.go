@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// bounceSize is the size of the buffer through which a worker moves data that is not aligned
-	// for O_DIRECT, in bytes.
+	// bounceSize is the buffer of a worker for data not aligned for O_DIRECT, in bytes.
 	bounceSize = 256 << 10
 	purpose    = "disk bounce buffers"
 
@@ -37,8 +36,7 @@ func (c *channel) work() {
 	}
 }
 
-// do makes the step of o. The result has the form of io_uring: a number of bytes or a negative
-// errno.
+// do makes the step of o, with a result as of io_uring: bytes or a negative errno.
 func (w *worker) do(o *op) int32 {
 	fd := w.d.cfg.FD
 	if drv := w.d.cfg.Driver; drv != nil && o.step != stepBounced && o.step != stepZeroes {
@@ -92,8 +90,7 @@ func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	return int32(n)
 }
 
-// bounced moves a part of the remaining data through aligned memory. The part begins and ends at
-// units of O_DIRECT.
+// bounced moves a part of the rest, between units of O_DIRECT, through aligned memory.
 func (w *worker) bounced(o *op) int32 {
 	buf, e := w.buffer()
 	if e != 0 {

@@ -94,8 +94,7 @@ func named(place, kind string) (Namespace, error) {
 	return n, nil
 }
 
-// limits are the maximum bytes that the kernel passes on in one command; 0 for commands that it
-// does not send itself.
+// limits are the most bytes that the kernel passes on in a command; 0 if it sends none.
 type limits struct{ transfer, zeroes, discard int64 }
 
 func (n *Namespace) limits() limits {

@@ -37,9 +37,8 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	return id, id.check(deallocatedFails(d, nsid))
 }
 
-// deallocatedFails reports whether reads of deallocated blocks fail: feature Error Recovery, DULBE
-// (NVM section 4.1.3.2). If the feature cannot be read, it returns false, the value after each
-// reset.
+// deallocatedFails reports whether reads of deallocated blocks fail (Error Recovery, DULBE, NVM
+// section 4.1.3.2), or false, the value after each reset, if that cannot be read.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
 	return err == nil && v&dulbe != 0
@@ -105,8 +104,7 @@ func (id *identity) atomic() int {
 	return 1 << (bits.Len(uint(n)) - 1)
 }
 
-// deallocates reports whether Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
-// 3.3.8, DLFEAT).
+// deallocates reports whether Write Zeroes with DEAC leaves zeroes (NVM section 3.3.8, DLFEAT).
 func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }

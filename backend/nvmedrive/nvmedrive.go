@@ -19,8 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// drive is the Disk of a namespace. Its block device is open exclusively as well, so it cannot be
-// mounted.
+// drive is the Disk of a namespace, which has its block device exclusively, too.
 type drive struct {
 	*disk.Disk
 	claim int
@@ -68,8 +67,7 @@ func open(cfg block.Config) (_ *drive, err error) {
 	return &d, nil
 }
 
-// attach opens the namespace and describes it. claim opens its block device; held is the result of
-// claim.
+// attach opens and describes the namespace. claim opens its block device; held is its result.
 func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
 	err error,
 ) {
@@ -121,8 +119,7 @@ func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc,
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again after it was offline, wherever the path now leads,
-// if it is the same namespace.
+// reopen opens both devices of the same namespace after it was offline, wherever path now leads.
 func (d *drive) reopen(cfg block.Config, was backend.Info,
 	claim func(path string) (disk.Config, error),
 ) (disk.Config, error) {
@@ -143,8 +140,7 @@ func (d *drive) reopen(cfg block.Config, was backend.Info,
 	return dc, err
 }
 
-// engine returns the engine that works. Commands by io_uring need Linux 5.19, and may be forbidden
-// although io_uring is allowed.
+// engine returns a working engine. io_uring commands need Linux 5.19, and may be forbidden.
 func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	if dc.Engine.Name == disk.Threads {
 		return disk.Threads, nil

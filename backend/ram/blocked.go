@@ -11,8 +11,7 @@ import "github.com/nvmf-target/nvmf-target/backend"
 //	Poll                the channel tries again, in the order in which the changes came, some in
 //	                    each Poll
 //
-// A change proceeds frame by frame and keeps its progress while it waits for the next frame: only
-// blocks are atomic.
+// A change proceeds by frames and keeps its progress while it waits: only blocks are atomic.
 
 // change makes one step of an IO that changes data, and then puts the IO on the right list.
 func (c *channel) change(io *backend.IO) {
@@ -52,8 +51,7 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 }
 
 const (
-	// retryMost is how many changes a Poll tries again, and retryBytes the number of bytes after
-	// which it tries no more.
+	// retryMost is the number of changes that a Poll tries again, retryBytes that of bytes.
 	retryMost  = 16
 	retryBytes = 1 << 20
 )

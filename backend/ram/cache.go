@@ -48,8 +48,7 @@ func (c *frameCache) put(first, n int64) {
 	c.runs = append(c.runs, run{first, n})
 }
 
-// trim evicts the oldest runs if the cache has more than maxFrames, until half of maxFrames is
-// left.
+// trim evicts the oldest runs beyond maxFrames until half of maxFrames is left.
 func (c *frameCache) trim() {
 	if c.total <= c.maxFrames {
 		return
@@ -105,8 +104,7 @@ func (c *frameCache) find(n int64) bool {
 	return false
 }
 
-// refill takes the free frames of a group, provided that half of the spare frames remain for writes
-// that need one.
+// refill takes a group's free frames, if half of the spare frames remain for other writes.
 func (c *frameCache) refill() bool {
 	f := c.f
 	if f.spare.Add(-f.per) < f.maxSpare/2 || c.total > c.maxFrames {

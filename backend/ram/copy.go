@@ -31,8 +31,7 @@ func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io. A slot is locked once while its frame is copied, even to many
-// segments.
+// read fills the segments of io, and locks a slot once while its frame is copied.
 func (d *device) read(io *backend.IO) {
 	c := mem.NewCursor(io.Segs, 0)
 	for off, end := io.Off, io.Off+io.Len; off < end; {
@@ -102,8 +101,7 @@ func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	return e, true
 }
 
-// complete fills a frame except [from, to) with the content of the old frame, or with zeroes if old
-// is -1.
+// complete fills a frame except [from, to) as the old one, or with zeroes if old is -1.
 func (d *device) complete(frame, old, from, to int64) {
 	b := d.frames.memory(frame, 1)
 	if old < 0 {
@@ -125,8 +123,7 @@ func (c *channel) finish(e *edit) {
 	c.install(e.s, e.was, e.off, e.frame)
 }
 
-// install puts a frame of the channel into the slot of off, which is locked and held was, and
-// unlocks it.
+// install puts a frame of the channel into the locked slot of off, which held was.
 func (c *channel) install(s *slot, was slotWord, off, frame int64) {
 	if was.frame() < 0 {
 		c.d.mapped[off>>chunkShift].Add(1) // before the frame can be found

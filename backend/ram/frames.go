@@ -133,8 +133,7 @@ func (c *channel) searches() bool {
 	return c.searched != c.tried && c.searched < f.count/f.per
 }
 
-// markDirty records that frames within a group are about to be written. It returns true if all of
-// them have read as zeroes so far.
+// markDirty records that frames of a group are to be written; true: all read as zeroes so far.
 func (f *frames) markDirty(first, n int64) (clean bool) {
 	g, mask := f.mask(first, n)
 	was := f.dirty[g].Load()

@@ -53,8 +53,7 @@ func (d *device) initHuge() {
 	h.pending.Store(disabled("/sys/kernel/mm/transparent_hugepage/enabled"))
 }
 
-// disabled reports whether a setting of Documentation/admin-guide/mm/transhuge.rst is "never",
-// which MADV_COLLAPSE ignores.
+// disabled reports whether a setting (transhuge.rst) is "never", which MADV_COLLAPSE ignores.
 func disabled(name string) bool {
 	b, err := os.ReadFile(name)
 	return err == nil && bytes.Contains(b, []byte("[never]"))

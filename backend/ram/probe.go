@@ -18,8 +18,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// Probe reports the problems of cfg. Memory is supplied when it is written, so a size beyond the
-// available memory is a warning.
+// Probe reports problems of cfg. A size beyond the available memory is a warning.
 func Probe(cfg Config) (r backend.Report) {
 	if err := cfg.check(); err != nil {
 		r.Errorf("Correct size or block_size.", "%v", err)

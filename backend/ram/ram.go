@@ -1,5 +1,4 @@
-// Package ram is storage in memory: of any size, sparse until it is written, and lost when it is
-// closed.
+// Package ram is storage in memory of any size, sparse until written, and lost when closed.
 //
 // A device has a table of slots, one per frame-sized piece, and frames, which are the memory.
 // Frames lie in one reserved mapping, in which the kernel supplies a page when it is first written.
@@ -72,8 +71,7 @@ type device struct {
 	huge   huge
 
 	blocked backend.RetryGroup // all channels
-	// readable is the number of frames that zero-copy reads may take, besides the parts that
-	// channels have.
+	// readable is the number of frames for zero-copy reads, besides the parts of channels.
 	readable atomic.Int64
 }
 
@@ -172,12 +170,10 @@ type channel struct {
 	readable      int64 // see budget.go
 }
 
-// longStep is the maximum number of bytes of a long discard that a Poll skips: chunks without
-// frames cost almost nothing.
+// longStep is the most bytes of a discard that a Poll skips, almost free without frames.
 const longStep = 1024 * chunk
 
-// zeroStep is the maximum number of bytes that a step frees: the kernel needs tens of microseconds
-// to take the pages back.
+// zeroStep is the most bytes that a step frees, as the kernel needs tens of µs.
 const zeroStep = 1 << 20
 
 func (c *channel) Submit(ios []*backend.IO) int {

@@ -55,8 +55,7 @@ func (s *slot) unlock() { s.word.Add(locked) }
 // replace puts a frame without readers into a locked slot, unlocks it, and returns its old content.
 func (s *slot) replace(frame int64) slotWord { return slotWord(s.word.Swap(uint64(frame + 1))) }
 
-// addReader adds a reader to the frame and returns it, -1 if there is none. It returns false if the
-// reader count is at its maximum.
+// addReader returns the frame with one more reader, -1 without one; false: no more can read.
 func (s *slot) addReader() (frame int64, ok bool) {
 	for i := 1; ; i++ {
 		w := s.word.Load()

@@ -32,8 +32,7 @@ func (c *channel) zero(io *backend.IO) (outcome, error) {
 	return finished, nil
 }
 
-// zeroPart continues up to end, which is in the chunk of the next byte. It returns false if it is
-// blocked.
+// zeroPart continues up to end, in the chunk of the next byte; false: it is blocked.
 func (c *channel) zeroPart(io *backend.IO, end int64) (ok bool, err error) {
 	d := c.d
 	var freed run
@@ -68,8 +67,7 @@ func (c *channel) clear(off, end int64) bool {
 	return ok
 }
 
-// drop empties the slot at off. It returns the frame that was in it and true, unless there was none
-// or it is left to its readers.
+// drop empties the slot at off and returns its frame, unless there is none for the caller.
 func (c *channel) drop(off int64) (int64, bool) {
 	d, s := c.d, c.d.slotOf(off)
 	if s.load().frame() < 0 {

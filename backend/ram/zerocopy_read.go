@@ -95,8 +95,7 @@ func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 
 func (c *channel) WriterWaits() bool { return c.d.blocked.Waiting() }
 
-// removeReaders ends a read of the slots from off on with their frames in segs, and returns the
-// number of frames.
+// removeReaders ends a read of the slots from off with frames in segs, and returns their number.
 func (d *device) removeReaders(segs []mem.Segment, off int64) (frames int64) {
 	for i := range segs {
 		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))

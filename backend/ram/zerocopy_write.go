@@ -16,8 +16,7 @@ import (
 // None of this waits: if there are no frames, or if another operation is blocked for lack of one,
 // StartZeroCopyWrite refuses and the write is copied.
 
-// StartZeroCopyWrite implements backend.ZeroCopyWriter. A range that covers no whole frame is
-// copied.
+// StartZeroCopyWrite implements backend.ZeroCopyWriter. It copies ranges without a whole frame.
 func (c *channel) StartZeroCopyWrite(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
 	if d.outside(off, n) || (off+d.frame-1)&^(d.frame-1)+d.frame > off+n || d.blocked.Waiting() {

@@ -87,7 +87,6 @@ func (d *Decoder) Once(kind, value, path, hint string) {
 // Mapping is a mapping of keys to values.
 type Mapping []Key
 
-// Type implements Value.
 func (m Mapping) Type() string { return "mapping" }
 
 // String implements Value: the keys not at their defaults, for entries without a name.
@@ -104,7 +103,6 @@ func (m Mapping) String() string {
 	return "{" + strings.Join(words, ", ") + "}"
 }
 
-// Decode implements Value.
 func (m Mapping) Decode(d *Decoder, n *yaml.Node, path string) { d.Mapping(n, path, m, nil) }
 
 // Mapping decodes a mapping with these keys. It reports all other keys, with the error that foreign
@@ -225,10 +223,8 @@ func Sequence[T any](p *[]T, least, most int, elem func(*T) Value) Value {
 	return &list[T]{p: p, least: least, most: most, elem: elem, ordered: true}
 }
 
-// Type implements Value.
 func (l *list[T]) Type() string { return "list of: " + l.Entry().Type() }
 
-// String implements Value.
 func (l *list[T]) String() string { return "" }
 
 // Entry returns the Value of an entry, for the documentation.
@@ -237,7 +233,6 @@ func (l *list[T]) Entry() Value { return l.elem(new(T)) }
 // entries returns the Values of the entries that were decoded.
 func (l *list[T]) entries() []Value { return l.values }
 
-// Decode implements Value.
 func (l *list[T]) Decode(d *Decoder, n *yaml.Node, path string) {
 	if n.Kind != yaml.SequenceNode {
 		d.Add(path, "must be a list, not "+KindName(n),

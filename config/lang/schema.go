@@ -104,10 +104,8 @@ func (m Mapping) Schema() Schema {
 	return s
 }
 
-// Schema implements Value.
 func (s *scalar) Schema() Schema { return maps.Clone(s.rules) }
 
-// Schema implements Value.
 func (l *list[T]) Schema() Schema {
 	entry := l.Entry()
 	s := Schema{

@@ -65,14 +65,12 @@ func (k *Key) Flatten(all *Settings, outer Setting) {
 	k.Value.Flatten(all, outer)
 }
 
-// Flatten implements Value.
 func (m Mapping) Flatten(all *Settings, at Setting) {
 	for _, k := range m {
 		k.Flatten(all, at)
 	}
 }
 
-// Flatten implements Value.
 func (s *scalar) Flatten(all *Settings, at Setting) {
 	if at.value = s.get(); s.decoded && at.value != s.initial {
 		if at.written {
@@ -82,7 +80,6 @@ func (s *scalar) Flatten(all *Settings, at Setting) {
 	}
 }
 
-// Flatten implements Value.
 func (l *list[T]) Flatten(all *Settings, at Setting) {
 	words := make([]string, len(l.values))
 	for i, v := range l.values {

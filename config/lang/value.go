@@ -60,13 +60,10 @@ func Derived(v Value) Value {
 	return s
 }
 
-// Type implements Value.
 func (s *scalar) Type() string { return s.doc }
 
-// String implements Value.
 func (s *scalar) String() string { return s.get() }
 
-// Decode implements Value.
 func (s *scalar) Decode(d *Decoder, n *yaml.Node, path string) {
 	s.decoded, s.initial = true, s.get()
 	what, hint := unfit, "Write one value."
@@ -349,7 +346,6 @@ type doubtful struct {
 	why func(word string) (what, hint string)
 }
 
-// Decode implements Value.
 func (v doubtful) Decode(d *Decoder, n *yaml.Node, path string) {
 	v.Value.Decode(d, n, path)
 	if d.bad[path] || n.Kind != yaml.ScalarNode {
@@ -382,7 +378,6 @@ type unique struct {
 	kind, hint string
 }
 
-// Decode implements Value.
 func (u unique) Decode(d *Decoder, n *yaml.Node, path string) {
 	u.Value.Decode(d, n, path)
 	if d.bad[path] {

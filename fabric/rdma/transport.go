@@ -91,7 +91,6 @@ func (c *Config) admissionLimits() admission.Limits {
 
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
-// Shares implements fabric.Transport.
 func (t *Transport) Shares() []fabric.Share { return t.admission.Shares() }
 
 // Usage implements fabric.Transport. It includes connections that are being made or ended.

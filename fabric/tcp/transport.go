@@ -68,10 +68,8 @@ func (c *Config) limits() admission.Limits {
 
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }
 
-// Shares implements fabric.Transport.
 func (t *Transport) Shares() []fabric.Share { return t.admission.Shares() }
 
-// Usage implements fabric.Transport.
 func (t *Transport) Usage() fabric.Usage {
 	u := t.admission.Usage()
 	u.Handshakes, u.FailedHandshakes = t.encrypted.Load(), t.failedHandshakes.Load()

@@ -73,7 +73,6 @@ func boundTo(f *os.File) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// Take implements tcp.Sockets.
 func (s *Sockets) Take(at netip.AddrPort) *os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +81,6 @@ func (s *Sockets) Take(at netip.AddrPort) *os.File {
 	return f
 }
 
-// Keep implements tcp.Sockets.
 func (s *Sockets) Keep(at netip.AddrPort, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,12 +97,10 @@ func (a *Audit) Handler(next slog.Handler) slog.Handler { return &auditor{next, 
 // Lost returns the number of records that are not in the file.
 func (a *Audit) Lost() uint64 { return a.lost.Load() }
 
-// Enabled implements slog.Handler.
 func (a *auditor) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || a.Handler.Enabled(ctx, level)
 }
 
-// Handle implements slog.Handler.
 func (a *auditor) Handle(ctx context.Context, line slog.Record) error {
 	if mark, ok := markOf(&line); ok {
 		line = line.Clone()
@@ -124,7 +122,6 @@ func (a *auditor) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &auditor{a.Handler.WithAttrs(attrs), a.Audit}
 }
 
-// WithGroup implements slog.Handler.
 func (a *auditor) WithGroup(name string) slog.Handler {
 	return &auditor{a.Handler.WithGroup(name), a.Audit}
 }

@@ -62,15 +62,12 @@ func newJournal(json bool, level slog.Leveler, w io.Writer) slog.Handler {
 	return p
 }
 
-// Enabled implements slog.Handler.
 func (p priorities) Enabled(ctx context.Context, l slog.Level) bool { return p[0].Enabled(ctx, l) }
 
-// Handle implements slog.Handler.
 func (p priorities) Handle(ctx context.Context, r slog.Record) error {
 	return p[min(max(r.Level-slog.LevelDebug, 0)/4, 3)].Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (p priorities) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for i, h := range p {
 		p[i] = h.WithAttrs(attrs)
@@ -78,7 +75,6 @@ func (p priorities) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return p
 }
 
-// WithGroup implements slog.Handler.
 func (p priorities) WithGroup(name string) slog.Handler {
 	for i, h := range p {
 		p[i] = h.WithGroup(name)
@@ -99,7 +95,6 @@ func (p prefixed) Write(line []byte) (int, error) {
 // Lines logs text, for readers that only take JSON.
 type Lines struct{ *slog.Logger }
 
-// Write implements io.Writer.
 func (l Lines) Write(text []byte) (int, error) {
 	for line := range strings.Lines(string(text)) {
 		l.Info(strings.TrimSpace(line))

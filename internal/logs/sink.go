@@ -35,7 +35,6 @@ func NewSink(out io.Writer, dropped func(lines int)) *Sink {
 	return s
 }
 
-// Write implements io.Writer.
 func (s *Sink) Write(line []byte) (int, error) {
 	s.mu.Lock()
 	if s.closed || len(s.pending)+len(line) > sinkSize {

@@ -32,7 +32,6 @@ type Drive interface {
 // FD is an open device.
 type FD int
 
-// Ioctl implements Drive.
 func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) {
 	return sys.NVMeIoctl(int(fd), request, c)
 }

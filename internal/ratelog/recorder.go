@@ -62,12 +62,10 @@ func NewRecorder(next slog.Handler) *Recorder {
 	}}
 }
 
-// Enabled implements slog.Handler.
 func (r *Recorder) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || r.Handler.Enabled(ctx, level)
 }
 
-// Handle implements slog.Handler.
 func (r *Recorder) Handle(ctx context.Context, line slog.Record) error {
 	line = masked(line)
 	if line.Level >= slog.LevelInfo {
@@ -93,7 +91,6 @@ func (r *Recorder) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &Recorder{r.Handler.WithAttrs(attrs), r.records}
 }
 
-// WithGroup implements slog.Handler.
 func (r *Recorder) WithGroup(name string) slog.Handler {
 	return &Recorder{r.Handler.WithGroup(name), r.records}
 }

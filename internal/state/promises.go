@@ -29,13 +29,11 @@ type Protection struct {
 	*kind[protectedData, protectedData]
 }
 
-// Protected implements target.ProtectionStore.
 func (p *Protection) Protected(nqn string, nsid uint32) bool {
 	v, _ := p.get(Name{nqn, nsid})
 	return v != nil
 }
 
-// SetProtected implements target.ProtectionStore.
 func (p *Protection) SetProtected(nqn string, nsid uint32, protected bool) error {
 	n := Name{nqn, nsid}
 	if v, sure := p.get(n); sure && (v != nil) == protected {
@@ -108,13 +106,11 @@ type Reservations struct {
 	*kind[reservation.State, reservationsData]
 }
 
-// Load implements reservation.Store.
 func (r *Reservations) Load(nqn string, nsid uint32) *reservation.State {
 	v, _ := r.get(Name{nqn, nsid})
 	return v
 }
 
-// Save implements reservation.Store.
 func (r *Reservations) Save(nqn string, nsid uint32, now *reservation.State) error {
 	n := Name{nqn, nsid}
 	return r.set(n, now, reservationsOf(n, now))
@@ -142,13 +138,11 @@ type Uncorrectable struct {
 	*kind[marks.Kept, uncorrectableData]
 }
 
-// Load implements marks.Store.
 func (u *Uncorrectable) Load(nqn string, nsid uint32) *marks.Kept {
 	v, _ := u.get(Name{nqn, nsid})
 	return v
 }
 
-// Save implements marks.Store.
 func (u *Uncorrectable) Save(nqn string, nsid uint32, now *marks.Kept) error {
 	d := uncorrectableData{Name: Name{nqn, nsid}}
 	if now != nil {

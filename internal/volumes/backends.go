@@ -98,10 +98,8 @@ type env struct {
 	log      *slog.Logger
 }
 
-// Keys implements config.Options.
 func (s *store) Keys() []lang.Key { return s.keys }
 
-// Check implements config.Options.
 func (s *store) Check(report func(key, what, hint string)) {
 	if s.check != nil {
 		s.check(report)

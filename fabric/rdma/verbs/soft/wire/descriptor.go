@@ -68,7 +68,6 @@ func (d *descriptor) close() {
 	}
 }
 
-// FD is Conn.FD.
 func (d *descriptor) FD() int { return d.epoll }
 
 var one = binary.NativeEndian.AppendUint64(nil, 1)

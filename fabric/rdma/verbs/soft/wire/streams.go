@@ -58,13 +58,10 @@ func (s *Streams) Recv() ([]Packet, error) {
 	return nil, nil
 }
 
-// Now is Conn.Now.
 func (s *Streams) Now() time.Duration { return time.Since(s.start) }
 
-// SetTimer is Conn.SetTimer.
 func (s *Streams) SetTimer(at time.Duration) { s.setTimer(at) }
 
-// Stats is Conn.Stats.
 func (s *Streams) Stats() *Stats { return &s.stats }
 
 // Close is Conn.Close. No socket is watched.

@@ -215,7 +215,6 @@ func steer(fd, n int) error {
 		&unix.SockFprog{Len: uint16(len(qpn)), Filter: &qpn[0]}))
 }
 
-// Addrs is Network.Addrs.
 func (u *udp) Addrs() ([]Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -100,16 +100,12 @@ func enlarge(fd, force, opt int) {
 // ReceiveBuffer is Conn.ReceiveBuffer.
 func (c *udpConn) ReceiveBuffer() int { return c.room }
 
-// Now is Conn.Now.
 func (c *udpConn) Now() time.Duration { return time.Since(c.start) + 1 } // never 0
 
-// SetTimer is Conn.SetTimer.
 func (c *udpConn) SetTimer(at time.Duration) { c.setTimer(at) }
 
-// Stats is Conn.Stats.
 func (c *udpConn) Stats() *Stats { return &c.stats }
 
-// Close is Conn.Close.
 func (c *udpConn) Close() error {
 	if c.closed {
 		return net.ErrClosed

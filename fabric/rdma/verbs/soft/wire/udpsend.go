@@ -193,7 +193,6 @@ func (b *batch) joins(r *run, i, n int) bool {
 		n <= b.lengths[r.first]+packet.ICRCSize && r.bytes+n <= maxSegmented
 }
 
-// Flush is Conn.Flush.
 func (c *udpConn) Flush() {
 	b := &c.out
 	b.seal(nil, 0)
