@@ -2,7 +2,9 @@ package target
 
 import (
 	"context"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
@@ -119,4 +121,32 @@ func TestPauseAll(t *testing.T) {
 	release()
 	testutil.True(t, r.target.Stats()[0].State == "paused", "the pause has ended")
 	r.resume()
+}
+
+// TestPauseAllIsBounded: the goroutines that pause all namespaces, and their posts to a reactor, do
+// not grow with the number of namespaces.
+func TestPauseAllIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newHarness(t, 1, ramSubsystem(t, 2*pausedAtOnce))
+		h := r.connectHost(1)
+		for nsid := range uint32(2 * pausedAtOnce) { // opens channels, which a pause closes
+			r.ok(h.io[0], rw(nvme.NVMRead, nsid+1, 0, 1, make([]byte, 512)))
+		}
+		before, most := runtime.NumGoroutine(), 0
+		ended := make(chan error, 1)
+		go func() {
+			release, err := r.target.PauseAll(time.Hour)
+			if err == nil {
+				release()
+			}
+			ended <- err
+		}()
+		for len(ended) == 0 {
+			synctest.Wait()
+			most = max(most, runtime.NumGoroutine()-before)
+			r.w.Settle()
+		}
+		testutil.Equal(t, <-ended, nil, "")
+		testutil.True(t, most > pausedAtOnce/2 && most <= pausedAtOnce+1, "%d goroutines", most)
+	})
 }

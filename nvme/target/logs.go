@@ -18,6 +18,7 @@ type logs struct {
 	reservationLog reservation.Log
 	selfTest       selfTest
 	telemetry      admin.Telemetry
+	queueAnswers   queueAnswers // to telemetry.Query
 	ana            ana.Log
 	anaStale       bool // namespaces have changed since the log was made
 	discoveryLogs  discovery.Logs

@@ -22,6 +22,10 @@ func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
 	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Resume)
 }
 
+// pausedAtOnce bounds the namespaces that PauseAll pauses at once. Each takes a goroutine, and a
+// post to every reactor.
+const pausedAtOnce = 256
+
 // PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer
 // than within. It leaves alone the namespaces that are paused already. release ends the pauses.
 // After an error PauseAll has paused none.
@@ -33,18 +37,25 @@ func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	end := time.Now().Add(within)
 	paused := make([]bool, len(list))
 	errs := make([]error, len(list))
-	var wg sync.WaitGroup
-	for i, ns := range list {
-		wg.Go(func() { paused[i], errs[i] = ns.PauseUntil(end) })
-	}
-	wg.Wait()
-	release = func() {
+	each := func(do func(i int, ns *namespaces.Namespace)) {
+		var wg sync.WaitGroup
+		places := make(chan struct{}, pausedAtOnce)
 		for i, ns := range list {
-			if paused[i] {
-				wg.Go(func() { _ = ns.Resume() }) // fails only if it was removed
-			}
+			places <- struct{}{}
+			wg.Go(func() {
+				do(i, ns)
+				<-places
+			})
 		}
 		wg.Wait()
+	}
+	each(func(i int, ns *namespaces.Namespace) { paused[i], errs[i] = ns.PauseUntil(end) })
+	release = func() {
+		each(func(i int, ns *namespaces.Namespace) {
+			if paused[i] {
+				_ = ns.Resume() // fails only if it was removed
+			}
+		})
 	}
 	if err := errors.Join(errs...); err != nil {
 		release()

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"maps"
@@ -17,34 +18,82 @@ var (
 	errNoTurn   = errors.New("too many controllers are captured")
 )
 
-// capture captures the state of the controller, in the turn of its host: each capture takes
-// processor time from the reactors. It waits for them, so no reactor calls it.
-func (c *controller) capture() (data *[]byte, err error) {
-	done := make(chan struct{})
-	w := c.admin.hostWork(func() { data, err = c.captured() })
-	w.Request(&admin.Waiter{Answered: func() { close(done) }})
+// queueAnswers are the answers of the reactors that a capture has asked.
+type queueAnswers struct {
+	of   chan *connections // one for each queue
+	left int               // that have not been received
+}
+
+func (a *queueAnswers) next(ctx context.Context) (*connections, error) {
 	select {
-	case <-done:
-	case <-time.After(admin.AnswerWait):
-		if c.t.workers.Cancel(&w.Job) {
-			return nil, errNoTurn
+	case <-ctx.Done():
+		return nil, errNoAnswer
+	case c := <-a.of:
+		a.left--
+		return c, nil
+	}
+}
+
+// capture captures the state of the controller, in the turn of its host: each capture takes
+// processor time from the reactors. It waits for their answers without a worker, and for those to
+// the last capture first, so that few posts wait for a reactor that does not answer. No reactor
+// calls it; one goroutine at a time.
+func (c *controller) capture() (data *[]byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), admin.AnswerWait)
+	defer cancel()
+	asked := &c.queueAnswers
+	for asked.left > 0 {
+		if _, err := asked.next(ctx); err != nil {
+			return nil, err
 		}
-		<-done
+	}
+	if !c.inTurn(ctx, c.askQueues) {
+		return nil, errNoTurn
+	}
+	var list []observed.Connection
+	for asked.left > 0 {
+		a, err := asked.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range a.list {
+			i.setKeepAlive(a.alive[c])
+			i.Host, i.Subsystem = "", "" // the capture has them
+			list = append(list, i.Connection)
+		}
+	}
+	if !c.inTurn(ctx, func() { data, err = c.captured(list) }) {
+		return nil, errNoTurn
 	}
 	return data, err
 }
 
-// captured is capture without the turn.
-func (c *controller) captured() (*[]byte, error) {
+// inTurn does work in the turn of the host and waits for its end. It reports whether the work has
+// begun before the end of ctx.
+func (c *controller) inTurn(ctx context.Context, work func()) bool {
+	done := make(chan struct{})
+	w := c.admin.hostWork(work)
+	w.Request(&admin.Waiter{Answered: func() { close(done) }})
+	select {
+	case <-done:
+	case <-ctx.Done():
+		if c.t.workers.Cancel(&w.Job) {
+			return false
+		}
+		<-done
+	}
+	return true
+}
+
+// captured makes the capture.
+func (c *controller) captured(queues []observed.Connection) (*[]byte, error) {
+	slices.SortFunc(queues,
+		func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
 	v := admin.Capture{
 		Version: c.t.options.Firmware, Time: time.Now(),
 		UptimeSeconds: time.Since(c.t.common.Started).Seconds(),
 		Host:          c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
-		CNTLID: c.cntlid, Ready: c.ready.Load(), Limits: c.capturedLimits(),
-	}
-	var err error
-	if v.Connections, err = c.capturedConnections(); err != nil {
-		return nil, err
+		CNTLID: c.cntlid, Ready: c.ready.Load(), Limits: c.capturedLimits(), Connections: queues,
 	}
 	for _, ns := range c.namespaces() {
 		if v.Truncated = len(v.Namespaces) == admin.TelemetryList; v.Truncated {
@@ -56,10 +105,12 @@ func (c *controller) captured() (*[]byte, error) {
 	return v.Encode()
 }
 
-func (c *controller) capturedConnections() ([]observed.Connection, error) {
+// askQueues asks the reactors about the newest queues.
+func (c *controller) askQueues() {
 	sessions := c.allQueues()
 	sessions = sessions[max(len(sessions)-admin.TelemetryList, 0):]
 	answers := make(chan *connections, len(sessions))
+	c.queueAnswers = queueAnswers{answers, len(sessions)}
 	for _, s := range sessions {
 		s.h.post(func() {
 			a := &connections{alive: map[*controller]keepAliveInfo{}}
@@ -69,23 +120,6 @@ func (c *controller) capturedConnections() ([]observed.Connection, error) {
 			answers <- a
 		})
 	}
-	var list []observed.Connection
-	timeout := time.After(admin.AnswerWait)
-	for range sessions {
-		select {
-		case <-timeout:
-			return nil, errNoAnswer
-		case a := <-answers:
-			for _, i := range a.list {
-				i.setKeepAlive(a.alive[c])
-				i.Host, i.Subsystem = "", "" // the capture has them
-				list = append(list, i.Connection)
-			}
-		}
-	}
-	slices.SortFunc(list,
-		func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
-	return list, nil
 }
 
 func captured(ns *namespaces.Namespace) observed.Namespace {

@@ -212,11 +212,14 @@ func TestCapturesInTurn(t *testing.T) {
 		for _, h := range a {
 			create(h).Then = func() { left-- }
 		}
-		r.w.Settle()
-		synctest.Wait() // they are in the queue
 		c := create(b)
 		r.w.Settle()
+		synctest.Wait() // they are in the queue, to ask the reactors
+		release()
 		synctest.Wait()
+		release = r.occupy(true)
+		r.w.Settle()
+		synctest.Wait() // they are in the queue again
 		stop := make(chan struct{})
 		for range turns.MaxWorkers() { // afterwards the host keeps the workers busy
 			w := r.target.find(testSub).lookup(b.cntlid).admin.hostWork(func() { <-stop })
@@ -234,5 +237,46 @@ func TestCapturesInTurn(t *testing.T) {
 		time.Sleep(admin.AnswerWait)
 		r.until("the command ends", func() bool { return c.Done })
 		testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "")
+	})
+}
+
+// TestCaptureHoldsNoWorker: captures that wait for a reactor do not keep the work of others
+// waiting, and a reactor that does not answer has only one of each controller to answer.
+func TestCaptureHoldsNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		var list []*controller
+		for range turns.MaxWorkers() {
+			list = append(list, r.target.find(testSub).lookup(r.connectHost(0).cntlid))
+		}
+		ended := make(chan error, len(list))
+		for try := range 3 {
+			for _, c := range list {
+				go func() {
+					_, err := c.capture()
+					ended <- err
+				}()
+			}
+			synctest.Wait()
+			worked := false
+			r.target.workers.Submit(&turns.Job{Run: func() { worked = true }, Done: func() {}})
+			synctest.Wait()
+			testutil.True(t, worked, "captures that wait for a reactor keep others waiting")
+			want := errNoAnswer
+			if try == 2 {
+				for _, c := range list {
+					testutil.Equal(t, len(c.queueAnswers.of), 0, "answers")
+					testutil.Equal(t, c.queueAnswers.left, 1, "answers that are expected")
+				}
+				want = nil
+			}
+			for range list {
+				for want == nil && len(ended) == 0 {
+					synctest.Wait()
+					r.w.Settle()
+				}
+				testutil.Equal(t, <-ended, want, "")
+			}
+		}
 	})
 }
