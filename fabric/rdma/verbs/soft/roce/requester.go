@@ -32,10 +32,12 @@ const (
 	sameRetries = 3
 	maxPatience = 80 * time.Millisecond
 	maxUsual    = 250 * time.Millisecond
-	// readRetry is the least time until a READ is repeated. Its memory at the peer may not be valid
-	// any more when a late repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
-	// drivers/infiniband/sw/rxe/rxe_resp.c).
-	readRetry = 100 * time.Millisecond
+	// A READ is repeated after four times the time of others, and not before minReadRetry. On a
+	// network that reorders packets its memory at the peer may not be valid any more when the
+	// repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
+	// drivers/infiniband/sw/rxe/rxe_resp.c). So first comes a request beyond the window: its answer
+	// shows what is lost.
+	minReadRetry = 20 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
@@ -87,6 +89,8 @@ type requester struct {
 
 	probation
 	rewound seq // una when the requester last went back because of a NAK
+	// nudge: a packet beyond the window may be sent, since a READ has waited for long.
+	nudge bool
 	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
 	// something is.
 	probe bool
@@ -318,7 +322,7 @@ func (r *requester) open(e *sendWR) bool {
 	if e.Opcode == verbs.WRRDMARead {
 		n = packets(r.chunkSize(e, uint32(r.next-e.first)*r.mtu), r.mtu)
 	}
-	return int(r.next-r.una+n) <= r.window
+	return int(r.next-r.una+n) <= r.window || r.nudge
 }
 
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
@@ -394,7 +398,7 @@ func (r *requester) wantAck(e *sendWR, last bool) bool {
 // sent notes that packets were sent.
 func (q *QP) sent(to seq) {
 	r := &q.requester
-	r.next = to
+	r.next, r.nudge = to, false
 	if to > r.max {
 		if r.max = to; r.timed == 0 {
 			r.timed, r.timedAt = to, q.eng.Now()
@@ -602,6 +606,11 @@ func (r *requester) late() {
 	b.next = 0
 }
 
+// readRetry returns the time until a READ is repeated.
+func (r *requester) readRetry() time.Duration {
+	return min(max(4*r.retry, minReadRetry), r.ackTimeout)
+}
+
 // rewind makes una the next packet to send.
 func (q *QP) rewind() {
 	r := &q.requester
@@ -711,8 +720,9 @@ func (q *QP) expire() {
 		r.rnrWait, r.armed = false, false
 	case now >= r.giveUp:
 		q.fail(verbs.WCRetryExcErr)
-	case r.readNo > 0 && now < r.since+min(readRetry, r.ackTimeout):
-		q.eng.SetDeadline(&q.Handle, r.since+min(readRetry, r.ackTimeout))
+	case r.readNo > 0 && now < r.since+r.readRetry():
+		r.nudge = true
+		q.eng.SetDeadline(&q.Handle, r.since+r.readRetry())
 	default:
 		r.since = now
 		q.stats.Timeouts.Add(1)
