@@ -62,14 +62,19 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 		case <-ended:
 		}
 	}
+	sockets := listeners.SystemdSockets(log, inherited)
 	var s *Server
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
-			return soft.New(soft.Options{Engines: reactors, IWARP: iwarp, Log: log})
+			o := soft.Options{Engines: reactors, IWARP: iwarp, Log: log}
+			if sockets != nil {
+				o.MPA.Sockets = sockets
+			}
+			return soft.New(o)
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
-		Sockets: listeners.SystemdSockets(log, inherited),
+		Sockets: sockets,
 		ListenerUp: func(a fabric.Addr) {
 			commands := connectCommands(a, s.listeners.Encrypted(a), s.current().Subsystems,
 				reachable)

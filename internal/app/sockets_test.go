@@ -16,10 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -87,45 +90,91 @@ func (m *manager) wantKept(n int) {
 // connects while there is no target is served by the next one, also with TLS or authentication. If
 // a listener is gone, no host can connect.
 func TestRestart(t *testing.T) {
-	t.Run("no key", func(t *testing.T) { testRestart(t, "", "", host.TCP{}, nil) })
+	tcp := restartCase{transport: "tcp", options: func(*listeners.Sockets) Options {
+		return Options{}
+	}, host: func(at netip.AddrPort) host.Transport { return host.TCP{Addr: at} }}
+	t.Run("no key", func(t *testing.T) { tcp.test(t) })
 	hosts := func(key, text string) string {
 		testutil.Secret(t, text)
 		return fmt.Sprintf("hosts: [{nqn: %s, %s: %q}]", hostOptions("").HostNQN, key, text)
 	}
 	t.Run("authentication", func(t *testing.T) {
 		key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
-		testRestart(t, "", hosts("dhchap_key", key.Reveal()), host.TCP{}, key)
+		c := tcp
+		c.hosts, c.key = hosts("dhchap_key", key.Reveal()), key
+		c.test(t)
 	})
 	t.Run("TLS", func(t *testing.T) {
 		needTLS(t)
 		key := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
-		tr := host.TCP{PSK: func(host, sub string) (*auth.TLSPSK, error) {
-			psks, err := key.PSKs(hostOptions("").HostNQN, testNQN)
-			return &psks[0], err
-		}}
-		testRestart(t, ", tls: required", hosts("tls_key", key.Reveal()), tr, nil)
+		c := tcp
+		c.listener, c.hosts = ", tls: required", hosts("tls_key", key.Reveal())
+		c.host = func(at netip.AddrPort) host.Transport {
+			return host.TCP{Addr: at, PSK: func(string, string) (*auth.TLSPSK, error) {
+				psks, err := key.PSKs(hostOptions("").HostNQN, testNQN)
+				return &psks[0], err
+			}}
+		}
+		c.test(t)
+	})
+	t.Run("iWARP", func(t *testing.T) {
+		network := verbstest.New(verbstest.Options{})
+		t.Cleanup(network.Close)
+		network.AddHost("target") // has no device
+		open := func(o soft.Options) *soft.Provider {
+			p := soft.New(o)
+			t.Cleanup(func() { testutil.Check(t, p.Close()) })
+			return p
+		}
+		p := open(soft.Options{IWARP: true, Background: true})
+		restartCase{
+			transport: "rdma", listener: ", stack: soft-iwarp",
+			options: func(s *listeners.Sockets) Options {
+				stacks := map[bool]*soft.Provider{false: open(soft.Options{}), true: open(
+					soft.Options{IWARP: true, Engines: 2, MPA: mpa.Options{Sockets: s}})}
+				return Options{
+					Verbs: network.Provider("target"),
+					Soft:  func(_ int, iwarp bool) *soft.Provider { return stacks[iwarp] },
+				}
+			},
+			host: func(at netip.AddrPort) host.Transport {
+				return host.RDMA{Provider: p, Addr: at}
+			},
+		}.test(t)
 	})
 }
 
-// testRestart adds to the configuration of each listener, and of hosts.
-func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.Key) {
+type restartCase struct {
+	transport       string
+	listener, hosts string // added to the configuration
+	options         func(*listeners.Sockets) Options
+	host            func(at netip.AddrPort) host.Transport
+	key             *auth.Key
+}
+
+func (r restartCase) test(t *testing.T) {
 	m := newManager(t)
-	port := testutil.FreePort(t)
+	port, other := testutil.FreePort(t), testutil.FreePort(t)
 	at := fmt.Sprintf("127.0.0.1:%d", port)
-	const format = "{transport: tcp, address: 127.0.0.%d, port: %d%s}"
-	listener := fmt.Sprintf(format, 1, port, ofListener)
-	second := fmt.Sprintf(format, 2, port, ofListener)
+	const format = "{transport: %s, address: 127.0.0.1, port: %d%s}"
+	listener := fmt.Sprintf(format, r.transport, port, r.listener)
+	second := fmt.Sprintf(format, r.transport, other, r.listener)
 	parse := func(t *testing.T, listeners string) *config.Config {
-		return parse(t, listeners, hosts)
+		return parse(t, listeners, r.hosts)
 	}
 	ctx := testutil.Context(t)
-	tr.Addr = netip.MustParseAddrPort(at)
 	connect := func() (*host.Controller, error) {
 		o := hostOptions(testNQN)
-		o.Key = key
-		return host.Connect(ctx, tr, o)
+		o.Key = r.key
+		return host.Connect(ctx, r.host(netip.MustParseAddrPort(at)), o)
 	}
-	first := started(t, Options{Config: parse(t, listener+", "+second), Sockets: m.sockets()})
+	start := func(listeners string) *Server {
+		s := m.sockets()
+		o := r.options(s)
+		o.Config, o.Sockets = parse(t, listeners), s
+		return started(t, o)
+	}
+	first := start(listener + ", " + second)
 	m.wantKept(2)
 	c := testutil.Value(connect())(t)
 	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
@@ -143,7 +192,7 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	testutil.Check(t, testutil.Receive(t, "the end", stopped))
 	m.wantKept(2)
 
-	next := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
+	next := start(listener)
 	if c := testutil.Receive(t, "the connection", again); c != nil {
 		c.Close()
 	}
@@ -155,7 +204,7 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 			t.Errorf("%s: there is no listener, but it accepts", at)
 		}
 	}
-	refused(fmt.Sprintf("127.0.0.2:%d", port))
+	refused(fmt.Sprintf("127.0.0.1:%d", other))
 	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, true))(t)
 	refused(at)
 	m.wantKept(0)

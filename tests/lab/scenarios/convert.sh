@@ -1,5 +1,5 @@
-# A file that nvmetcli saves of nvmet is converted, and our target takes the place of nvmet: the
-# same host, with the same command line, finds the same namespaces with the same data. Then back to
+# nvmet in configfs, and a file that nvmetcli saves of it, are converted with the same result, and our
+# target takes the place of nvmet: the same host, with the same command line, finds the same namespaces with the same data. Then back to
 # nvmet, by its file, and over once more, while the host stays connected, has a file system mounted,
 # and fio writes and verifies. TARGET=nvmet restores the file each time.
 # variants: tcp rxe
@@ -48,6 +48,12 @@ mkdir "$sub/namespaces/9" $port/ana_groups/2 # 9 stays disabled
 echo non-optimized >$port/ana_groups/2/ana_state
 nvmet_restart
 nvmetcli save /run/nvmet.json
+convert() { # NAME [FILE]: the result is in NAME.yaml, and the list of the omissions in NAME.notes
+  (umask 077; "$TARGET_BIN" convert nvmet "${@:2}" >/run/$1.yaml) 2>/run/$1.errors ||
+    { cat /run/$1.errors; fail "convert: exit code $?"; }
+  cut -d ' ' -f 2- /run/$1.errors >/run/$1.notes
+}
+[ "$TARGET" = nvmet ] || convert live
 
 # The state seen by the host that must stay, the content of its namespaces, and the rest.
 seen() {
@@ -92,10 +98,12 @@ start() {
 stop() { if [ "$TARGET" = nvmet ]; then nvmetcli clear; else ours_stop; fi; }
 if [ "$TARGET" = ours ]; then
   say "converted"
-  (umask 077; "$TARGET_BIN" convert nvmet /run/nvmet.json >/run/converted.yaml) 2>/run/notes ||
-    { cat /run/notes; fail "convert: exit code $?"; }
-  cat /run/notes
-  cut -d ' ' -f 2- /run/notes | diff - <(
+  convert converted /run/nvmet.json
+  diff -I '^#' /run/live.yaml /run/converted.yaml || # comments have the places in the source
+    fail "configfs gives another result than the file"
+  diff /run/live.notes /run/converted.notes || fail "configfs gives other notes than the file"
+  cat /run/converted.errors
+  diff /run/converted.notes <(
     echo "there are keys in the result: nobody else may read it (chmod 600)"
     echo "left out: namespace 9 of $NQN, which is not enabled") || fail "other notes than these"
   "$TARGET_BIN" check /run/converted.yaml

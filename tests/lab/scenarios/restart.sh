@@ -1,15 +1,17 @@
 # The target restarts under systemd, planned and after SIGKILL, while fio writes: with one path, and
-# with a second one at another target, where it is drained as well. The hosts have the udev rule and come back soon; over TCP they
-# reset before a planned restart, and connect while there is no target. Printed: the longest write of
-# fio, which is how long the host stalls. RULE=no: without the rule.
-# variants: tcp rxe siw
-# covers: fabric/tcp fabric/rdma nvme/target internal/app internal/listeners packaging
+# with a second one at another target, where it is drained as well. The hosts have the udev rule and
+# come back soon; where the listening socket is kept, they reset before a planned restart, and connect
+# while there is no target. Printed: the longest write of fio, which is how long the host stalls.
+# RULE=no: without the rule.
+# variants: tcp rxe siw softiw
+# covers: fabric/tcp fabric/rdma fabric/rdma/verbs/soft/mpa nvme/target internal/app internal/listeners packaging
 # limit: 400
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-systemd.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target does not restart"
 : "${ROUNDS:=$(sized 1 1 2)}" "${RULE:=yes}"
 SECOND=10.0.0.3 OTHER=''
+case $TRANSPORT in tcp | softiw) KEPT=yes ;; *) KEPT=no ;; esac # the listening socket
 # The two targets share a disk, each through a device of its own.
 for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
 NAMESPACES=(1:block::/dev/mapper/first)
@@ -18,7 +20,8 @@ second_path() { # another target, which stays; its connections use their own val
   target_config | sed -e "s|address: \"$ADDR\"|address: $SECOND|" -e 's|mapper/first|mapper/second|' \
     -e 's|allow_any_host: true|&\n    cntlid_min: 1000|' >/run/second.yaml
   echo 'control: {socket: /run/second.sock}' >>/run/second.yaml
-  STATE_DIRECTORY=/run/second ours_exec serve --config /run/second.yaml >/run/second.log 2>&1 &
+  STATE_DIRECTORY=/run/second target_exec "$TARGET_BIN" serve --config /run/second.yaml \
+    >/run/second.log 2>&1 &
   OTHER=$!
   wait_for 20 second_connects
   settings $(controllers | grep -v "^$CTRL$") 40 2
@@ -50,7 +53,7 @@ stall() {
     *) target_is_back ;;
   esac
   wait_for 30 all_live
-  [ $1-$TRTYPE != restart-tcp ] || found_listener || return 1
+  [ $1-$KEPT != restart-yes ] || found_listener || return 1
   ms=$(sed -n '/^{/,$p' /tmp/stall.json | jq '.jobs[0].write.clat_ns.max / 1e6 | floor')
   say "$TRANSPORT, $1, $paths path(s): a write took $ms ms"
   ! measuring || [ $RULE = no ] || [ $ms -le $2 ] || fail "the host has stalled for $ms ms"
@@ -71,7 +74,7 @@ lab_up; systemd_up
 [ $RULE = no ] || udev_up
 target_start; host_connect
 [ $RULE = no ] || settings $CTRL off 1
-case $TRTYPE in tcp) planned=1000 ;; *) planned=2000 ;; esac
+case $KEPT in yes) planned=1000 ;; *) planned=2000 ;; esac
 for paths in 1 2; do
   [ $paths = 1 ] || second_path
   for _ in $(seq $ROUNDS); do

@@ -90,7 +90,7 @@ type ID struct {
 	link      *link // nil if the queue pair has no socket
 
 	// of a listener
-	listener         net.Listener
+	listener         listener
 	backlog, pending int
 	// of a request: the connection until it is accepted, the frame, the listener until Next
 	// returns it, and whether it counts for its host.
@@ -322,8 +322,8 @@ func (id *ID) Destroy() error {
 	if id.destroyed {
 		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
 	}
-	if id.listener != nil {
-		_ = id.listener.Close()
+	if id.listener.TCPListener != nil {
+		m.closeListener(id.listener)
 		for _, ev := range slices.Clone(id.cm.queue) {
 			if ev.Type == verbs.EventConnectRequest && ev.Listener == verbs.ID(id) {
 				ev.ID.(*ID).destroy() // nobody else will

@@ -54,7 +54,7 @@ type Peer struct {
 	Ended func(drain bool)
 }
 
-// Options are times. Zero values mean the defaults.
+// Options are times and choices. Zero values mean the defaults.
 type Options struct {
 	// SetupTime is the time for the request or reply of a peer, and for its RTR. Default 10 s, as
 	// in siw (MPAREQ_TIMEOUT in drivers/infiniband/sw/siw/siw_cm.h).
@@ -70,6 +70,8 @@ type Options struct {
 	Revision uint8
 	// RTR makes the active side offer RTR messages.
 	RTR bool
+	// Sockets keeps the listening sockets for the next program. Default: none.
+	Sockets Sockets
 	// Log gets errors of listeners. Default: none.
 	Log *slog.Logger
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -38,20 +39,15 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 			return fail(verbs.ErrNoDevice)
 		}
 	}
-	network := "tcp" // :: takes IPv4 as well
-	if a.Is4() {
-		network = "tcp4"
-	}
-	config := net.ListenConfig{Control: m.control, KeepAliveConfig: m.keepAlive()}
-	config.SetMultipathTCP(false)
-	l, err := config.Listen(m.ctx, network, addr.String())
+	l, err := m.listen(addr)
 	if err != nil {
 		return fail(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.closed {
-		return fail(errors.Join(verbs.ErrClosed, l.Close()))
+		m.closeListener(l)
+		return fail(verbs.ErrClosed)
 	}
 	if backlog <= 0 || backlog > maxBacklog {
 		backlog = maxBacklog
@@ -62,6 +58,77 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	id.bound = !a.IsUnspecified()
 	m.running.Go(func() { m.accept(id, tos) })
 	return id, nil
+}
+
+// Sockets keeps listening sockets from the end of a program to the start of the next one, as
+// tcp.Sockets describes. Any goroutine calls it.
+type Sockets interface {
+	Take(at netip.AddrPort) *os.File
+	Keep(at netip.AddrPort, fd int)
+	Drop(at netip.AddrPort, fd int)
+}
+
+// A listener is a listening socket.
+type listener struct {
+	*net.TCPListener
+	kept bool
+}
+
+// listen returns a kept socket, or a new one, which is kept unless the system chooses its port.
+func (m *Manager) listen(addr netip.AddrPort) (l listener, err error) {
+	l.kept = m.opt.Sockets != nil && addr.Port() != 0
+	if l.kept {
+		if l.TCPListener = m.adopt(m.opt.Sockets.Take(addr)); l.TCPListener != nil {
+			return l, nil
+		}
+	}
+	network := "tcp" // :: takes IPv4 as well
+	if addr.Addr().Is4() {
+		network = "tcp4"
+	}
+	config := net.ListenConfig{Control: m.control}
+	config.SetMultipathTCP(false)
+	opened, err := config.Listen(m.ctx, network, addr.String())
+	if err != nil {
+		return l, err
+	}
+	l.TCPListener = opened.(*net.TCPListener)
+	if l.kept {
+		l.withFD(func(fd int) { m.opt.Sockets.Keep(addr, fd) })
+	}
+	return l, nil
+}
+
+// adopt returns the listener of a kept socket, with the options of a new one, or nil.
+func (m *Manager) adopt(f *os.File) *net.TCPListener {
+	if f == nil {
+		return nil
+	}
+	opened, err := net.FileListener(f) // a duplicate
+	_ = f.Close()
+	l, ok := opened.(*net.TCPListener)
+	if err != nil || !ok {
+		return nil
+	}
+	if raw, err := l.SyscallConn(); err != nil || m.control("", "", raw) != nil {
+		_ = l.Close()
+		return nil
+	}
+	return l
+}
+
+// closeListener closes a listening socket, also for the next program.
+func (m *Manager) closeListener(l listener) {
+	if l.kept {
+		l.withFD(func(fd int) { m.opt.Sockets.Drop(addrPort(l.Addr()), fd) })
+	}
+	_ = l.Close()
+}
+
+func (l listener) withFD(fn func(fd int)) {
+	if raw, err := l.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { fn(int(fd)) })
+	}
 }
 
 // The pause after an error doubles up to the longest, as in fabric/tcp.
@@ -76,9 +143,9 @@ func (m *Manager) accept(l *ID, tos uint8) {
 	pause := pauseMin
 	var logged time.Time
 	for {
-		c, err := l.listener.Accept()
+		c, err := l.listener.AcceptTCP()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, unix.EINVAL): // accept(2): shut down
 			return
 		case err != nil:
 			m.stats.AcceptErrors.Add(1)
@@ -100,6 +167,7 @@ func (m *Manager) accept(l *ID, tos uint8) {
 		}
 		pause = pauseMin
 		m.stats.Accepted.Add(1)
+		_ = c.SetKeepAliveConfig(m.keepAlive()) // a kept listener has no configuration for it
 		m.mu.Lock()
 		ok := m.admit(c)
 		m.mu.Unlock()
