@@ -195,10 +195,10 @@ var others = map[string]string{
 	"zvol": "block, with the device below /dev/zvol",
 	"lvol": "block, with a logical volume of Linux (LVM)",
 	"lvm":  "block, with the device of the logical volume",
-	"rbd":  "block, with the device that rbd map makes",
 	"raid": "block, with a RAID of Linux (mdadm)",
 	"pcie": "nvme", "nvmf": "block, with the device that nvme connect makes",
 	"iscsi": "block, with the device that iscsiadm makes", "none": `"null", with quotes`,
+	"limit": "limits: {iops: 1000} of the namespace, which has replaced it",
 }
 
 // kinds are the known backends.

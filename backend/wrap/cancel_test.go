@@ -31,44 +31,27 @@ func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 // TestCancelDelayed: a delayed write that is canceled comes back at once, through all wrappers, and
 // never reaches the device. The others stay.
 func TestCancelDelayed(t *testing.T) {
-	for name, wrap := range map[string]func(backend.Device) backend.Device{
-		"delay": func(d backend.Device) backend.Device {
-			return Delay(d, DelayConfig{Latency: time.Hour, Ops: []backend.Op{backend.OpWrite}})
-		},
-		"limit": func(d backend.Device) backend.Device {
-			return Limit(d, LimitConfig{Bandwidth: 1})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inner := openRAM(t)
-			c := use(t, Error(wrap(inner), ErrorConfig{
-				Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead},
-			}))
-			first := c.Write(1<<20, c.Memory(0, 512)) // the limit delays only later operations
-			c.Submit(first)
-			var ios []*backend.IO
-			for i := range 100 {
-				copy(c.Memory(i<<9, 512), bytes.Repeat([]byte{1}, 512))
-				ios = append(ios, c.Write(int64(i)<<9, c.Memory(i<<9, 512)))
-			}
-			c.Submit(ios...)
-			rand.New(rand.NewPCG(1, 2)).Shuffle(len(ios), func(i, j int) {
-				ios[i], ios[j] = ios[j], ios[i]
-			})
-			if name == "delay" {
-				ios = append(ios, first)
-			} else {
-				c.Wait(1)
-			}
-			canceled(t, c, ios...)
-			direct := backendtest.NewClient(t, inner, 1<<20)
-			defer direct.Close()
-			got := direct.Memory(0, 100<<9)
-			direct.MustDo(direct.Read(0, got))
-			testutil.True(t, bytes.Equal(got, make([]byte, len(got))),
-				"a write that was canceled has reached the device")
-		})
+	inner := openRAM(t)
+	delay := DelayConfig{Latency: time.Hour, Ops: []backend.Op{backend.OpWrite}}
+	c := use(t, Error(Delay(inner, delay), ErrorConfig{
+		Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead},
+	}))
+	var ios []*backend.IO
+	for i := range 100 {
+		copy(c.Memory(i<<9, 512), bytes.Repeat([]byte{1}, 512))
+		ios = append(ios, c.Write(int64(i)<<9, c.Memory(i<<9, 512)))
 	}
+	c.Submit(ios...)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(ios), func(i, j int) {
+		ios[i], ios[j] = ios[j], ios[i]
+	})
+	canceled(t, c, ios...)
+	direct := backendtest.NewClient(t, inner, 1<<20)
+	defer direct.Close()
+	got := direct.Memory(0, 100<<9)
+	direct.MustDo(direct.Read(0, got))
+	testutil.True(t, bytes.Equal(got, make([]byte, len(got))),
+		"a write that was canceled has reached the device")
 }
 
 // TestCancelRefused: an operation that a full device refuses comes back when canceled, whether it

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -80,47 +79,4 @@ func (f *failure) admit(io *backend.IO, now int64) (int64, error) {
 		return 0, f.Err
 	}
 	return now, nil
-}
-
-// LimitConfig describes a device with limited throughput.
-type LimitConfig struct {
-	// IOPS is the maximum of operations per second, Bandwidth that of bytes read and written per
-	// second; 0 for no limit.
-	IOPS, Bandwidth int64
-}
-
-// Limit returns a wrapper that limits the throughput over all reactors. After a pause the first
-// operations, worth 10 ms, are not delayed.
-func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
-	l := &limit{}
-	if cfg.IOPS > 0 {
-		l.perOp = float64(time.Second) / float64(cfg.IOPS)
-	}
-	if cfg.Bandwidth > 0 {
-		l.perByte = float64(time.Second) / float64(cfg.Bandwidth)
-	}
-	return &device{Device: dev, policy: func(uint64) policy { return l }}
-}
-
-// burst is the time that a limited device may be behind its schedule, in nanoseconds.
-const burst = int64(10 * time.Millisecond)
-
-// limit is a schedule that all channels share: each operation takes its share of the time.
-type limit struct {
-	perOp, perByte float64 // nanoseconds
-	next           atomic.Int64
-}
-
-func (l *limit) admit(io *backend.IO, now int64) (int64, error) {
-	cost := l.perOp
-	if io.Op <= backend.OpWrite {
-		cost = max(cost, float64(io.Len)*l.perByte)
-	}
-	for {
-		next := l.next.Load()
-		due := max(next, now-burst)
-		if l.next.CompareAndSwap(next, due+int64(cost)) {
-			return due, nil
-		}
-	}
 }

@@ -1,4 +1,4 @@
-// Package wrap has wrappers that simulate slow and failing disks: Delay, Limit and Error. They pass
+// Package wrap has wrappers that simulate slow and failing disks: Delay and Error. They pass
 // operations on to other storage, later or not at all. Their random choices depend only on a seed
 // and on the order of operations.
 package wrap

@@ -33,12 +33,8 @@ func TestConformance(t *testing.T) {
 					Ops: []backend.Op{backend.OpRead, backend.OpWrite},
 				})
 		},
-		"limit": func(d backend.Device) backend.Device {
-			return Limit(d, LimitConfig{IOPS: 200_000, Bandwidth: 8 << 30})
-		},
 		"all": func(d backend.Device) backend.Device {
 			d = Delay(d, DelayConfig{Latency: time.Microsecond})
-			d = Limit(d, LimitConfig{IOPS: 1_000_000})
 			return Error(d,
 				ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead}})
 		},
@@ -141,29 +137,6 @@ func TestErrorRate(t *testing.T) {
 	n := count(1)
 	testutil.True(t, n >= 800 && n <= 1200, "%d of 100000 failed, want about 1000", n)
 	testutil.Equal(t, count(1), n, "not repeatable")
-}
-
-func TestLimit(t *testing.T) {
-	ms := int64(time.Millisecond)
-	p := Limit(nil, LimitConfig{IOPS: 1000, Bandwidth: 10 << 20}).(*device).policy(0)
-	now := int64(1000) * ms
-	var due int64
-	for range 110 { // small ones: a millisecond each
-		due, _ = p.admit(&backend.IO{Op: backend.OpRead, Len: 512}, now)
-	}
-	if got := due - now; got != 99*ms {
-		t.Errorf("110 operations are over after %d ms, want 99: ten of them are the burst", got/ms)
-	}
-	due, _ = p.admit(&backend.IO{Op: backend.OpWrite, Len: 1 << 20}, now)
-	after, _ := p.admit(&backend.IO{Op: backend.OpFlush}, now)
-	if got := after - due; got != 100*ms {
-		t.Errorf("1 MiB took %d ms, want 100", got/ms)
-	}
-	p = Limit(nil, LimitConfig{Bandwidth: 10 << 20}).(*device).policy(0)
-	for range 1000 {
-		due, _ = p.admit(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now)
-		testutil.MustTrue(t, due <= now, "bandwidth limits what moves no data")
-	}
 }
 
 // TestFullDevice: operations that a full device refuses are submitted again.

@@ -61,7 +61,7 @@ for keys and sections that say that a change needs a restart.
 const backendsHead = `
 ## Backends
 
-The key ` + "`backend`" + ` of a namespace names one of these. ` + "`delay`, `error` and `limit`" + ` are wrappers: they pass everything on to the storage
+The key ` + "`backend`" + ` of a namespace names one of these. ` + "`delay` and `error`" + ` are wrappers: they pass everything on to the storage
 under their key ` + "`of`, which is a mapping of `backend`" + ` and its keys, to try what a disk may do:
 
 ` + "```yaml" + `

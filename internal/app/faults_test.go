@@ -67,11 +67,11 @@ func TestEveryFault(t *testing.T) {
 	other := func(n int, keys string, namespaces ...string) string {
 		return strings.ReplaceAll(sub(keys, namespaces...), testNQN, fmt.Sprint(testNQN, n))
 	}
-	limited := strings.Replace(onFile(4, "z"), "backend",
-		"backend: limit, iops: 100000, of: {backend", 1) + "}"
+	delayed := strings.Replace(onFile(4, "z"), "backend",
+		"backend: delay, latency: 10us, of: {backend", 1) + "}"
 	before := []string{
 		listenAny + rdma(4420, ", tos: 4") + rdma(4421, ""),
-		sub(anyHosts, inRAM, onFile(2, "x"), onFile(3, "y"), limited) +
+		sub(anyHosts, inRAM, onFile(2, "x"), onFile(3, "y"), delayed) +
 			other(2, anyHosts, onFile(1, "w")),
 	}
 	after := []string{

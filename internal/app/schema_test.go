@@ -87,7 +87,6 @@ var beyond = map[string]string{
 	"have none":                 "two keys are compared",
 	"have the same key":         "two keys are compared",
 	"the checksum of the key":   "arithmetic",
-	"backend limit without":     "one of two keys",
 	"is missing or zero":        "one of two keys",
 	"is not an IP address":      "more than a pattern",
 	"is not a network":          "more than a pattern",

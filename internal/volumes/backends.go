@@ -56,10 +56,6 @@ var Backends = []config.Backend{
 		Name: "error", Doc: "Passes everything on to other storage, but for operations that fail.",
 		Wrapper: true, New: newError,
 	},
-	{
-		Name: "limit", Doc: "Passes everything on to other storage, not faster than this.",
-		Wrapper: true, New: newLimit,
-	},
 }
 
 // store has the options of one storage and the functions that work on it.
@@ -298,29 +294,6 @@ func newError() config.Options {
 		},
 		open: func(_ env, of backend.Device) (backend.Device, error) {
 			return wrap.Error(of, *c), nil
-		},
-	}
-}
-
-func newLimit() config.Options {
-	c := &wrap.LimitConfig{}
-	return &store{
-		keys: []lang.Key{
-			lang.NewKey("iops", lang.Int(&c.IOPS, 0, 1e9),
-				"The most operations per second. Set it to share a disk, or to try hosts with a "+
-					"slow one.").Without("no limit"),
-			lang.NewKey("bandwidth",
-				lang.Bytes(&c.Bandwidth, 0, lang.NoLimit, lang.AnySize),
-				"The most bytes per second. Set it for the same reasons.").Without("no limit"),
-		},
-		check: func(report report) {
-			if c.IOPS == 0 && c.Bandwidth == 0 {
-				report("", "backend limit without a limit",
-					"Write iops, bandwidth or both: iops: 1000, bandwidth: 100MiB.")
-			}
-		},
-		open: func(_ env, of backend.Device) (backend.Device, error) {
-			return wrap.Limit(of, *c), nil
 		},
 	}
 }

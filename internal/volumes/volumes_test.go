@@ -40,8 +40,8 @@ subsystems:
         backend: delay
         latency: 1ms
         of:
-          backend: limit
-          iops: 1000
+          backend: delay
+          jitter: 1ms
           of:
             backend: error
             error: offline

@@ -294,7 +294,7 @@ func (m *model) storage(rng *rand.Rand) string {
 		}
 		storage := "backend: file, " + file + " size: 256KiB"
 		if rng.IntN(3) == 0 {
-			storage = "backend: limit, iops: 100000, of: {" + storage + "}"
+			storage = "backend: delay, latency: 10us, of: {" + storage + "}"
 		}
 		return storage
 	}

@@ -13,7 +13,7 @@ subsystems:
     allow_any_host: true
     namespaces:
       - {nsid: 1, backend: delay, latency: 5ms, jitter: 2ms, of: {backend: ram, size: 64MiB}}
-      - {nsid: 2, backend: limit, iops: 100, of: {backend: ram, size: 64MiB}}
+      - {nsid: 2, backend: ram, size: 64MiB, limits: {iops: 100, burst: 10ms}}
       - nsid: 3
         backend: error
         operations: [read]
