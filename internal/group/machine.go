@@ -102,6 +102,7 @@ const (
 	opening               // it is the holder, and opens the images
 	serving               // hosts use the images
 	stopping              // it closes the images and signs off
+	left                  // it takes part no more
 )
 
 // underway has the operations that have begun.
@@ -162,6 +163,7 @@ type Machine struct {
 	registered bool // this instance takes part
 	draining   bool // this stop is orderly
 	drained    bool // the group is not taken
+	leaving    bool // this instance ends
 	problem    string
 }
 
@@ -199,6 +201,15 @@ func (m *Machine) Drain(now time.Duration, on bool) {
 	}
 	m.reread(now)
 }
+
+// Leave gives the group away and ends the part of this instance. Left reports the end.
+func (m *Machine) Leave(now time.Duration) {
+	m.leaving = true
+	m.Drain(now, true)
+}
+
+// Left reports whether this instance takes part no more.
+func (m *Machine) Left() bool { return m.phase == left || m.phase == joining && m.leaving }
 
 func (m *Machine) reread(now time.Duration) {
 	m.fresh, m.again, m.readAt = false, true, now
@@ -246,6 +257,8 @@ func (m *Machine) store(now time.Duration) *Action {
 		m.phase, m.me, m.held = joining, nil, false
 	}
 	switch {
+	case m.Left():
+		return nil
 	case m.phase == joining:
 		if now < m.connectAt {
 			return nil
@@ -280,6 +293,15 @@ func (m *Machine) decide(now time.Duration) *Action {
 	}
 	if m.phase == stopping {
 		return m.signOff(now)
+	}
+	if m.leaving && m.phase == standby {
+		if r.instance(m.me.ID) == nil {
+			m.phase = left
+			return nil
+		}
+		return m.write(func(r *Record) {
+			r.Instances = without(r.Instances, func(i *Instance) bool { return i.ID == m.me.ID })
+		})
 	}
 	if mine := r.instance(m.me.ID); mine == nil || mine.Hosts != m.hosts {
 		if a := m.register(); a != nil {
@@ -607,4 +629,4 @@ func (m *Machine) Status(now time.Duration) Status {
 	return s
 }
 
-var phases = [...]string{"joining", "standby", "taking", "opening", "serving", "stopping"}
+var phases = [...]string{"joining", "standby", "taking", "opening", "serving", "stopping", "left"}

@@ -217,7 +217,7 @@ func TestParseRecord(t *testing.T) {
 	}))(t)
 	for text, want := range map[string]string{
 		"{": "damaged", `{"format": 2}`: "format 2", string(many): "more than 64",
-		strings.Repeat(" ", maxRecord+1): "bytes",
+		strings.Repeat(" ", MaxRecord+1): "bytes",
 	} {
 		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text))), want, "%.20q", text)
 	}

@@ -87,7 +87,7 @@ func (x *model) key(w *world) []byte {
 		ops(gw.ops)
 		num(int(m.phase))
 		flags(m.storing, m.renewing, m.imaging, m.open, m.refused, m.fresh, m.again, m.held, m.free,
-			m.idle, m.registered, m.opened, m.draining, m.drained, m.lasting,
+			m.idle, m.registered, m.opened, m.draining, m.drained, m.lasting, m.leaving,
 			m.version == w.version)
 		if m.record != nil {
 			text(x.recordKey(m.record))

@@ -82,9 +82,8 @@ const (
 	noRenewal
 	answerFirst // hosts are served before the fence
 	noFence
-	signOffFirst  // a drained gateway signs off before its I/O has ended
-	wholeLease    // the lease is counted from its answer, and used to its end
-	blindTakeover // the holder is written without comparing versions
+	signOffFirst // a drained gateway signs off before its I/O has ended
+	wholeLease   // the lease is counted from its answer, and used to its end
 )
 
 var settings = Config{
@@ -168,7 +167,7 @@ func (x *model) apply(w *world, o *op, g int) {
 	case OpRead:
 		r.Record, r.Version, r.Lessee = w.record, w.version, w.lessee
 	case OpWrite:
-		if a.Version != w.version && !(x.mutant == blindTakeover && a.Record.holds(o.id)) {
+		if a.Version != w.version {
 			r.Err = ErrConflict
 			return
 		}
@@ -573,6 +572,27 @@ func (x *model) takenOver(b budget) *world {
 	return w
 }
 
+// halfTaken goes on from start: a was paused, and b is paused before it becomes the holder.
+func (x *model) halfTaken(b budget) *world {
+	w := x.start(b)
+	w.gateways[0].paused = true
+	for {
+		w.now++
+		x.poll(w, 1)
+		for gw := &w.gateways[1]; len(gw.ops) > 0; {
+			r := gw.ops[0].action.Record
+			if r != nil && r.Holder != nil && r.Holder.Gateway == "b" {
+				w.gateways[0].paused, gw.paused = false, true
+				return w
+			}
+			ops := slices.Clone(gw.ops)
+			x.apply(w, &ops[0], 1)
+			gw.ops = ops
+			x.deliver(w, 1, 0, false)
+		}
+	}
+}
+
 // scenario is a budget with the place to begin.
 type scenario struct {
 	from func(*model, budget) *world
@@ -585,6 +605,7 @@ var scenarios = []scenario{
 	{(*model).start, budget{ticks: 9, drains: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, strangers: 1, writes: 2}},
 	{(*model).takenOver, budget{ticks: 6, writes: 2}},
+	{(*model).halfTaken, budget{ticks: 16, writes: 2}},
 	{(*model).takenOver, budget{ticks: 9, pauses: 1, crashes: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, pauses: 1, slips: 1, delays: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, pauses: 1, faults: 1, writes: 2}},
@@ -612,7 +633,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestModelLong visits more states, and finds the mutant that needs three instances.
+// TestModelLong visits more states.
 func TestModelLong(t *testing.T) {
 	testutil.Soak(t, "it takes minutes and gigabytes")
 	for i, s := range []scenario{
@@ -628,8 +649,4 @@ func TestModelLong(t *testing.T) {
 		t.Logf("scenario %d: %d states, all: %v", i, len(x.queue), all)
 		testutil.True(t, x.broken == "", "scenario %d: %s", i, x.broken)
 	}
-	x := &model{most: 6_000_000, mutant: blindTakeover}
-	x.explore(scenario{(*model).start, budget{ticks: 9, pauses: 1, strangers: 1, writes: 2}})
-	t.Log(len(x.queue))
-	testutil.True(t, x.broken != "", "the takeover without a comparison is not found")
 }

@@ -49,8 +49,8 @@ type Record struct {
 
 const (
 	format = 1
-	// maxRecord is the maximum size of a record in bytes.
-	maxRecord = 1 << 20
+	// MaxRecord is the maximum size of a record in bytes.
+	MaxRecord = 1 << 20
 	// maxInstances bounds both lists of a record.
 	maxInstances = 64
 )
@@ -61,9 +61,9 @@ func ParseRecord(data []byte) (*Record, error) {
 	if len(data) == 0 {
 		return r, nil
 	}
-	if len(data) > maxRecord {
+	if len(data) > MaxRecord {
 		return nil, fmt.Errorf("the record of the group has %d bytes, more than %d", len(data),
-			maxRecord)
+			MaxRecord)
 	}
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, fmt.Errorf("the record of the group is damaged: %w", err)

@@ -3,6 +3,12 @@
 #include "rados.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 // These are functions of librados.h of Ceph 16 and later.
 #define RADOS(F) \
@@ -21,7 +27,34 @@
 	F(int, rados_ioctx_create, (void *cluster, const char *pool, void **ioctx)) \
 	F(void, rados_ioctx_set_namespace, (void *ioctx, const char *name)) \
 	F(void, rados_set_pool_full_try, (void *ioctx)) \
-	F(void, rados_ioctx_destroy, (void *ioctx))
+	F(void, rados_ioctx_destroy, (void *ioctx)) \
+	F(int, rados_read, (void *ioctx, const char *object, char *buf, size_t n, uint64_t off)) \
+	F(uint64_t, rados_get_last_version, (void *ioctx)) \
+	F(void *, rados_create_write_op, (void)) \
+	F(void, rados_release_write_op, (void *op)) \
+	F(void, rados_write_op_create, (void *op, int exclusive, const char *category)) \
+	F(void, rados_write_op_assert_version, (void *op, uint64_t version)) \
+	F(void, rados_write_op_write_full, (void *op, const char *buf, size_t n)) \
+	F(int, rados_write_op_operate, (void *op, void *ioctx, const char *object, time_t *mtime, \
+		int flags)) \
+	F(int, rados_lock_exclusive, (void *ioctx, const char *object, const char *lock, \
+		const char *cookie, const char *text, struct timeval *duration, uint8_t flags)) \
+	F(int, rados_unlock, (void *ioctx, const char *object, const char *lock, \
+		const char *cookie)) \
+	F(ssize_t, rados_list_lockers, (void *ioctx, const char *object, const char *lock, \
+		int *exclusive, char *tag, size_t *tag_n, char *clients, size_t *clients_n, \
+		char *cookies, size_t *cookies_n, char *addrs, size_t *addrs_n)) \
+	F(int, rados_break_lock, (void *ioctx, const char *object, const char *lock, \
+		const char *client, const char *cookie)) \
+	F(int, rados_watch2, (void *ioctx, const char *object, uint64_t *cookie, \
+		void (*notified)(void *, uint64_t, uint64_t, uint64_t, void *, size_t), \
+		void (*lost)(void *, uint64_t, int), void *arg)) \
+	F(int, rados_unwatch2, (void *ioctx, uint64_t cookie)) \
+	F(int, rados_notify2, (void *ioctx, const char *object, const char *buf, int n, \
+		uint64_t timeout_ms, char **reply, size_t *reply_n)) \
+	F(int, rados_notify_ack, (void *ioctx, const char *object, uint64_t notify, \
+		uint64_t cookie, const char *buf, int n)) \
+	F(int, rados_watch_flush, (void *cluster))
 
 #define DECLARE(result, name, args) static result (*name) args;
 RADOS(DECLARE)
@@ -96,3 +129,121 @@ int pool_open(void *cluster, const char *name, const char *space, void **pool)
 }
 
 void pool_close(void *pool) { rados_ioctx_destroy(pool); }
+
+int object_read(void *pool, const char *object, char *buf, size_t n, uint64_t *version)
+{
+	int got = rados_read(pool, object, buf, n, 0);
+	*version = got < 0 ? 0 : rados_get_last_version(pool);
+	return got;
+}
+
+int object_write(void *pool, const char *object, const char *buf, size_t n, uint64_t *version)
+{
+	void *op = rados_create_write_op();
+	if (*version == 0)
+		rados_write_op_create(op, 1, NULL);
+	else
+		rados_write_op_assert_version(op, *version);
+	rados_write_op_write_full(op, buf, n);
+	int err = rados_write_op_operate(op, pool, object, NULL, 0);
+	rados_release_write_op(op);
+	if (err >= 0)
+		*version = rados_get_last_version(pool);
+	return err;
+}
+
+// lock is the name of the lock of an object.
+static const char lock[] = "lease";
+
+int object_lock(void *pool, const char *object, const char *owner, uint64_t usec, int must_renew)
+{
+	// LIBRADOS_LOCK_FLAG_MAY_RENEW and LIBRADOS_LOCK_FLAG_MUST_RENEW
+	struct timeval d = {usec / 1000000, usec % 1000000};
+	return rados_lock_exclusive(pool, object, lock, owner, "", &d, must_renew ? 2 : 1);
+}
+
+int object_unlock(void *pool, const char *object, const char *owner)
+{
+	return rados_unlock(pool, object, lock, owner);
+}
+
+int object_locker(void *pool, const char *object, char *client, size_t client_n, char *owner,
+	size_t owner_n)
+{
+	char tag[64], addr[256];
+	size_t tag_n = sizeof tag, addr_n = sizeof addr;
+	int exclusive;
+	*client = *owner = 0;
+	return rados_list_lockers(pool, object, lock, &exclusive, tag, &tag_n, client, &client_n,
+		owner, &owner_n, addr, &addr_n);
+}
+
+int object_break(void *pool, const char *object, const char *client, const char *owner)
+{
+	return rados_break_lock(pool, object, lock, client, owner);
+}
+
+struct watch {
+	void *pool;
+	char *object;
+	uint64_t cookie;
+	int eventfd;
+};
+
+static void wake(struct watch *w, uint64_t value)
+{
+	while (write(w->eventfd, &value, sizeof value) < 0 && errno == EINTR)
+		;
+}
+
+static void notified(void *arg, uint64_t notify, uint64_t cookie, uint64_t notifier, void *data,
+	size_t n)
+{
+	struct watch *w = arg;
+	(void)notifier, (void)data, (void)n;
+	rados_notify_ack(w->pool, w->object, notify, cookie, NULL, 0);
+	wake(w, 1);
+}
+
+static void lost(void *arg, uint64_t cookie, int err)
+{
+	(void)cookie, (void)err;
+	wake(arg, watch_lost);
+}
+
+int watch_start(void *pool, const char *object, int eventfd, struct watch **watch)
+{
+	struct watch *w = calloc(1, sizeof *w);
+	if (w == NULL || (w->object = strdup(object)) == NULL) {
+		free(w);
+		return -ENOMEM;
+	}
+	w->pool = pool;
+	w->eventfd = eventfd;
+	int err = rados_watch2(pool, object, &w->cookie, notified, lost, w);
+	if (err < 0) {
+		free(w->object);
+		free(w);
+		return err;
+	}
+	*watch = w;
+	return 0;
+}
+
+void watch_stop(void *cluster, struct watch *w)
+{
+	rados_unwatch2(w->pool, w->cookie);
+	rados_watch_flush(cluster); // no callback runs after it
+	free(w->object);
+	free(w);
+}
+
+int object_notify(void *pool, const char *object, uint64_t msec)
+{
+	char *reply = NULL;
+	size_t n;
+	int err = rados_notify2(pool, object, "", 0, msec, &reply, &n);
+	if (reply != NULL)
+		rados_buffer_free(reply);
+	return err;
+}

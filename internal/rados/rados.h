@@ -26,4 +26,25 @@ int cluster_command(void *cluster, const char *command, char **out, size_t *out_
 int pool_open(void *cluster, const char *name, const char *space, void **pool);
 void pool_close(void *pool);
 
+// object_read returns the number of bytes, and the version of the object.
+int object_read(void *pool, const char *object, char *buf, size_t n, uint64_t *version);
+// object_write replaces an object that has this version, or creates it if that is 0.
+int object_write(void *pool, const char *object, const char *buf, size_t n, uint64_t *version);
+
+// An object has a lock with an owner and a time at which it expires.
+int object_lock(void *pool, const char *object, const char *owner, uint64_t usec, int must_renew);
+int object_unlock(void *pool, const char *object, const char *owner);
+// object_locker returns the number of owners, and the name of the client of the owner.
+int object_locker(void *pool, const char *object, char *client, size_t client_n, char *owner,
+	size_t owner_n);
+int object_break(void *pool, const char *object, const char *client, const char *owner);
+
+// A watch adds 1 to an eventfd when the object is notified, and watch_lost when it is lost.
+struct watch;
+#define watch_lost (1 << 20)
+int watch_start(void *pool, const char *object, int eventfd, struct watch **watch);
+void watch_stop(void *cluster, struct watch *watch);
+// object_notify waits until all watches have seen the notification, or for msec.
+int object_notify(void *pool, const char *object, uint64_t msec);
+
 #endif

@@ -1,0 +1,12 @@
+// Package rados keeps groups of gateways in a Ceph cluster: the record in an object, the lease as
+// the lock of another one, and fences as entries of the cluster's blocklist.
+package rados
+
+import "github.com/nvmf-target/nvmf-target/internal/rados"
+
+// Config describes the place of a group.
+type Config struct {
+	Access rados.Access
+	// Pool has the objects of the group, which begin with Name.
+	Pool, Name string
+}

@@ -1,0 +1,206 @@
+//go:build cgo
+
+package rados
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/group"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
+)
+
+// Engine is an instance: one connection to the cluster, which opens the images as well, so that a
+// fence hits both. It implements group.Engine.
+type Engine struct {
+	cluster *rados.Cluster
+	id      string
+	addr    string
+
+	state, lease, events *rados.Object
+	notifying            sync.Mutex
+	background           sync.WaitGroup
+}
+
+// Connect makes a connection of its own. It takes 10 s at most.
+func Connect(cfg Config) (*Engine, error) {
+	cluster, err := rados.Connect(cfg.Access)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{cluster: cluster, id: rand.Text()}
+	if e.addr, err = cluster.Addrs(); err != nil {
+		cluster.Close()
+		return nil, err
+	}
+	for object, suffix := range map[**rados.Object]string{
+		&e.state: "", &e.events: "", &e.lease: ".lease",
+	} {
+		if *object, err = cluster.OpenObject(cfg.Pool, cfg.Name+suffix); err != nil {
+			e.Close()
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// Cluster returns the connection. It is valid until Close.
+func (e *Engine) Cluster() *rados.Cluster { return e.cluster }
+
+// Instance returns the ID and the addresses of this instance.
+func (e *Engine) Instance() (id string, addrs []string) { return e.id, []string{e.addr} }
+
+// Close ends the connection. It waits for the operations that have begun.
+func (e *Engine) Close() {
+	e.background.Wait()
+	for _, o := range []*rados.Object{e.state, e.events, e.lease} {
+		if o != nil {
+			o.Close()
+		}
+	}
+	e.cluster.Close()
+}
+
+// known returns err as an error of package group if it is one.
+func known(err error) error {
+	for _, k := range []struct{ from, to error }{
+		{unix.ESHUTDOWN, group.ErrFenced},
+		{rados.ErrVersion, group.ErrConflict},
+		{unix.EBUSY, group.ErrHeld},
+	} {
+		if errors.Is(err, k.from) {
+			return fmt.Errorf("%w: %w", k.to, err)
+		}
+	}
+	return err
+}
+
+// Get implements group.State.
+func (e *Engine) Get(ctx context.Context) ([]byte, uint64, error) {
+	data, version, err := e.state.Read(ctx, group.MaxRecord+1)
+	return data, version, known(err)
+}
+
+// Put implements group.State. The other instances are notified in the background.
+func (e *Engine) Put(ctx context.Context, data []byte, version uint64) (uint64, error) {
+	next, err := e.state.Write(ctx, data, version)
+	if err == nil && e.notifying.TryLock() {
+		e.background.Go(func() {
+			defer e.notifying.Unlock()
+			_ = e.events.Notify(context.Background()) // the others look by themselves, too
+		})
+	}
+	return next, known(err)
+}
+
+// Watch implements group.State.
+func (e *Engine) Watch(ctx context.Context, changed func()) error {
+	return known(e.events.Watch(ctx, changed))
+}
+
+// Acquire implements group.Lease.
+func (e *Engine) Acquire(ctx context.Context, d time.Duration) error {
+	return known(e.lease.Lock(ctx, e.id, d, false))
+}
+
+// Renew implements group.Lease.
+func (e *Engine) Renew(ctx context.Context, d time.Duration) error {
+	err := e.lease.Lock(ctx, e.id, d, true)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: %w", group.ErrLost, err)
+	}
+	return known(err)
+}
+
+// Release implements group.Lease.
+func (e *Engine) Release(ctx context.Context) error {
+	err := e.lease.Unlock(ctx, e.id)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return known(err)
+}
+
+// Lessee implements group.Lease.
+func (e *Engine) Lessee(ctx context.Context) (string, error) {
+	owner, err := e.lease.Owner(ctx)
+	return owner, known(err)
+}
+
+// Break implements group.Lease.
+func (e *Engine) Break(ctx context.Context, instance string) error {
+	return known(e.lease.Break(ctx, instance))
+}
+
+// shortCheck is the time after which a fence is checked that ends sooner than it should, since the
+// clocks of monitors and gateways may differ.
+const shortCheck = time.Minute
+
+// Fence implements group.Fence. The blocklist keeps the end of an entry that it has, whatever is
+// asked for later (OSDMap::apply_incremental), so an entry is added only if there is none.
+func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
+	error,
+) {
+	until, err := e.blocklist(ctx)
+	if err != nil {
+		return 0, err
+	}
+	added := false
+	for _, addr := range addrs {
+		if until[addr].After(time.Now()) {
+			continue
+		}
+		if err := e.cluster.Fence(ctx, addr, d); err != nil {
+			return 0, err
+		}
+		added = true
+	}
+	if added {
+		if until, err = e.blocklist(ctx); err != nil {
+			return 0, err
+		}
+	}
+	left := d
+	for _, addr := range addrs {
+		if _, ok := until[addr]; !ok {
+			return 0, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
+		}
+		if rest := time.Until(until[addr]); rest < d/2 {
+			left = max(min(left, rest, shortCheck), 0)
+		}
+	}
+	return left, known(e.cluster.WaitForLatestMap(ctx))
+}
+
+// blocklist returns the ends of the entries of the blocklist.
+func (e *Engine) blocklist(ctx context.Context) (map[string]time.Time, error) {
+	text, err := e.cluster.MonCommand(ctx, map[string]string{
+		"prefix": "osd blocklist ls", "format": "json",
+	})
+	if err != nil {
+		return nil, err
+	}
+	var entries []struct{ Addr, Until string } // a list of ranges may follow
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&entries); err != nil {
+		return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
+	}
+	until := make(map[string]time.Time, len(entries))
+	for _, entry := range entries {
+		at, err := time.Parse("2006-01-02T15:04:05.999999-0700", entry.Until)
+		if err != nil {
+			return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
+		}
+		until[entry.Addr] = at
+	}
+	return until, nil
+}
+
+var _ group.Engine = (*Engine)(nil)

@@ -1,0 +1,269 @@
+//go:build cgo
+
+package rados
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/group"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// childConf is the environment variable that makes the test program the gateway of a child
+// process: the path of ceph.conf.
+const childConf = "NVMF_TEST_GROUP_CHILD"
+
+func TestMain(m *testing.M) {
+	if conf := os.Getenv(childConf); conf != "" {
+		child(conf)
+		return
+	}
+	testutil.Main(m)
+}
+
+func TestGroup(t *testing.T) {
+	c := cephtest.New(t)
+	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
+		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *cephtest.Cluster)
+	}{
+		{"State", state}, {"Lease", lease}, {"Fence", fence}, {"Move", move}, {"Stopped", stopped},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
+	}
+}
+
+func config(conf, name string) Config {
+	return Config{
+		Access: rados.Access{
+			Conf: conf, User: "gateway",
+			Keyring: strings.TrimSuffix(conf, "ceph.conf") + "client.gateway.keyring",
+		},
+		Pool: cephtest.Pool, Name: name,
+	}
+}
+
+func connect(t *testing.T, c *cephtest.Cluster, name string) *Engine {
+	t.Helper()
+	e := testutil.Value(Connect(config(c.Conf(), name)))(t)
+	t.Cleanup(e.Close)
+	return e
+}
+
+// state: the record has versions, and changes of it are noticed by others.
+func state(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	a, b := connect(t, c, "state"), connect(t, c, "state")
+	data, version, err := a.Get(ctx)
+	testutil.Must(t, err)
+	testutil.True(t, len(data) == 0 && version == 0, "%q at version %d before the first Put", data,
+		version)
+	first := testutil.Value(a.Put(ctx, []byte("first"), 0))(t)
+	testutil.Is(t, testutil.Err(b.Put(ctx, []byte("also first"), 0)), group.ErrConflict, "")
+
+	changed := make(chan struct{}, 100)
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stop()
+	watch.Go(func() {
+		testutil.Is(t, b.Watch(watching, func() { changed <- struct{}{} }), context.Canceled, "")
+	})
+	second := first
+	testutil.Until(t, "a notification comes", func() bool {
+		next, err := a.Put(ctx, []byte("second"), second)
+		testutil.Must(t, err)
+		second = next
+		return len(changed) > 0
+	})
+	testutil.Is(t, testutil.Err(b.Put(ctx, []byte("third"), first)), group.ErrConflict, "")
+	// Renewals do not change the version.
+	testutil.Must(t, b.Acquire(ctx, time.Minute))
+	testutil.Must(t, b.Renew(ctx, time.Minute))
+	data, version, err = b.Get(ctx)
+	testutil.Must(t, err)
+	testutil.True(t, string(data) == "second" && version == second, "%q at version %d, not %d",
+		data, version, second)
+}
+
+// lease: one instance has the lease until it is released, broken or over.
+func lease(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	a, b := connect(t, c, "lease"), connect(t, c, "lease")
+	id, _ := a.Instance()
+	lessee := func(want string) {
+		t.Helper()
+		testutil.Equal(t, testutil.Value(b.Lessee(ctx))(t), want, "the lessee")
+	}
+	lessee("")
+	testutil.Is(t, a.Renew(ctx, time.Minute), group.ErrLost, "")
+	testutil.Must(t, a.Release(ctx))
+	testutil.Must(t, b.Break(ctx, id))
+	testutil.Must(t, a.Acquire(ctx, time.Minute))
+	testutil.Must(t, a.Acquire(ctx, time.Minute))
+	testutil.Must(t, a.Renew(ctx, time.Minute))
+	lessee(id)
+	testutil.Is(t, b.Acquire(ctx, time.Minute), group.ErrHeld, "")
+	testutil.Is(t, b.Renew(ctx, time.Minute), group.ErrLost, "")
+	testutil.Must(t, b.Break(ctx, "another"))
+	lessee(id)
+	testutil.Must(t, b.Break(ctx, id))
+	lessee("")
+	testutil.Is(t, a.Renew(ctx, time.Minute), group.ErrLost, "after it was broken")
+	testutil.Must(t, a.Acquire(ctx, time.Second))
+	testutil.Until(t, "the lease is over", func() bool {
+		return b.Acquire(ctx, time.Minute) == nil
+	})
+	testutil.Is(t, a.Renew(ctx, time.Minute), group.ErrLost, "after it was over")
+	testutil.Must(t, b.Release(ctx))
+	lessee("")
+}
+
+// fence: the end of a fence is that of the first one that exists, and cannot be moved. So this
+// package asks for a long one, and sees if one is short.
+func fence(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	a, b := connect(t, c, "fence"), connect(t, c, "fence")
+	_, addrs := b.Instance()
+	const long = 10 * 365 * 24 * time.Hour
+	for range 2 {
+		testutil.Equal(t, testutil.Value(a.Fence(ctx, addrs, long))(t), long, "the rest")
+	}
+	testutil.Is(t, testutil.Err(b.Put(ctx, []byte("late"), 0)), group.ErrFenced, "")
+	testutil.Is(t, b.Acquire(ctx, time.Minute), group.ErrFenced, "")
+	_, _, err := b.Get(ctx)
+	testutil.Is(t, err, group.ErrFenced, "")
+	testutil.Must(t, testutil.Err(a.Put(ctx, []byte("of another"), 0)))
+
+	const stranger = "127.0.0.1:0/4242"
+	c.Ceph(t, "osd", "blocklist", "add", stranger, "30")
+	before := testutil.Value(a.blocklist(ctx))(t)[stranger]
+	c.Ceph(t, "osd", "blocklist", "add", stranger, "3600")
+	testutil.Equal(t, testutil.Value(a.blocklist(ctx))(t)[stranger], before,
+		"the end of an entry that was added again")
+	left := testutil.Value(a.Fence(ctx, append(addrs, stranger), long))(t)
+	testutil.Equal(t, left, min(left, shortCheck), "the rest of a short fence")
+	testutil.Equal(t, testutil.Value(a.blocklist(ctx))(t)[stranger], before,
+		"the end of a short fence")
+}
+
+// images records the access to a group.
+type images struct {
+	name   string
+	access chan string
+}
+
+func (i *images) Open(context.Context, group.Engine) error { return nil }
+func (i *images) Close()                                   {}
+func (i *images) Access(a group.Access) {
+	i.access <- i.name + []string{" inaccessible", " change", " optimized"}[a]
+}
+
+// start runs a gateway until its end is called.
+func start(conf, name string, prefers bool, access chan string) *group.Group {
+	cfg := group.Default(name, name, 4*time.Second)
+	cfg.Prefers, cfg.Reconnect = prefers, time.Second
+	return group.Start(cfg, func() (group.Engine, error) {
+		return Connect(config(conf, "move"))
+	}, &images{name, access}, slog.New(slog.DiscardHandler))
+}
+
+// want waits for these changes of the access.
+func want(t *testing.T, access chan string, changes ...string) {
+	t.Helper()
+	for _, c := range changes {
+		testutil.Equal(t, testutil.Receive(t, c, access), c, "change of the access")
+	}
+}
+
+// move: a group moves by drain, without a fence, and back when its gateway ends.
+func move(t *testing.T, c *cephtest.Cluster) {
+	access := make(chan string, 100)
+	a := start(c.Conf(), "a", true, access)
+	want(t, access, "a optimized")
+	b := start(c.Conf(), "b", false, access)
+	testutil.Until(t, "b sees the holder", func() bool { return b.Status().Holder == "a" })
+	entries := c.Ceph(t, "osd", "blocklist", "ls")
+	a.Drain(true)
+	want(t, access, "a change", "a inaccessible", "b optimized")
+	a.Drain(false)
+	b.Stop(testutil.Context(t))
+	want(t, access, "b change", "b inaccessible", "a optimized")
+	testutil.Equal(t, c.Ceph(t, "osd", "blocklist", "ls"), entries, "fences")
+	a.Stop(testutil.Context(t))
+	want(t, access, "a change", "a inaccessible")
+}
+
+// child is a gateway that prints the changes of its access.
+func child(conf string) {
+	access := make(chan string)
+	start(conf, "child", true, access)
+	for change := range access {
+		fmt.Println(change)
+	}
+}
+
+// stopped: the group of a process that is stopped is taken over with a fence, and when it goes on,
+// it notices that. The group of a process that is killed is taken over as well.
+func stopped(t *testing.T, c *cephtest.Cluster) {
+	run := func() (*exec.Cmd, chan string) {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childConf+"="+c.Conf())
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		cmd.Stderr = os.Stderr
+		out := testutil.Value(cmd.StdoutPipe())(t)
+		testutil.Must(t, cmd.Start())
+		lines := make(chan string, 100)
+		go func() {
+			defer close(lines)
+			for s := bufio.NewScanner(out); s.Scan(); {
+				lines <- s.Text()
+			}
+		}()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			for range lines {
+			}
+			_ = cmd.Wait()
+		})
+		return cmd, lines
+	}
+	cmd, lines := run()
+	want(t, lines, "child optimized")
+	access := make(chan string, 100)
+	g := start(c.Conf(), "b", false, access)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	want(t, access, "b optimized")
+	fenced := g.Status().Fenced
+	testutil.MustEqual(t, len(fenced), 1, "fenced instances")
+	list := c.Ceph(t, "osd", "blocklist", "ls")
+	testutil.True(t, strings.Contains(list, fenced[0].Addrs[0]), "no fence of %+v in %s", fenced[0],
+		list)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
+	want(t, lines, "child inaccessible")
+	testutil.Until(t, "the child is another instance", func() bool {
+		return len(g.Status().Fenced) == 0
+	})
+	g.Drain(true)
+	want(t, access, "b change", "b inaccessible")
+	want(t, lines, "child optimized")
+	g.Drain(false)
+	testutil.Must(t, cmd.Process.Kill())
+	want(t, access, "b optimized")
+	g.Stop(testutil.Context(t))
+	want(t, access, "b change", "b inaccessible")
+}

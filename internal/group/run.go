@@ -1,0 +1,280 @@
+package group
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Engine is an instance of a gateway: its connections to the storage.
+type Engine interface {
+	State
+	Lease
+	Fence
+	// Instance returns a random ID, and the addresses of all connections of this instance.
+	Instance() (id string, addrs []string)
+	// Close ends the connections. It waits for operations that have begun.
+	Close()
+}
+
+// Images is the storage that a group gives access to. One goroutine at a time calls its methods.
+type Images interface {
+	// Open opens the images on the connections of the engine.
+	Open(ctx context.Context, e Engine) error
+	// Close closes the images, some of which may not be open. When it has returned, no I/O of
+	// theirs is under way.
+	Close()
+	// Access tells hosts of the access. It is called when that changes: before I/O ends and the
+	// images are closed, and after they have been opened. It does not wait.
+	Access(Access)
+}
+
+// Group runs a machine. Any goroutine may call its methods.
+type Group struct {
+	cfg     Config
+	connect func() (Engine, error)
+	images  Images
+	log     *slog.Logger
+
+	results chan *Result
+	wake    chan struct{}
+	stop    context.CancelFunc
+	ended   chan struct{}
+	left    chan struct{} // closed when this gateway takes part no more
+	actions sync.WaitGroup
+
+	reported Status // in the log
+
+	mu      sync.Mutex
+	machine *Machine
+	access  Access
+	engine  Engine
+	// unwatch ends the watch of the engine, and watched has it.
+	unwatch context.CancelFunc
+	watched sync.WaitGroup
+}
+
+// Start runs a group. connect makes an engine, and may take a while.
+func Start(cfg Config, connect func() (Engine, error), images Images, log *slog.Logger) *Group {
+	ctx, stop := context.WithCancel(context.Background())
+	g := &Group{
+		cfg: cfg, connect: connect, images: images, log: log, machine: New(cfg),
+		results: make(chan *Result, 3), wake: make(chan struct{}, 1), stop: stop,
+		ended: make(chan struct{}), left: make(chan struct{}), unwatch: func() {},
+	}
+	go g.run(ctx)
+	return g
+}
+
+// boottime returns the time since the machine was booted. It goes on while the machine sleeps.
+func boottime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it cannot fail
+	return time.Duration(ts.Nano())
+}
+
+// Hosts reports whether hosts that use the group are connected here.
+func (g *Group) Hosts(connected bool) {
+	g.change(func(m *Machine, now time.Duration) { m.Hosts(now, connected) })
+}
+
+// Drain gives the group away and does not take it until Drain is called with false.
+func (g *Group) Drain(on bool) {
+	g.change(func(m *Machine, now time.Duration) { m.Drain(now, on) })
+}
+
+func (g *Group) change(fn func(*Machine, time.Duration)) {
+	g.mu.Lock()
+	fn(g.machine, boottime())
+	g.mu.Unlock()
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns the present status.
+func (g *Group) Status() Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.machine.Status(boottime())
+}
+
+// Stop gives the group away, and ends the part of this gateway. If that takes longer than ctx
+// allows, images may stay open, and another gateway fences this one.
+func (g *Group) Stop(ctx context.Context) {
+	g.change((*Machine).Leave)
+	select {
+	case <-g.left:
+	case <-ctx.Done():
+	}
+	g.stop()
+	<-g.ended
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		g.actions.Wait()
+		g.watched.Wait()
+		if g.engine != nil && !g.machine.open {
+			g.engine.Close()
+		}
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}
+
+// run is the goroutine of the group.
+func (g *Group) run(ctx context.Context) {
+	defer close(g.ended)
+	tick := time.NewTicker(g.cfg.Retry / 2)
+	defer tick.Stop()
+	gone := g.left
+	for {
+		if g.step(ctx) && gone != nil {
+			close(gone)
+			gone = nil
+		}
+		select {
+		case r := <-g.results:
+			g.mu.Lock()
+			g.machine.Done(boottime(), r)
+			g.mu.Unlock()
+		case <-g.wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			g.unwatch()
+			return
+		}
+	}
+}
+
+// step begins the actions that are due. It reports whether this gateway has left.
+func (g *Group) step(ctx context.Context) bool {
+	g.mu.Lock()
+	now := boottime()
+	actions := g.machine.Poll(now)
+	access := g.machine.Access(now)
+	changed := access != g.access
+	g.access = access
+	status, gone := g.machine.Status(now), g.machine.Left()
+	g.mu.Unlock()
+	g.report(&status)
+	if changed {
+		g.images.Access(access)
+	}
+	for i := range actions {
+		g.actions.Go(func() {
+			r := g.do(ctx, &actions[i])
+			r.Op = actions[i].Op
+			select {
+			case g.results <- r:
+			case <-ctx.Done():
+			}
+		})
+	}
+	return gone
+}
+
+// report logs changes of the status.
+func (g *Group) report(s *Status) {
+	if s.Phase != g.reported.Phase {
+		g.log.Info("the group is "+s.Phase, "holder", s.Holder)
+	}
+	if s.Problem != g.reported.Problem && s.Problem != "" {
+		g.log.Warn("the group cannot be taken", "err", s.Problem)
+	}
+	g.reported = *s
+}
+
+// do carries an action out.
+func (g *Group) do(ctx context.Context, a *Action) (r *Result) {
+	r = &Result{}
+	switch a.Op {
+	case OpConnect:
+		return g.doConnect(ctx)
+	case OpOpen:
+		r.Err = g.images.Open(ctx, g.engine)
+		return r
+	case OpClose:
+		g.images.Close()
+		return r
+	}
+	e := g.engine
+	ctx, cancel := context.WithTimeout(ctx, max(g.cfg.Lease, patience))
+	defer cancel()
+	switch a.Op {
+	case OpRead:
+		var data []byte
+		if data, r.Version, r.Err = e.Get(ctx); r.Err == nil {
+			r.Record, r.Err = ParseRecord(data)
+		}
+		if r.Err == nil {
+			r.Lessee, r.Err = e.Lessee(ctx)
+		}
+	case OpWrite:
+		var data []byte
+		if data, r.Err = a.Record.Bytes(); r.Err == nil {
+			r.Version, r.Err = e.Put(ctx, data, a.Version)
+		}
+	case OpFence:
+		var addrs []string
+		for i := range a.Instances {
+			addrs = append(addrs, a.Instances[i].Addrs...)
+		}
+		r.Left, r.Err = e.Fence(ctx, addrs, g.cfg.FenceFor)
+	case OpAcquire:
+		if a.Over != "" {
+			r.Err = e.Break(ctx, a.Over)
+		}
+		if r.Err == nil {
+			r.Err = e.Acquire(ctx, g.cfg.Lease)
+		}
+	case OpRelease:
+		r.Err = e.Release(ctx)
+	case OpRenew:
+		r.Err = e.Renew(ctx, g.cfg.Lease)
+	}
+	return r
+}
+
+// patience is the time that the storage has to answer.
+const patience = 10 * time.Second
+
+// doConnect replaces the engine, and watches the record with the new one.
+func (g *Group) doConnect(ctx context.Context) *Result {
+	g.unwatch()
+	g.watched.Wait()
+	if g.engine != nil {
+		g.engine.Close()
+		g.engine = nil
+	}
+	e, err := g.connect()
+	if err != nil {
+		return &Result{Err: err}
+	}
+	g.engine = e
+	watch, cancel := context.WithCancel(ctx)
+	g.unwatch = cancel
+	g.watched.Go(func() { g.watch(watch, e) })
+	id, addrs := e.Instance()
+	return &Result{Instance: &Instance{
+		ID: id, Gateway: g.cfg.Gateway, Home: g.cfg.Home, Addrs: addrs,
+	}}
+}
+
+// watch watches the record until ctx ends. The record is read without it as well, but later.
+func (g *Group) watch(ctx context.Context, e Engine) {
+	for ctx.Err() == nil {
+		_ = e.Watch(ctx, func() { g.change((*Machine).Notified) })
+		g.change((*Machine).Notified) // the reason may be a fence
+		select {
+		case <-ctx.Done():
+		case <-time.After(g.cfg.Poll):
+		}
+	}
+}
