@@ -89,8 +89,6 @@ type requester struct {
 
 	probation
 	rewound seq // una when the requester last went back because of a NAK
-	// nudge: a packet beyond the window may be sent, since a READ has waited for long.
-	nudge bool
 	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
 	// something is.
 	probe bool
@@ -133,6 +131,7 @@ type timer struct {
 	retries    int           // since the last acknowledgment
 	since      time.Duration // when the timer began to run, or the last repetition
 	patience   time.Duration // firstRetry, or more after late acknowledgments
+	nudge      bool          // a packet beyond the window may be sent, as a READ waits for long
 	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
 	timedAt    time.Duration
