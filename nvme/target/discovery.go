@@ -142,7 +142,7 @@ func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
 		return page(l)
 	}
 	if !log.RAE() {
-		c.stopRemaking() // the event would be for what the host now reads
+		c.stopRemaking() // the event would be for the log that the host now reads
 	}
 	return admin.Elsewhere(func() *discovery.Log {
 		return discovery.NewLog(table, host, local)

@@ -185,7 +185,7 @@ func (s *sequence) connected(q *fabrictest.Queue, c *fabrictest.Command, noted b
 	return fmt.Sprintf("%v, %v", st, nvme.InvalidParameter(c.CQE.Result()))
 }
 
-// hint is what the log advises after the last refusal, if that is wanted.
+// hint is the advice of the log after the last refusal, if that is wanted.
 func (s *sequence) hint(wanted bool) string {
 	if !wanted {
 		return ""

@@ -241,7 +241,7 @@ func (m *Manager) step() (more bool) {
 	return more || len(packets) > 0
 }
 
-// maxNoted is the largest number of connections whose notes a step takes.
+// maxNoted is the largest number of connections with notes that a step takes.
 const maxNoted = 64
 
 // takeNotes takes notes of the engines, and reports whether there are more.

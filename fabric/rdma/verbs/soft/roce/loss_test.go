@@ -11,9 +11,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
-// TestLoss has 32 transfers of 128 KiB at once, and loses one packet in a hundred, or one send of up
-// to 16 packets. Nearly all losses are noticed by a packet behind them and not by a timer, and few
-// packets are sent twice.
+// TestLoss has 32 transfers of 128 KiB at once, and loses one packet in a hundred, or one send of
+// up to 16 packets. Nearly all losses are noticed by a packet behind them and not by a timer, and
+// few packets are sent twice.
 func TestLoss(t *testing.T) {
 	for _, c := range []struct {
 		name   string

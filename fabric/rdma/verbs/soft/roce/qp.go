@@ -81,7 +81,7 @@ type Stats struct {
 	RNRReceived     atomic.Uint64
 	CNPSent         atomic.Uint64
 	CNPReceived     atomic.Uint64
-	// Unsegmented counts connections whose packets no longer share sends (UDP_SEGMENT), because
+	// Unsegmented counts connections with packets that no longer share sends (UDP_SEGMENT), because
 	// only single ones arrived.
 	Unsegmented atomic.Uint64
 	// Ignored counts packets that do not belong to the connection or its state: another source,
@@ -392,7 +392,7 @@ func (q *QP) Run() (again bool) {
 
 // transmitAndAck sends requests and then the ACK, a short packet that can share the last send of
 // the requests. So, if another turn comes soon, the ACK waits a few turns for the end of the
-// requests, and for responses to those of the peer.
+// requests, and for responses to the peer.
 func (q *QP) transmitAndAck(left int) (again bool) {
 	r := &q.responder
 	if !r.ack {

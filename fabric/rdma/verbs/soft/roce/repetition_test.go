@@ -80,9 +80,9 @@ func replay(pk *wire.Packet, h *packet.Header) {
 	}
 }
 
-// TestLateRead loses a READ twice: it is repeated after minReadRetry each time, because rxe ends the
-// connection if the memory is no longer valid when a late repetition arrives. A WRITE has no such
-// reason to wait.
+// TestLateRead loses a READ twice: it is repeated after minReadRetry each time, because rxe ends
+// the connection if the memory is no longer valid when a late repetition arrives. A WRITE has no
+// such reason to wait.
 func TestLateRead(t *testing.T) {
 	for op, want := range map[verbs.SendOpcode]time.Duration{
 		verbs.WRRDMARead: minReadRetry, verbs.WRRDMAWrite: firstRetry,

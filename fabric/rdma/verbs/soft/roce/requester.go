@@ -36,9 +36,9 @@ const (
 	// network that reorders packets its memory at the peer may not be valid any more when the
 	// repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
 	// drivers/infiniband/sw/rxe/rxe_resp.c). So first comes a request beyond the window: its answer
-	// shows what is lost.
+	// shows the loss.
 	minReadRetry = 20 * time.Millisecond
-	// minRNR is the shortest time to wait after an RNR NAK, whatever the peer asks for.
+	// minRNR is the shortest time to wait after an RNR NAK, also if the peer asks for less.
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
 	packetRoom = 1024
