@@ -227,7 +227,9 @@ func TestControlSocketTaken(t *testing.T) {
 	testutil.Check(t, auto.Start())
 	testutil.True(t, strings.Contains(log.String(), "the control interface is not served"),
 		"the log does not say so:\n%s", log)
-	named := newServer(t, Options{Config: s.current()})
+	named := newServer(t, Options{
+		Config: parse(t, anyPort, fmt.Sprintf("control: {socket: %s}", taken)),
+	})
 	err := named.Start()
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "control.socket: process "), "%v",
 		err)

@@ -46,6 +46,7 @@ func (f *faults) reached() bool {
 // fails, until none is left. After each failure everything is as before, and the change can be made
 // and taken back, even if nothing can be opened any more to undo it.
 func TestEveryFault(t *testing.T) {
+	t.Parallel()
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close)
 	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))

@@ -131,6 +131,7 @@ func readServed(t *testing.T, s *Server) string {
 // until it is removed. No output has any of them: no log line, error, warning or change, and no
 // answer of the control interface.
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	var keys []*auth.Key
 	for range 3 {
 		k := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
@@ -244,6 +245,7 @@ func needTLS(t *testing.T) {
 // no output has any of them. Hosts are told of changes of a listener. No change disconnects
 // anybody.
 func TestTLSKeys(t *testing.T) {
+	t.Parallel()
 	needTLS(t)
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	var keys []*auth.TLSKey
@@ -432,6 +434,7 @@ func TestGuardSecrets(t *testing.T) {
 // TestExpiringKeys: there are warnings of keys for 30 days before they expire and afterwards. While
 // the target runs, they come once a day and when keys expire.
 func TestExpiringKeys(t *testing.T) {
+	t.Parallel()
 	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
 	start := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := &config.Config{Hosts: []config.Host{{}, {NQN: "h"}}}

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/internal/web"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // serveFile makes the test binary a target, see startServe.
@@ -92,6 +95,17 @@ func newServer(t *testing.T, o Options) *Server {
 		o.Config, err = o.Load()
 		testutil.MustTrue(t, err == nil, "%v", err)
 	}
+	ports := fixedPorts{byName: map[string]uint16{}}
+	o.Config = ports.fix(t, o.Config)
+	if load := o.Load; load != nil {
+		o.Load = func(options ...config.Option) (*config.Config, error) {
+			c, err := load(options...)
+			if err != nil {
+				return nil, err
+			}
+			return ports.fix(t, c), nil
+		}
+	}
 	o.Version = "test"
 	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
 	s := NewServer(o)
@@ -101,6 +115,33 @@ func newServer(t *testing.T, o Options) *Server {
 		testutil.Equal(t, s.Stop(ctx), nil, "Stop")
 	})
 	return s
+}
+
+// fixedPorts are the ports of TCP listeners that have port 0 in their configuration, by name. While
+// a listener is closed, an ephemeral port may go to a connection of another process.
+type fixedPorts struct {
+	mu     sync.Mutex
+	byName map[string]uint16
+}
+
+// fix returns the configuration with these ports.
+func (p *fixedPorts) fix(t *testing.T, c *config.Config) *config.Config {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fixed := *c
+	fixed.Listeners = slices.Clone(c.Listeners)
+	for i := range fixed.Listeners {
+		l := &fixed.Listeners[i]
+		if l.Transport != nvme.TransportTCP || l.Port != 0 {
+			continue
+		}
+		if p.byName[l.Name] == 0 {
+			p.byName[l.Name] = testutil.FreePort(t)
+		}
+		l.Port = p.byName[l.Name]
+	}
+	return &fixed
 }
 
 // started makes a server that has started, and is stopped at the end of the test.

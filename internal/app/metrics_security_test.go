@@ -21,6 +21,7 @@ import (
 // TestMetricsSecurity: metrics are for clients that know the token, over TLS only. A reload takes
 // over another token and another certificate, and refuses unusable ones. No output has a token.
 func TestMetricsSecurity(t *testing.T) {
+	t.Parallel()
 	dir, log := t.TempDir(), new(testutil.Log)
 	files := issue(t, dir, 1000*time.Hour)
 	first, second := strings.Repeat("Aa0~", 8), strings.Repeat("Zz9_", 8)

@@ -101,6 +101,7 @@ func TestMetricsWhileDraining(t *testing.T) {
 // TestMetricsOfRDMA: RDMA connections are counted, and an operation that completes late, after its
 // io_timeout.
 func TestMetricsOfRDMA(t *testing.T) {
+	t.Parallel()
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close) // after the server has stopped, which needs it
 	addr := netip.MustParseAddr("10.0.0.1")

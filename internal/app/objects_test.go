@@ -57,6 +57,7 @@ func (o *orchestrated) request(op, body string) (int, http.Header, string) {
 
 // TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
 func TestOrchestratorExample(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"bash", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip(err)

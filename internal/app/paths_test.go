@@ -16,6 +16,7 @@ import (
 // TestHostMetrics: the activity of a named host stays counted after it leaves, and the names of
 // others are no labels. A queue that is too small shows.
 func TestHostMetrics(t *testing.T) {
+	t.Parallel()
 	me := hostOptions(testNQN).HostNQN
 	c := parsed(t, `
 listeners: [`+anyPort+`]

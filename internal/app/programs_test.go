@@ -24,8 +24,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
 	load := loader(file)
-	c := testutil.Value(load())(t)
-	s := started(t, Options{Config: c, Load: load})
+	s := started(t, Options{Load: load})
 	p, err := s.engine.PlanOfReload(t.Context())
 	testutil.MustTrue(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
@@ -42,7 +41,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		b, _ := os.ReadFile(begun)
 		return len(b) == 2
 	})
-	changes, err := s.Apply(c)
+	changes, err := s.Apply(s.current())
 	testutil.True(t, err == nil && len(changes) == 0, "%v, %v", changes, err)
 	ctx := testutil.Context(t)
 	testutil.Check(t, s.Stop(ctx))

@@ -153,6 +153,7 @@ func TestDamagedPromise(t *testing.T) {
 // TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it
 // can be written again all is well.
 func TestPromiseNotKept(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	l := &live{t: t, dir: t.TempDir()}
 	l.s = started(t, Options{

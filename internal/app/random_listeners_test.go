@@ -17,6 +17,7 @@ import (
 // TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change concurrently.
 // In the end the ports are in the intended state, and everything that shows them agrees.
 func TestListenersAtRandom(t *testing.T) {
+	t.Parallel()
 	port := testutil.FreePort(t)
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	base := at("127.0.8.1", port)

@@ -177,6 +177,7 @@ func address(t *testing.T, lines *bufio.Scanner) string {
 // TestSignals: a real process reports when it is ready, survives SIGHUP, and exits with code 0
 // after SIGTERM or SIGINT.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			notified, socket := notifySocket(t)

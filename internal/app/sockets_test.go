@@ -217,6 +217,7 @@ func (r restartCase) test(t *testing.T) {
 
 // TestRestartOfProcess is TestRestart with two processes, started like by systemd.
 func TestRestartOfProcess(t *testing.T) {
+	t.Parallel()
 	notified, socket := notifySocket(t)
 	port := testutil.FreePort(t)
 	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d", port), 1))

@@ -13,6 +13,7 @@ import (
 // TestWatchedChanges: clients, scrapers and the service manager get answers in the middle of
 // changes.
 func TestWatchedChanges(t *testing.T) {
+	t.Parallel()
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
 	l.file("y")

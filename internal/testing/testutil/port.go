@@ -16,8 +16,9 @@ var tried atomic.Int64
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, last = 20000, 32000
+	// Processes that run at the same time begin at places that are far apart.
 	for range last - first {
-		port := first + (os.Getpid()+int(tried.Add(1)))%(last-first)
+		port := first + (os.Getpid()*101+int(tried.Add(1)))%(last-first)
 		if l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
 			_ = l.Close()
 			return uint16(port)
