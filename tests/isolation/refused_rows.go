@@ -112,8 +112,8 @@ func (k *knocker) refuse(r *refusal) error {
 	}
 	err := k.do(do, op)
 	if !r.accepts(k.status, err) {
-		return fmt.Errorf("got %w, error %w; want %v, or the end %t", k.status, err, r.codes,
-			r.ends)
+		got := fmt.Sprint(k.status, ", error ", err) // err may be nil
+		return fmt.Errorf("got %s; want %v, or the end %t", got, r.codes, r.ends)
 	}
 	if err != nil || k.p.queues[0].Err() != nil {
 		return nil
