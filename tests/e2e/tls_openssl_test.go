@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -97,9 +98,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 func TestTLSOpenSSLServer(t *testing.T) {
 	_, psk := needOpenSSL(t)
 	h := New(t, Options{})
-	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
-	addr := l.Addr().String()
-	h.Must(l.Close())
+	addr := fmt.Sprint("127.0.0.1:", testutil.FreePort(t))
 	server := startOpenSSL(t, psk, "s_server", "-quiet", "-accept", addr, "-nocert")
 	h.Until("s_server listens", func() bool {
 		c, err := net.Dial("tcp", addr)

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +23,7 @@ import (
 // Cluster is a running cluster.
 type Cluster struct {
 	dir      string
-	port     int
+	ports    [2]uint16 // of the monitor, for versions 2 and 1 of its protocol
 	daemons  map[string]*daemon
 	commands map[string][]string
 	images   atomic.Int32
@@ -48,7 +47,8 @@ func New(tb testing.TB) *Cluster {
 	dir, err := os.MkdirTemp("", "ceph-")
 	testutil.Must(tb, err)
 	c := &Cluster{
-		dir: dir, port: freePort(tb), daemons: map[string]*daemon{},
+		dir: dir, daemons: map[string]*daemon{},
+		ports: [2]uint16{testutil.FreePort(tb), testutil.FreePort(tb)},
 		commands: map[string][]string{
 			"mon": {"ceph-mon", "-f", "-i", "a"}, "osd": {"ceph-osd", "-f", "-i", "0"},
 		},
@@ -61,21 +61,6 @@ func New(tb testing.TB) *Cluster {
 	})
 	c.boot(tb)
 	return c
-}
-
-// freePort returns a port that nothing listens on, and the next one as well.
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	for {
-		a := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(tb)
-		port := a.Addr().(*net.TCPAddr).Port
-		b, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+1))
-		testutil.Must(tb, a.Close())
-		if err == nil {
-			testutil.Must(tb, b.Close())
-			return port
-		}
-	}
 }
 
 // Conf returns the path of ceph.conf.
@@ -126,15 +111,15 @@ osd_heartbeat_interval = 1
 func (c *Cluster) boot(tb testing.TB) {
 	tb.Helper()
 	id := strings.TrimSpace(string(testutil.Value(os.ReadFile("/proc/sys/kernel/random/uuid"))(tb)))
-	testutil.Must(tb, os.WriteFile(c.Conf(), fmt.Appendf(nil, conf, c.dir, id, c.port, c.port+1),
-		0o600))
+	testutil.Must(tb, os.WriteFile(c.Conf(), fmt.Appendf(nil, conf, c.dir, id, c.ports[0],
+		c.ports[1]), 0o600))
 	mons, admin, monmap := c.Path("mon.keyring"), c.Path("client.admin.keyring"), c.Path("monmap")
 	c.run(tb, "ceph-authtool", "-C", mons, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
 	c.run(tb, "ceph-authtool", "-C", admin, "--gen-key", "-n", "client.admin", "--cap", "mon",
 		"allow *", "--cap", "osd", "allow *", "--cap", "mgr", "allow *")
 	c.run(tb, "ceph-authtool", mons, "--import-keyring", admin)
 	c.run(tb, "monmaptool", "--create", "--addv", "a", fmt.Sprintf(
-		"[v2:127.0.0.1:%d,v1:127.0.0.1:%d]", c.port, c.port+1), "--fsid", id, monmap)
+		"[v2:127.0.0.1:%d,v1:127.0.0.1:%d]", c.ports[0], c.ports[1]), "--fsid", id, monmap)
 	c.run(tb, "ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", mons)
 	c.Start(tb, "mon")
 	c.Ceph(tb, "osd", "new", id)
