@@ -3,7 +3,6 @@
 // number. It also has the properties of a controller, its keep alive timer and its events. A reply
 // may have to wait for a query, such as one of a drive.
 //
-// It imports the wire formats, the contract of devices and the log of hosts. The functions work on
-// the data that package target passes them. A type belongs to the reactor of its controller, unless
-// its comment says otherwise.
+// It imports wire formats, the contract of devices and the log of hosts. Functions work on data
+// that package target passes. A type belongs to the reactor of its controller unless noted.
 package admin

@@ -11,11 +11,9 @@ import (
 type Drive interface {
 	// ID identifies the hardware. Namespaces share hardware if their drives have the same ID.
 	ID() string
-	// Counts reports whether SMART includes the amount of data read and written, the time for it,
-	// and the errors.
+	// Counts reports whether SMART includes the data read and written, its time, and errors.
 	Counts() bool
-	// SMART reads the drive's health, in the form of log 02h. Unknown values are zero. It may block
-	// for some seconds.
+	// SMART reads the drive's health as log 02h, 0 if unknown. It may block for seconds.
 	SMART() (*nvme.SMARTLog, error)
 }
 

@@ -43,8 +43,7 @@ var eventInfo = [eventKinds]struct {
 	EventPersistentError: {nvme.AsyncPersistentError, 0, false},
 }
 
-// SupportedEvents is OAES, which does not list the warnings of the health log: they are always
-// supported.
+// SupportedEvents is OAES. Warnings of the health log are always supported and not listed.
 func SupportedEvents(discovery bool) (m nvme.EventMask) {
 	for _, i := range eventInfo {
 		if i.discovery == discovery {
@@ -76,8 +75,7 @@ type Events struct {
 // Reset makes no event enabled, waiting or masked.
 func (e *Events) Reset() { *e = Events{Discovery: e.Discovery} }
 
-// Reports reports whether an event is reported if it happens now: the host has enabled it, and it
-// is not masked.
+// Reports reports whether an event would be reported now: it is enabled and not masked.
 func (e *Events) Reports(k EventKind) bool {
 	info := &eventInfo[k]
 	return (info.mask == 0 || e.Enabled&info.mask != 0) && info.discovery == e.Discovery &&

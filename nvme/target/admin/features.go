@@ -71,8 +71,7 @@ func (c *Clock) Set(data []byte, now int64) {
 	*c = Clock{ms: ms, at: now, origin: nvme.TimestampSet}
 }
 
-// HostBehavior is the data of Host Behavior Support (Base section 5.1.25.1.14), without the zeroes
-// at its end.
+// HostBehavior is Host Behavior Support (Base section 5.1.25.1.14) without zeroes at the end.
 type HostBehavior [nvme.HostBehaviorCDFE + 2]byte
 
 // Set takes the data of Set Features. It returns the formats of Copy that the host uses: there are

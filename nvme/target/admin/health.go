@@ -95,8 +95,7 @@ func SMART(list []Health, removed Totals, failures uint64, started time.Time) *n
 	return l
 }
 
-// merge adds the health of one more drive to l: counts are summed, and of measurements the worst
-// counts.
+// merge adds the health of another drive to l: sums of counts, and the worst measurements.
 func merge(l, d *nvme.SMARTLog, first bool) {
 	l.CriticalWarning |= d.CriticalWarning
 	l.EnduranceWarnings |= d.EnduranceWarnings

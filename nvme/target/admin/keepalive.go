@@ -3,14 +3,12 @@ package admin
 import "time"
 
 const (
-	// KeepAliveGranularity is KAS of Identify Controller, in units of 100 ms: timeouts are rounded
-	// up to it.
+	// KeepAliveGranularity is KAS, in units of 100 ms: timeouts are rounded up to it.
 	KeepAliveGranularity = 10
 	// MaxKeepAlive is the largest timeout, in milliseconds: a day. More is refused, since a timeout
 	// is only ever rounded up (Base section 3.9).
 	MaxKeepAlive = 24 * 3600 * 1000
-	// discoveryTimeout applies to a discovery controller if its host asked for no timeout (Base
-	// section 3.1.3.3: two minutes).
+	// discoveryTimeout is for discovery controllers without one (Base section 3.1.3.3).
 	discoveryTimeout = int64(120e9)
 	// keepAliveChecks is the number of times per period that the timer looks for traffic.
 	keepAliveChecks = 2
@@ -18,9 +16,8 @@ const (
 	marginWindow = int64(60e9)
 )
 
-// KeepAlive watches the commands of all queues of a controller: with TBKAS any of them counts (Base
-// section 3.9). Its methods get the time of the loop, in nanoseconds, and the number of commands
-// until then.
+// KeepAlive watches all queues of a controller: with TBKAS any command counts (Base section 3.9).
+// Its methods get the loop's time in nanoseconds and the number of commands until then.
 type KeepAlive struct {
 	period    int64  // nanoseconds; 0 is off
 	seen      uint64 // commands when traffic was last noticed, at lastSeen
@@ -81,8 +78,7 @@ func (k *KeepAlive) hear(now int64, n uint64, silent int64) {
 // Check reports whether the timer has expired. enabled: the controller is. While it is not, a host
 // cannot send Keep Alive, and has another time limit.
 func (k *KeepAlive) Check(now int64, commands uint64, enabled bool) (expired bool) {
-	// If this process itself stood still, commands may wait unread: a check that comes late proves
-	// nothing about the host.
+	// If this process stood still, commands may wait: a late check proves nothing.
 	late := now-k.lastCheck > k.period
 	switch {
 	case late || !enabled:

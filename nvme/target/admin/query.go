@@ -105,8 +105,7 @@ func (q *Query[T]) run() {
 	}
 }
 
-// Peek returns the last answer, when it was given, and the error of the last call, without asking.
-// It does not block.
+// Peek returns the last answer, its time, and the last error, without asking or blocking.
 func (q *Query[T]) Peek() (*T, time.Time, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

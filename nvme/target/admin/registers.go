@@ -10,8 +10,7 @@ const (
 	readyTimeout = 40
 )
 
-// Registers are the properties of a controller (Base section 3.1.4), and the steps to take when its
-// last I/O queue has ended.
+// Registers are the properties of a controller (Base section 3.1.4), and steps after its queues.
 type Registers struct {
 	Discovery bool // the controller is a discovery controller
 	CC        nvme.CC
@@ -30,8 +29,7 @@ const (
 	Shutdown                    // CSTS.SHST becomes 10b then
 )
 
-// CheckProperty checks offset and size of Property Get and Property Set, and, for the latter, that
-// the property can be written.
+// CheckProperty checks offset and size of a property, and that Property Set can write it.
 func CheckProperty(sqe *nvme.SQE) nvme.Status {
 	p := sqe.Property()
 	off := p.Offset()

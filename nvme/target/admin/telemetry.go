@@ -111,8 +111,7 @@ func telemetryPage(h nvme.TelemetryHeader, data []byte, off uint64) Reply {
 	return Reply{Data: b[min(off, uint64(len(b))):]}
 }
 
-// Encode returns the capture as JSON of at most TelemetrySize bytes, without its older half, and so
-// on, if it is larger.
+// Encode returns the capture as JSON, halved until it has at most TelemetrySize bytes.
 func (v *Capture) Encode() (*[]byte, error) {
 	b, err := json.Marshal(v)
 	for ; len(b) > TelemetrySize && err == nil; b, err = json.Marshal(v) {

@@ -2,8 +2,7 @@
 // group, and each port has a state for every group, which applies to the controllers that came
 // through it. States are the states of a port, and a Log is log 0Ch of a controller.
 //
-// It imports the wire formats only. States are immutable. A Log belongs to the reactor of its
-// controller.
+// It imports wire formats. States are immutable. A Log is of its controller's reactor.
 package ana
 
 import (
@@ -58,8 +57,7 @@ func (s *States) Of(group uint32) nvme.ANAState {
 	return s[group]
 }
 
-// HidesCapacity reports whether Identify Namespace does not report the capacity of namespaces of a
-// group (NVM section 5.1).
+// HidesCapacity reports whether Identify Namespace omits the capacity (NVM section 5.1).
 func (s *States) HidesCapacity(group uint32) bool {
 	st := s.Of(group)
 	return st == nvme.ANAStateInaccessible || st == nvme.ANAStatePersistentLoss
@@ -123,8 +121,7 @@ func (l *Log) Refresh(now []nvme.ANAGroup) (changed bool) {
 	return changed
 }
 
-// Continues reports whether a read from an offset, with RGO or without, continues the page that was
-// read last.
+// Continues reports whether a read with this offset and RGO continues the last page.
 func (l *Log) Continues(off uint64, groupsOnly bool) bool {
 	return off > 0 && l.page != nil && l.groupsOnly == groupsOnly
 }

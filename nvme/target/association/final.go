@@ -33,8 +33,7 @@ func (f *Final) Unchanged() (since func() bool) {
 	return func() bool { return f.begun.Load() == ended }
 }
 
-// SetGone remembers that a subsystem was removed on purpose, or forgets it. The caller serializes
-// the calls.
+// SetGone remembers a subsystem removed on purpose, or forgets it. The caller serializes calls.
 func (f *Final) SetGone(nqn string, gone bool) {
 	now := map[string]bool{}
 	if m := f.gone.Load(); m != nil {

@@ -1,8 +1,7 @@
 package association
 
-// Hosts are the controllers of a subsystem by their proven hosts. One host has one NQN and one Host
-// Identifier (Base section 5.1.25.1.28). The zero value has none. The caller serializes its
-// methods.
+// Hosts are the controllers of a subsystem by proven hosts, of one NQN and Host Identifier each
+// (Base section 5.1.25.1.28). The zero value has none. The caller serializes its methods.
 type Hosts[C comparable] struct {
 	byNQN index[string, [16]byte, C]
 	byID  index[[16]byte, string, C]
@@ -20,8 +19,7 @@ func (h *Hosts[C]) Remove(nqn string, id [16]byte, c C) {
 	h.byID.remove(id, nqn, c)
 }
 
-// Other returns a controller of a host with the same NQN and another identifier, or the other way
-// around, or the zero value.
+// Other returns a controller of a host with one of NQN and identifier equal, or the zero value.
 func (h *Hosts[C]) Other(nqn string, id [16]byte) (c C) {
 	if c = h.byNQN.other(nqn, id); c == *new(C) {
 		c = h.byID.other(id, nqn)

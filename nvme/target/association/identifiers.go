@@ -2,8 +2,7 @@ package association
 
 import "math/bits"
 
-// Identifiers are the controller identifiers of a subsystem. The zero value has none in use. The
-// caller serializes its methods.
+// Identifiers are the CNTLIDs in use of a subsystem. The caller serializes its methods.
 type Identifiers struct {
 	used []uint64 // a bit for each, as far as there were any
 	next int      // where the search goes on, so that an identifier is used again late

@@ -13,10 +13,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Statuses of Connect. DNR makes a Linux host give up reconnecting, so it is set only where no
-// later attempt can succeed: for a malformed command, for a host that is not allowed, and for a
-// subsystem removed on purpose. An unknown subsystem may be configured again, and a controller may
-// have expired.
+// Statuses of Connect. DNR makes Linux give up reconnecting, so it is set only where no later
+// attempt can succeed: a malformed command, a host not allowed, a subsystem removed on purpose. An
+// unknown subsystem may come back, and a controller may have expired.
 const (
 	malformedStatus = nvme.ConnectInvalidParameters | nvme.DNR
 	refusedStatus   = nvme.ConnectInvalidParameters
@@ -170,8 +169,7 @@ func Duplicate(c, other *Controller) Refusal {
 		"give each machine its own /etc/nvme/hostnqn and hostid; or duplicate_hosts: allow")
 }
 
-// Record returns the attributes of the log line: the reason, and a remedy for the operator. data is
-// nil if it could not be received.
+// Record returns the reason and a remedy for the log. data is nil if it was not received.
 func (r *Refusal) Record(sqe *nvme.ConnectSQE, data *nvme.ConnectData) []any {
 	args := []any{
 		"qid", sqe.QID(), "depth", int(sqe.SQSIZE()) + 1, "status", r.Status.String(), "field",

@@ -3,8 +3,7 @@
 // its identity again. The arithmetic is in package auth. Package target has the commands that carry
 // messages, and the queues that serve nothing else before.
 //
-// It imports no package of the target. Any goroutine may use Hosts, reactors included: nothing
-// blocks.
+// It imports no package of the target. Hosts is for any goroutine and reactor: nothing blocks.
 package authn
 
 import (
@@ -124,8 +123,7 @@ func (h *Hosts) IsKnown(from netip.Addr) bool {
 	return h.known[from]
 }
 
-// Counts returns the number of exchanges that have succeeded, and that have failed or were not
-// finished.
+// Counts returns how many exchanges have succeeded, and how many failed or did not finish.
 func (h *Hosts) Counts() (succeeded, failed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

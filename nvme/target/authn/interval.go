@@ -109,8 +109,7 @@ func (i *Interval) Came(now, at int64) (in int64) {
 func (i *Interval) Asks() bool { return asking(i.ask.Load())&^askStarted != askNone }
 
 // Refuse reports whether a command is refused with Authentication Required. repeats: the host
-// repeats such a command. late: it may be refused if none of those comes. started: Came follows, on
-// the reactor of the controller.
+// repeats such commands. late: it may be refused if none comes. started: Came follows.
 func (i *Interval) Refuse(repeats, late bool) (refused, started bool) {
 	a := asking(i.ask.Load())
 	level := a &^ askStarted

@@ -137,8 +137,7 @@ func (h *Hosts) UsePSK(hostNQN, identity string, user *Proof) (age time.Duration
 	return age, true
 }
 
-// ReleasePSKs is called when a controller has ended. It does nothing for one that neither uses a
-// PSK nor has made one.
+// ReleasePSKs is called when a controller has ended, also one without a PSK.
 func (h *Hosts) ReleasePSKs(of *Proof) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -41,13 +41,11 @@ type Command interface {
 type Channel interface {
 	// Submit gives an IO to the device, or refuses it. IO.Done follows.
 	Submit(io *backend.IO) nvme.Status
-	// Withdraw takes back an IO that the device has not seen. It returns false if the device has
-	// it.
+	// Withdraw takes back an IO, or returns false if the device has it.
 	Withdraw(io *backend.IO) bool
 	// Cancel asks the device to give an IO back.
 	Cancel(io *backend.IO)
-	// Orphaned notes that the device has an IO of a command that is given up, and OrphanBack that
-	// it has given such an IO back.
+	// Orphaned: the device has an IO of a command that is given up. OrphanBack: it gave it back.
 	Orphaned(io *backend.IO)
 	OrphanBack()
 }
@@ -191,8 +189,7 @@ func (m *Compound) mayBegin() bool {
 		!m.Command.Over()
 }
 
-// begin submits the next IO. It returns false if that has to wait for something, after which
-// advance is called.
+// begin submits the next IO, or returns false if advance will be called after a wait.
 func (m *Compound) begin() bool {
 	o := m.idle.First()
 	if !m.isPaid() || m.read != nil && !m.readReady(o) {
@@ -358,8 +355,7 @@ func (m *Compound) Abort(st nvme.Status) {
 	m.advance()
 }
 
-// GiveUp completes the command. IOs that devices have come back to Done, and then the compound is
-// free.
+// GiveUp completes the command. The compound is free when devices have given back its IOs.
 func (m *Compound) GiveUp() {
 	m.withdrawReads()
 	for o := range m.IOs() {

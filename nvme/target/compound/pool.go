@@ -42,8 +42,7 @@ type Pool struct {
 // NewPool makes the pool of a reactor.
 func NewPool(cfg Config) *Pool { return &Pool{Config: cfg} }
 
-// Idle reports whether no command has a compound, but for the target's own, and none waits for its
-// turn.
+// Idle reports whether no command of hosts has a compound or waits for one.
 func (p *Pool) Idle() bool { return p.inUse == 0 && p.reads == 0 && p.turns.Empty() }
 
 // Reading reports whether there are compounds that read into memory of the target. They wait for
@@ -62,8 +61,7 @@ type Owner struct {
 	left  int64            // of its turn, in bytes
 }
 
-// Postponed is the place of a command that waits until its owner may have another compound. It is a
-// field of the command.
+// Postponed is the place of a command that waits for its owner's next compound, in a field of it.
 type Postponed struct {
 	// Command is the command.
 	Command any

@@ -20,19 +20,16 @@ const (
 type Read struct {
 	From []Extent
 	Then Then
-	// Flow is where the memory comes from. Reserve: the command has memory of a transport, and may
-	// use the reserve of the pool.
+	// Flow gives the memory. Reserve: also of the reserve, since a transport's is held.
 	Flow    *mem.Flow
 	Reserve bool
-	// Data is the data of the command, for Compare. The caller keeps it until the command is
-	// completed.
+	// Data is the command's data, for Compare, kept until it is completed.
 	Data []mem.Segment
 	// To is the first byte that Copy writes.
 	To int64
 	// Flags are those of writes.
 	Flags backend.Flags
-	// Second is the Write of a pair, Overwrite its data, and Lock keeps others from the blocks of
-	// the pair.
+	// Second is the Write of a pair, Overwrite its data, Lock that of the pair's blocks.
 	Second    Command
 	Overwrite []mem.Segment
 	Lock      Lock
@@ -65,15 +62,13 @@ type Extent struct {
 
 // Lock keeps others from changing blocks.
 type Lock interface {
-	// Acquire begins to acquire the lock, once, and reports whether it is held. Read.GoOn is called
-	// when it is.
+	// Acquire begins to acquire the lock, and reports whether it is held. Read.GoOn follows.
 	Acquire() bool
 	// Release ends the lock, or the wait for it.
 	Release()
 }
 
-// Read begins to read. ch is the channel of the command's namespace. The compound takes turns in
-// flow, unless that is nil.
+// Read begins to read from ch, the channel of the namespace, by turns in flow unless nil.
 func (m *Compound) Read(ch Channel, flow *Flow, v *Read) {
 	m.ch, m.flow, m.read = ch, flow, v
 	v.m, v.failed = m, len(v.From)
@@ -85,8 +80,7 @@ func (m *Compound) Read(ch Channel, flow *Flow, v *Read) {
 	m.advance()
 }
 
-// Waits reports whether the compound waits for memory, or for a lock, while devices have nothing of
-// it.
+// Waits reports whether the compound waits for memory or a lock while devices have nothing.
 func (m *Compound) Waits() bool { return m.read != nil && m.outstanding == 0 }
 
 // readReady reports whether the next chunk can be read into the memory of o. If not, advance is
@@ -151,8 +145,7 @@ func (v *Read) fill(o *IO) Channel {
 	return x.Channel
 }
 
-// goesOn carries on with a chunk that has been read. It returns false if the IO has nothing to do
-// any more.
+// goesOn carries on with a chunk that was read, or returns false if the IO is finished.
 func (m *Compound) goesOn(o *IO) bool {
 	v := m.read
 	switch {
@@ -212,8 +205,7 @@ func (m *Compound) endRead() {
 	m.pool.reads--
 }
 
-// result is DW0 of a command that has failed: of a Copy, the first range that was not copied (NVM
-// section 3.3.2).
+// result is DW0 of a failed command: of a Copy the first range not copied (NVM section 3.3.2).
 func (v *Read) result() uint64 {
 	if v.Then != Copy {
 		return 0

@@ -94,8 +94,7 @@ func (f *Flow) schedule(p *Pool) {
 	}
 }
 
-// push lets a compound wait for its turn. While devices have nothing of it, its time limit does not
-// run.
+// push lets a compound wait for its turn, without its time limit while devices have nothing.
 func (f *Flow) push(m *Compound) {
 	if m.turn.Listed() {
 		return

@@ -6,8 +6,7 @@ const (
 	// ZeroPiece is how much of a Write Zeroes a device has at a time, in bytes. Freeing the memory
 	// of so much takes tens of microseconds.
 	ZeroPiece = int64(1 << 20)
-	// discardPiece is the same of a Dataset Management: thin storage frees chunks of megabytes, and
-	// only as a whole.
+	// discardPiece is that of a Dataset Management: thin storage frees whole chunks of MiB.
 	discardPiece = int64(8 << 20)
 	// zeroPieces is the largest number of pieces of a command, besides one more for each range.
 	// Pieces of large discards are larger: hosts discard terabytes within their time limits.
@@ -31,8 +30,7 @@ func (m *Compound) Add(off, n int64) {
 	z.total += n
 }
 
-// Zero begins to zero or deallocate the ranges, by turns in flow. The limits have been asked for
-// the first piece.
+// Zero begins to zero or deallocate ranges, by turns in flow. Limits allow the first piece.
 func (m *Compound) Zero(ch Channel, flow *Flow, op backend.Op, flags backend.Flags) {
 	z := &m.zero
 	z.op, z.flags, z.piece = op, flags, ZeroPiece
@@ -51,8 +49,7 @@ func (z *zero) next(r backend.Range) backend.Range {
 	return backend.Range{Off: from, End: min(r.End, from&^(z.piece-1)+z.piece)}
 }
 
-// fillZero prepares the next piece. Limits count every piece of a Write Zeroes and every range of a
-// Dataset Management.
+// fillZero prepares the next piece. Limits count pieces, or ranges of Dataset Management.
 func (m *Compound) fillZero(o *IO) {
 	z := &m.zero
 	r := z.ranges[m.next]

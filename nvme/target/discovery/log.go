@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MinQueueSize is the size of the admin queue that hosts are told of: that of a Linux host, and the
-// least that ASQSZ may be.
+// MinQueueSize is the admin queue size told to hosts: that of Linux, the least for ASQSZ.
 const MinQueueSize = 32
 
 // Host is the reader of a log.
@@ -29,8 +28,7 @@ type Host struct {
 	MayUse func(Subsystem) bool
 }
 
-// Logs are the logs of a host that were made last: of all ports, and of its own port. The zero
-// value has none.
+// Logs are a host's last logs: of all ports, and of its own. The zero value has none.
 type Logs [2]*Log
 
 // Log is the log as one host sees it through one port: the subsystems that it may use there, each
@@ -83,8 +81,7 @@ func (l *Logs) Get(t *Table, local bool) *Log {
 // Last returns the log that was taken last, nil if there is none.
 func (l *Logs) Last(local bool) *Log { return *l.which(local) }
 
-// Take takes a log in place of the one before, unless that is newer. It reports whether the entries
-// have changed since.
+// Take replaces a log unless it is newer. It reports whether the entries have changed.
 func (l *Logs) Take(made *Log) (changed bool) {
 	which := l.which(made.local)
 	last := *which
@@ -99,8 +96,7 @@ func (l *Logs) Take(made *Log) (changed bool) {
 	return true
 }
 
-// Remake makes the logs again of which the host has one. Any goroutine; the caller passes a copy of
-// its Logs.
+// Remake makes the logs of a host again, from a copy of its Logs. Any goroutine.
 func (l Logs) Remake(t *Table, h *Host) (made []*Log) {
 	for _, last := range l {
 		if last != nil && last.made != t.Generation {
@@ -221,8 +217,7 @@ func (l *Log) content() uint64 {
 	return sum.Sum64()
 }
 
-// Read encodes at most n bytes of the log from an offset on. It returns nil if the log ends before
-// the offset.
+// Read encodes at most n bytes of the log from an offset, nil if the log ends before.
 func (l *Log) Read(off, n uint64) []byte {
 	size := nvme.DiscoveryHeaderSize + l.entries*nvme.DiscoveryEntrySize
 	if off >= size {

@@ -16,8 +16,7 @@ import (
 type Port struct {
 	// ID is the port identifier, as in fabric.QueueInfo.PortID.
 	ID uint16
-	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
-	// connected to.
+	// Addr is where it listens. Hosts are shown the address they connected to for a wildcard.
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port.
 	Listener string
@@ -33,8 +32,7 @@ type Referral struct {
 	Hosts []string
 }
 
-// Subsystem is a subsystem in a table. It is immutable and comparable: a subsystem that changes is
-// another value.
+// Subsystem is a subsystem in a table, immutable and comparable: a change makes another.
 type Subsystem interface {
 	// Name is the NQN.
 	Name() string

@@ -38,8 +38,7 @@ type hold struct {
 	ios list.List[backend.IO]
 }
 
-// hold has a blocker keep IOs from the device, on all reactors. Each calls wait then. See barrier
-// for here, drained and done.
+// hold has a blocker keep IOs from the device on all reactors, which call wait; see barrier.
 func (ns *Namespace) hold(here *Channels, b blocker, wait func(ch *Channel, drained func()),
 	done func(),
 ) {
@@ -89,8 +88,7 @@ func (ch *Channel) release(b blocker) {
 	}, func() {})
 }
 
-// block reports whether an IO must not reach the device yet, and holds it then. It adds the number
-// of holds to compared.
+// block reports whether an IO must not reach the device yet and is held, and counts in compared.
 func (ch *Channel) block(io *backend.IO, compared *int) bool {
 	q := ch.r.Queue(io)
 	blocks := func(o *hold) bool { return o.by.blocks(io, q) }
@@ -139,8 +137,7 @@ func waitsFor(io *backend.IO) *awaited {
 	return x
 }
 
-// awaits returns the waits for an IO that the device has; the caller changes them. If there are
-// none yet, it makes them in x.
+// awaits returns the waits for an IO of the device, made in x if there are none, to change.
 func (ch *Channel) awaits(io *backend.IO, x *awaited) *awaited {
 	if io.Awaited == nil {
 		io.Awaited = x

@@ -124,8 +124,7 @@ func (ch *Channel) Close(done func()) {
 // Closed reports whether the channel is closed.
 func (ch *Channel) Closed() bool { return ch.state == stateClosed }
 
-// settle continues a quiesce, or the end of the channel of a retired namespace, if the device has
-// no IOs of the channel.
+// settle continues a quiesce, or the end of a retired channel, if the device has no IOs of it.
 func (ch *Channel) settle() {
 	if ch.onQuiesced != nil {
 		ch.checkQuiesced()
@@ -152,8 +151,7 @@ func (ch *Channel) closeDevice() {
 	ch.dev, ch.reader, ch.writer, ch.marked = nil, nil, nil, false
 }
 
-// Queue queues an IO for the device. The caller has the reactor call Process afterwards. It returns
-// false if the channel is closed.
+// Queue queues an IO; the caller has Process called. It returns false if the channel is closed.
 func (ch *Channel) Queue(io *backend.IO) bool {
 	switch {
 	case ch.state == stateClosed:
@@ -275,8 +273,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	return batch, looked
 }
 
-// check checks a pending IO against the present namespace: the command may have been prepared
-// before a change.
+// check checks a pending IO again: the namespace may have changed since its preparation.
 func (ch *Channel) check(io *backend.IO) error {
 	switch q := ch.r.Queue(io); {
 	case !permits(ch.Access, io, q), q != nil && ch.aborts(q):
@@ -328,8 +325,7 @@ func (ch *Channel) done(io *backend.IO) {
 	ch.r.Done(io)
 }
 
-// Abort completes an IO that the device has not seen with an error. It returns false if the device
-// has it.
+// Abort completes an IO with an error, or returns false if the device has it.
 func (ch *Channel) Abort(io *backend.IO, err error) bool {
 	if !ch.Withdraw(io) {
 		return false
@@ -362,8 +358,7 @@ func (ch *Channel) pollOrSettle() {
 	}
 }
 
-// State describes a channel for tests. Busy is zero if IOs, barriers and zero copy have left
-// nothing on it.
+// State describes a channel for tests. Busy is zero without IOs, barriers and zero copy.
 type State struct {
 	Quiesce       Level
 	Open, Closing bool

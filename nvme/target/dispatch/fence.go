@@ -26,8 +26,7 @@ type fencing struct {
 //
 // When the access changes, a fence waits on each reactor for IOs that the device has already.
 
-// ErrPreempted is the error of an IO of a preempted host. Nothing of the IO has reached the device,
-// or the device has canceled it.
+// ErrPreempted is the error of an IO of a preempted host, of which nothing reaches the device.
 var ErrPreempted = errors.New("the host was preempted")
 
 // fence waits on one reactor until its device has no IO of hosts that lost access.
@@ -65,8 +64,7 @@ func permits(a *reservation.Access, io *backend.IO, q *Queue) bool {
 // sharedFences is how many fences share a round: it compares each IO with all of them.
 const sharedFences = 8
 
-// Round is a visit of all commands of a reactor that there are, in pieces, for fences of a channel,
-// see Walk.
+// Round is a visit of all commands of a reactor for fences of a channel, in pieces; see Walk.
 type Round struct {
 	ch     *Channel
 	fences []*fence // of one host: the first counts IOs and waits for the round, the others for it
@@ -104,8 +102,7 @@ func (ch *Channel) setAccess(a *reservation.Access, f *fence) {
 	}})
 }
 
-// begin notes that commands are visited from now on. Only then do fences of other hosts wait for
-// the fences of the round.
+// begin notes that commands are visited now. Fences of other hosts wait for the round's then.
 func (r *Round) begin() {
 	if r.begun {
 		return
@@ -149,8 +146,7 @@ func (r *Round) Skips(q *Queue) bool {
 	})
 }
 
-// excludes reports whether the host of an IO has no access by one of the fences. It may have it
-// again by now.
+// excludes reports whether a fence excludes the host of an IO, which may be back by now.
 func (r *Round) excludes(io *backend.IO) bool {
 	q := r.ch.r.Queue(io)
 	return slices.ContainsFunc(r.fences, func(f *fence) bool { return !permits(f.access, io, q) })

@@ -15,8 +15,7 @@ type Storage interface {
 	Name() (nqn string, nsid uint32)
 	// Device returns the present device.
 	Device() backend.Device
-	// Check returns the reason why the namespace, as it is now, does not take an IO that it took
-	// once.
+	// Check returns why the namespace as it is now takes an IO no longer.
 	Check(io *backend.IO) error
 	// Mark returns a channel that looks for marks of uncorrectable blocks before it passes IOs to
 	// dev, or nil if there are no marks. wake makes the reactor poll.
@@ -142,8 +141,7 @@ type stats struct {
 	published   [len(Counters{})]atomic.Uint64
 }
 
-// publish makes the counters visible. It stores only changed counters: an atomic store costs more
-// than the count.
+// publish stores the changed counters: an atomic store costs more than a count.
 func (s *stats) publish() {
 	for i, n := range &s.own {
 		if n != s.stored[i] {

@@ -38,8 +38,7 @@ type walks struct {
 	checks bool
 }
 
-// Start begins a walk of its own kind, after those before it. The caller completes commands
-// afterwards.
+// Start begins a walk after earlier ones of its kind. The caller completes commands afterwards.
 func (r *Channels) Start(w *Walk) {
 	r.own.Push(w, &w.node)
 	r.startWalks()

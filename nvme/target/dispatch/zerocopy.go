@@ -24,8 +24,7 @@ func (ch *Channel) StartZeroCopy(io *backend.IO, segs []mem.Segment) (_ []mem.Se
 	return segs, ok
 }
 
-// EndZeroCopy gives the memory of StartZeroCopy back, unless the device has made it the content of
-// its blocks.
+// EndZeroCopy gives memory of StartZeroCopy back, unless it is the content of blocks now.
 func (ch *Channel) EndZeroCopy(io *backend.IO, segs []mem.Segment) {
 	ch.zeroCopies--
 	switch {

@@ -1,9 +1,7 @@
-// Package observe counts how long commands took in each stage, by host, namespace and operation
-// (Latencies), adds up the counts of the reactors (Reader), and is the flight recorder: the last
-// commands of each queue (Ring), and copies of queues that failed (Dumps). It knows nothing of
-// controllers.
+// Package observe counts latencies by stage, host, namespace and operation (Latencies), sums them
+// up over reactors (Reader), and has the flight recorder: the last commands of each queue (Ring)
+// and copies of failed queues (Dumps). It knows nothing of controllers.
 //
-// It imports the contract of transports, which defines the stages of a request. A reactor adds to
-// the entries of its hosts and to the rings of its queues once per command. Others read them by
-// messages to the reactor (Do).
+// It imports the contract of transports, which has the stages. A reactor writes once per command to
+// its hosts' entries and queues' rings. Others ask it to read them (Do).
 package observe

@@ -46,11 +46,9 @@ func operationOf(o nvme.Opcode) Operation {
 
 // Latency has the counts of commands after their responses have left.
 type Latency struct {
-	// IOs is the number of commands, Errors the number of failed ones, and Bytes the data of the
-	// others.
+	// IOs is the number of commands, Errors that of failed ones, Bytes the data of others.
 	IOs, Errors, Bytes uint64
-	// Total is the time from the arrival of a command until its response has left, Stages its
-	// parts.
+	// Total is the time from arrival until the response has left, Stages its parts.
 	Total  histogram.Histogram
 	Stages [fabric.Stages]histogram.Histogram
 	// Slowest has the stages of the command that took longest, in nanoseconds.
@@ -101,8 +99,7 @@ func (e *Entry) op(o Operation) *Latency {
 	return e.ops[o]
 }
 
-// Add counts a command and returns how long it took. Durations of 0 are not added to Stages, see
-// addZeros.
+// Add counts a command and returns its duration. Stages gets no zeroes, see addZeros.
 func (e *Entry) Add(r *fabric.Request) (total int64) {
 	l := e.op(operationOf(r.SQE.Opcode()))
 	for i, ns := range &r.Stages {
@@ -316,8 +313,7 @@ func (l *Latencies) read(ctx context.Context, add func(LatencyInfo)) error {
 	return err
 }
 
-// Do runs fn on a reactor and waits for it. After an error, which is that of ctx, fn may still run.
-// No reactor calls it.
+// Do runs fn on a reactor and waits. After an error of ctx fn may still run. Not on a reactor.
 func Do(ctx context.Context, loop fabric.Loop, fn func()) error {
 	return DoAll(ctx, loop, func(done func()) { fn(); done() })
 }

@@ -83,8 +83,7 @@ func (e *record) setStages(r *fabric.Request) {
 // NoStatus is the status of a command whose queue ended before it was completed.
 const NoStatus = 1<<15 - 1
 
-// Add adds a command once it is completed, or will never be. It returns the number of the command,
-// 0 if it is not recorded.
+// Add adds a command that is completed or never will be. It returns its number, 0 if not recorded.
 func (r *Ring) Add(req *fabric.Request, status uint16) uint64 {
 	if r.records == nil {
 		return 0
@@ -225,8 +224,7 @@ func (d *Dumps) Allows(peer netip.Addr, now time.Time) bool {
 	return n < maxDumpsOfPeer || now.Sub(d.list[oldest].Time) >= dumpEvery
 }
 
-// of returns the index of the oldest dump of the network of a peer, and how many it has. The caller
-// holds d.mu.
+// of returns the index of the oldest dump of a peer's network, and their number. d.mu is held.
 func (d *Dumps) of(peer netip.Addr) (oldest, n int) {
 	network := subnet.Of(peer)
 	for i, q := range slices.Backward(d.list) {
@@ -256,8 +254,7 @@ func (d *Dumps) Add(q observed.TraceQueue) {
 	d.list = append(d.list, q)
 }
 
-// List returns the dumps of the queues that a query selects, oldest first. The caller does not
-// change them.
+// List returns the dumps of the queues of a query, oldest first, which nobody changes.
 func (d *Dumps) List(of *observed.TraceQuery) []observed.TraceQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()

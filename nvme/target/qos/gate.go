@@ -7,8 +7,7 @@ import (
 )
 
 const (
-	// AdmitMost is the largest number of commands that go on in one poll. Other hosts wait until
-	// they are done.
+	// AdmitMost is the most commands that go on in one poll. Other hosts wait for them.
 	AdmitMost = 32
 	// LookMost is the number of flows that a poll looks at.
 	LookMost = 128
@@ -26,8 +25,7 @@ type Flow struct {
 	round   uint64          // the Gate.round that has looked at it
 }
 
-// Waiter is the place of a command among the commands that wait at limits. It is a field of the
-// command.
+// Waiter is the place of a command that waits at limits, in a field of the command.
 type Waiter struct {
 	// Owner is the command.
 	Owner any
@@ -67,8 +65,7 @@ func NewGate(now func() int64, after func(d int64, fn func()) (stop func()), ste
 	return &Gate{now: now, after: after, steps: steps, admit: admit}
 }
 
-// Wait takes the cost of a command from the limits of f, or lets the command wait and returns true.
-// data is in bytes.
+// Wait takes the cost of a command and its bytes, or returns true and lets the command wait.
 func (g *Gate) Wait(f *Flow, w *Waiter, data int64) bool {
 	now := g.now()
 	if f.waiting.Empty() {
@@ -128,9 +125,8 @@ func (g *Gate) start(due int64) {
 // Ready reports whether Poll would look at flows.
 func (g *Gate) Ready() bool { return g.more }
 
-// Poll admits the commands of due flows that their limits allow, and returns their number. The
-// rest, beyond AdmitMost commands or LookMost flows, is for the next poll, which begins with the
-// other flows.
+// Poll admits commands of due flows and returns their number. The rest, beyond AdmitMost commands
+// or LookMost flows, is for the next poll, which begins with the other flows.
 func (g *Gate) Poll() (n int) {
 	if !g.more {
 		return 0
@@ -165,8 +161,7 @@ func (g *Gate) Poll() (n int) {
 	return n
 }
 
-// admitSome admits the commands of a flow that the limits allow, at most most, and returns their
-// number.
+// admitSome admits at most most commands of a flow and returns their number.
 func (g *Gate) admitSome(f *Flow, now int64, most int) (n int) {
 	first, waited := f.at, int64(0)
 	for w := f.waiting.First(); w != nil && n < most; w = f.waiting.First() {

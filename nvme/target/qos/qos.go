@@ -16,11 +16,9 @@ import (
 
 // Limits bound commands and bytes per second. The zero value has no limit.
 type Limits struct {
-	// IOPS is how many commands per second may read or change blocks, 0 any number. A Flush does
-	// not count.
+	// IOPS bounds the commands per second that read or change blocks, without Flush; 0: none.
 	IOPS int64
-	// Bandwidth is how many bytes per second reads and writes may move, and Write Zeroes zero, 0
-	// any number.
+	// Bandwidth bounds the bytes per second of reads, writes and Write Zeroes; 0: no bound.
 	Bandwidth int64
 	// Burst bounds the amount that passes at once after a pause: as much as the limits allow in
 	// this time. 0 is DefaultBurst. A larger command passes, and is made up for afterwards.
@@ -155,8 +153,7 @@ func (f *Flow) Unlink(now int64) {
 	f.leases, f.of = nil, Limiters{}
 }
 
-// Take takes the cost of a command, which does not wait otherwise, and reports whether the limits
-// allow it. data is in bytes.
+// Take takes the cost of a command and its bytes if the limits allow it. It does not wait.
 func (f *Flow) Take(data, now int64) bool {
 	if !f.waiting.Empty() {
 		return false

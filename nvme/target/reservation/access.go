@@ -17,8 +17,7 @@ const (
 	GroupWrite
 )
 
-// Access says which hosts may use a reserved namespace. It is immutable; nil: all hosts. Any
-// goroutine may use it.
+// Access says which hosts may use a namespace. It is immutable; nil: all. Any goroutine.
 type Access struct {
 	typ    nvme.ReservationType
 	holder HostHandle
@@ -45,8 +44,7 @@ func (r *State) Access() *Access {
 	return a
 }
 
-// Permits is the table of Base section 8.1.22.1: it reports whether a host may send a command of a
-// group.
+// Permits reports whether a host may send a command of a group (Base section 8.1.22.1).
 func (a *Access) Permits(host HostHandle, g Group) bool {
 	if g == GroupNone || g == GroupRead && !a.typ.ExcludesReads() || host == a.holder {
 		return true

@@ -11,8 +11,7 @@ type Log struct {
 	queue []nvme.ReservationLog
 }
 
-// Add appends a notification. One that is lost is counted in the last one (Base section
-// 5.1.12.1.32).
+// Add appends a notification. The last one counts lost ones (Base section 5.1.12.1.32).
 func (l *Log) Add(typ nvme.ReservationNotification, nsid uint32) {
 	if l.count++; l.count == 0 {
 		l.count = 1

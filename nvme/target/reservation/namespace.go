@@ -45,11 +45,9 @@ type Namespace struct {
 	Mask atomic.Uint32
 
 	mu sync.Mutex
-	// users have the reservations: the namespace, and removed ones as long as reactors work for
-	// them.
+	// users have the reservations: the namespace, and removed ones that reactors still use.
 	users []User
-	// changes have not begun. Hosts take turns: none waits for all that another one asks for, with
-	// however many Host Identifiers.
+	// changes have not begun. Hosts take turns, with however many Host Identifiers.
 	changes list.Turns[subnet.Owner, Change]
 	working bool
 }
@@ -202,8 +200,7 @@ func (r *Namespace) save(before, next *State) error {
 	return err
 }
 
-// commit makes a change that is durable visible. c.Done is called when the devices have nothing of
-// the hosts that it excludes.
+// commit makes a durable change visible. c.Done follows when devices have nothing excluded.
 func (r *Namespace) commit(c *Change, o *Outcome) {
 	a := o.Next.Access()
 	fenced := o.acquired && a != nil || len(o.aborted) > 0 || !a.equal(r.access.Load())
@@ -227,8 +224,7 @@ func (r *Namespace) commit(c *Change, o *Outcome) {
 	c.Excluded()
 }
 
-// Exclude counts a reactor that will call Excluded, when its device has nothing of the hosts that
-// the change excludes.
+// Exclude counts a reactor that will call Excluded when its device has nothing excluded.
 func (c *Change) Exclude() { c.left.Add(1) }
 
 // Excluded is called once for each Exclude, by any goroutine.

@@ -44,8 +44,7 @@ type Registrant struct {
 	Network netip.Addr
 }
 
-// State is the registrants and the reservation of a namespace (Base section 8.1.22). It is
-// immutable.
+// State is the registrants and the reservation (Base section 8.1.22). It is immutable.
 type State struct {
 	Generation uint32
 	// PTPL: it persists through a restart.
@@ -225,8 +224,7 @@ func (r *State) hasKey(host Host, key uint64) bool {
 	return i >= 0 && r.Registrants[i].Key == key
 }
 
-// remove unregisters hosts and returns them. The reservation ends with its only holder, or with the
-// last registrant.
+// remove unregisters hosts and returns them. The reservation may end with its last holder.
 func (r *State) remove(which func(Registrant) bool) (removed []Host) {
 	r.Registrants = slices.DeleteFunc(r.Registrants, func(g Registrant) bool {
 		if !which(g) {

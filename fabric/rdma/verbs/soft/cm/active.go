@@ -72,7 +72,7 @@ func (m *Manager) accepted(c *conn, q *message) {
 	id := c.id
 	c.remote = q.local
 	c.peer.QPN, c.peer.PSN, c.peer.RNRRetry = q.qpn, q.psn, q.rnrRetry
-	// The passive side decides the READ depths, within those of the request.
+	// The passive side decides the READ depths, within the request's.
 	c.peer.ResponderResources = min(c.peer.ResponderResources, q.initiator)
 	c.peer.InitiatorDepth = min(c.peer.InitiatorDepth, q.responder)
 	err := error(unix.EINVAL)

@@ -131,8 +131,7 @@ func (c *conn) expired() {
 		c.withdraw()
 		c.unreachable()
 	case repSent:
-		// Without a message: a forged request must not cause more of them. If the peer repeats its
-		// request, that is a new one.
+		// No message: a forged request must not cause more. A repeated one is new.
 		c.unreachable()
 	case dreqSent:
 		c.disconnected(-int(unix.ETIMEDOUT))
@@ -187,8 +186,7 @@ func (c *conn) refuse(reason uint16, private []byte) {
 	}
 }
 
-// refusal is the time for which a REJ is remembered: a few REQs of the peer may be lost, and an MRA
-// makes the next one late.
+// refusal is how long a REJ is remembered: REQs may be lost, or late after an MRA.
 func (c *conn) refusal() time.Duration {
 	d := 4 * c.interval
 	if c.patient {
@@ -226,8 +224,7 @@ func (c *conn) disconnected(status int) {
 	c.timewait()
 }
 
-// timewait keeps the connection for as long as a packet of it may be on its way and be repeated
-// (section 12.9.8.4).
+// timewait keeps the connection while a packet may be on its way (section 12.9.8.4).
 func (c *conn) timewait() { c.linger(timewait, 2*ibTime(c.peer.AckTimeout)) }
 
 // drop ends a connection after its ID was destroyed. The peer learns it.
@@ -331,8 +328,7 @@ func (m *Manager) receiveMRA(p *wire.Packet, q *message) {
 	}
 }
 
-// receiveDREQ handles a disconnection. The queue pair does not change until the program
-// disconnects as well.
+// receiveDREQ handles a disconnection. The queue pair waits for the program to disconnect.
 func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 	c := m.find(p, q)
 	if c != nil && c.id != nil && c.id.qp != nil && c.id.qp.Num() != q.qpn {
@@ -340,8 +336,7 @@ func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 		return
 	}
 	if c == nil || c.state == timewait {
-		// The connection is gone, or it never was: the peer must not wait for ever
-		// (section 12.9.8.3.2).
+		// No connection: the peer must not wait for ever (section 12.9.8.3.2).
 		m.stray()
 		m.answer(p, &message{attr: attrDREP, tid: q.tid, local: q.remote, remote: q.local})
 		return

@@ -2,8 +2,7 @@
 // connections between queue pairs over RoCEv2 (InfiniBand Architecture Specification, volume 1,
 // release 1.4, chapter 12, and the RDMA IP CM service, annex A11).
 //
-// Queue pair 1 of every machine exchanges management datagrams (MADs) of 256 bytes. Active side on
-// the left:
+// Queue pair 1 exchanges management datagrams (MADs) of 256 bytes. Active side on the left:
 //
 //	Connect       REQ  ->          ConnectRequest; CreateQP
 //	                   <-  MRA     a repeated REQ finds the program still busy

@@ -227,7 +227,7 @@ func withdrawn(id verbs.ID) bool {
 	return errors.Is(id.Accept(verbs.ConnParam{}), unix.EINVAL) && id.(*ID).conn == nil
 }
 
-// device is a Device whose queue pairs only remember.
+// device is a Device with queue pairs that only remember.
 type device struct {
 	verbs.Device
 	w      *world

@@ -43,8 +43,7 @@ type host struct {
 	counts
 }
 
-// admit returns the account for a new half-open connection from an address. It reports false if
-// that would exceed a limit.
+// admit returns the account for a half-open connection from an address; false: too many.
 func (m *Manager) admit(addr netip.Addr) (class, bool) {
 	switch h := m.hosts[addr]; {
 	case h == nil:

@@ -33,8 +33,7 @@ type QP interface {
 	verbs.QP
 	// PSN is the first PSN that the peer shall send.
 	PSN() uint32
-	// Connect makes it ready to receive and to send. It fails if the queue pair is connected or in
-	// the error state.
+	// Connect makes it ready to receive and send. It fails if connected or in error.
 	Connect(Peer) error
 	// OnFirstPacket and OnFatal set functions to call once: when the first valid packet of the peer
 	// has arrived, and when the queue pair fails by itself. They neither block nor call it.
@@ -46,22 +45,18 @@ type QP interface {
 type Peer struct {
 	Path     wire.Path
 	QPN, PSN uint32
-	// ResponderResources is the number of RDMA READs to serve at once, InitiatorDepth the number to
-	// issue.
+	// ResponderResources bounds the RDMA READs to serve at once, InitiatorDepth the ones to issue.
 	ResponderResources, InitiatorDepth uint8
 	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
 	AckTimeout           uint8
 	RetryCount, RNRRetry uint8
-	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
-	// ms.
+	// MinRNRTimer is the code of the peer's wait for a receive; 0 is 655 ms.
 	MinRNRTimer uint8
 }
 
-// Options are times and limits. Zero values mean the ones of Linux (drivers/infiniband/core/cma.c),
-// unless noted.
+// Options are times and limits. Zero means Linux values (infiniband/core/cma.c), unless noted.
 type Options struct {
-	// ResponseTimeout is the time for an answer, without the time on the way: 4.096 µs << n.
-	// Default 20, which is 4.3 s.
+	// ResponseTimeout is for answers, without time on the way: 4.096 µs << n. Default 20, 4.3 s.
 	ResponseTimeout uint8
 	// AckTimeout is that of the queue pairs. The time that a packet may be on the way is half of
 	// it. Default 17, which is 0.54 s.
@@ -98,8 +93,7 @@ func (o *Options) interval(wait uint8) time.Duration {
 	return ibTime(wait) + 2*ibTime(o.AckTimeout-1)
 }
 
-// patience is the longest time that an MRA may ask for: 4.096 µs << n. With the default it is that
-// of Linux, 69 s.
+// patience is the longest time an MRA may ask for: 4.096 µs << n; by default Linux's 69 s.
 func (o *Options) patience() uint8 { return min(o.ResponseTimeout+4, 31) }
 
 // Stats are the counters of a Manager.
@@ -186,8 +180,7 @@ func newManager(net wire.Network, socket wire.Conn, dev Device, opt Options) *Ma
 func (m *Manager) run(raw syscall.RawConn) {
 	defer close(m.done)
 	_ = raw.Read(func(fd uintptr) bool { // fails when the file is closed
-		// The runtime waits for something new, so nothing may be left: a batch of bad packets is
-		// none for step.
+		// The runtime waits for something new: step may leave nothing, not even bad packets.
 		for m.step() || m.open() && readable(fd) {
 		}
 		return false
@@ -205,8 +198,7 @@ func readable(fd uintptr) bool {
 	return n > 0 && err == nil
 }
 
-// Close ends the goroutine. Connections are forgotten without a message. The caller closes the
-// socket.
+// Close ends the goroutine and forgets connections. The caller closes the socket.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -219,8 +211,7 @@ func (m *Manager) Close() error {
 // Stats returns the counters.
 func (m *Manager) Stats() *Stats { return &m.stats }
 
-// step handles everything that is due, and reports whether there is more: others must get the lock
-// in between.
+// step handles due work, and reports whether there is more, after others had the lock.
 func (m *Manager) step() (more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -355,7 +346,7 @@ func (m *Manager) find(p *wire.Packet, q *message) *conn {
 	return nil
 }
 
-// findLocal is like find for the first answer of the passive side, whose communication ID is new.
+// findLocal is like find for the first answer of the passive side, with its new communication ID.
 func (m *Manager) findLocal(p *wire.Packet, q *message) *conn {
 	c := m.conns[q.remote]
 	if c == nil || plain(p.Remote.Addr()) != plain(c.peer.Path.Remote) ||

@@ -39,8 +39,7 @@ const (
 const (
 	keySize    = 16
 	headerSize = keySize + 4
-	// maxPrivate is the largest length of the private data with the four bytes of ird and ord
-	// (RFC 5044, section 7.1.1).
+	// maxPrivate is the longest private data with ird and ord (RFC 5044, section 7.1.1).
 	maxPrivate = 512
 	// userPrivate is the largest length of the private data of a program, as in Linux.
 	userPrivate = 255
@@ -74,8 +73,7 @@ func (f *frame) encode(key string) []byte {
 
 var errFrame = errors.New("malformed MPA frame")
 
-// readFrame reads a frame and nothing behind it. It takes little memory for any length that
-// the frame claims.
+// readFrame reads a frame and nothing behind it, with little memory for any length.
 func readFrame(r io.Reader, key string) (*frame, error) {
 	var head [headerSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -109,8 +107,7 @@ func readFrame(r io.Reader, key string) (*frame, error) {
 	return f, nil
 }
 
-// RTR is the first message of a peer-to-peer connection: it shows that the active side is ready to
-// receive.
+// RTR is the first message of a peer-to-peer connection: the active side can receive.
 type RTR uint8
 
 // The kinds of RTR messages.

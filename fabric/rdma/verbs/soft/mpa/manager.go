@@ -43,8 +43,7 @@ type Peer struct {
 	RTR RTR
 	// CRC reports whether FPDUs have checksums, Large whether they may be larger than a segment.
 	CRC, Large bool
-	// ResponderResources is the number of RDMA READs to serve at once, InitiatorDepth the number to
-	// issue.
+	// ResponderResources bounds the RDMA READs to serve at once, InitiatorDepth the ones to issue.
 	ResponderResources, InitiatorDepth uint8
 	// First is called once, when the first message of the peer has arrived on the passive side.
 	// Ended is called once, when the queue pair gives its socket back, as every queue pair does.

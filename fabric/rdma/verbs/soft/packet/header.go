@@ -1,8 +1,7 @@
 // Package packet has the headers, opcodes and checksum of InfiniBand transport packets, which
 // RoCEv2 carries in UDP datagrams, and the arithmetic of their sequence numbers.
 //
-// Sections in its comments refer to the InfiniBand Architecture Specification, volume 1, release
-// 1.4.
+// Sections are of the InfiniBand Architecture Specification, volume 1, release 1.4.
 package packet
 
 import "encoding/binary"
@@ -19,8 +18,7 @@ const (
 	MaxSize = BTHSize + 28 + 4096
 )
 
-// PKeyDefault is the partition of every packet here: the default partition with the bit of full
-// membership (section 10.9.1).
+// PKeyDefault is the default partition with full membership (section 10.9.1).
 const PKeyDefault = 0xffff
 
 // BTH is the base transport header (section 9.2).
@@ -75,8 +73,7 @@ func flag(on bool, bit byte) byte {
 	return 0
 }
 
-// RETH is the RDMA extended transport header (section 9.3.3) of a READ request and of the first
-// packet of a WRITE.
+// RETH is the RDMA extended header (section 9.3.3) of READ requests and first WRITEs.
 type RETH struct {
 	Addr uint64
 	RKey uint32
@@ -144,8 +141,7 @@ func ParseAETH(b []byte) AETH {
 	return AETH{Syndrome(v >> 24), v & PSNMask}
 }
 
-// IETH is the invalidate extended transport header (section 9.3): the R_Key that a SEND_WITH_INV
-// invalidates.
+// IETH is the invalidate extended header (section 9.3): the R_Key of a SEND_WITH_INV.
 type IETH uint32
 
 // Put writes the header to b[:IETHSize].
@@ -190,8 +186,7 @@ type Header struct {
 // that is no multiple of 4, more padding than payload, a payload where the opcode has none or one
 // above 4,096 bytes. For KindOther only BTH and Kind are set, and Payload is nil.
 //
-// Parse does not know the queue pair. The caller checks P_Key, transport, path MTU and everything
-// that depends on earlier packets.
+// Parse does not know the queue pair. The caller checks P_Key, transport, MTU and order.
 func (h *Header) Parse(b []byte) bool {
 	if !h.BTH.parse(b) || len(b)%4 != 0 || len(b) > MaxSize {
 		return false

@@ -54,8 +54,7 @@ type ICRC struct {
 	crc    uint32
 }
 
-// Set fills in addresses and source port. Both addresses are of one family; an IPv4 address is not
-// mapped to IPv6.
+// Set fills in addresses of one family, without mapped ones, and source port.
 func (v *ICRC) Set(src, dst netip.Addr, srcPort, dstPort uint16) {
 	v.id, v.length = 0, 0
 	h := v.header[:]
@@ -175,8 +174,7 @@ var backwards = func() (t [MaxSize/4 + 1]uint32) {
 	return t
 }()
 
-// divideX divides a polynomial by x, modulo the generator. In the reflected form a division shifts
-// to the left.
+// divideX divides by x modulo the generator: in the reflected form a shift to the left.
 func divideX(p uint32) uint32 {
 	if p&polyOne != 0 { // the generator ends in 1: add it, and the sum is divisible
 		return (p^poly)<<1 | 1

@@ -116,7 +116,7 @@ func TestShared(t *testing.T) {
 	testutil.Must(t, srq.Destroy())
 }
 
-// TestRefused refuses what a queue pair cannot do.
+// TestRefused refuses operations that a queue pair cannot do.
 func TestRefused(t *testing.T) {
 	p := newPair(t, options{send: 2, recv: 2})
 	init := verbs.QPInit{SendCQ: p.a.cq, RecvCQ: p.a.cq, MaxSendWR: 1, MaxSendSGE: 1}

@@ -12,8 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// A descriptor is the result of FD of a Conn: an epoll set with an eventfd for Wake and a timerfd.
-// A UDP Conn adds its sockets.
+// A descriptor is FD of a Conn: an epoll set of an eventfd for Wake, a timerfd, and sockets.
 type descriptor struct {
 	epoll, event, timer int
 	events              [8]unix.EpollEvent

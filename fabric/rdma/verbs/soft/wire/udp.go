@@ -59,8 +59,7 @@ var families = [2]struct {
 	},
 }
 
-// socketBuffer is the wish for the sizes of the buffers of sockets. Without privileges the system
-// allows rmem_max and wmem_max.
+// socketBuffer is wanted for buffers. Without privileges rmem_max and wmem_max bound them.
 const socketBuffer = 8 << 20
 
 // NewUDP returns the IP network of the process's network namespace.
@@ -245,8 +244,7 @@ func (u *udp) Addrs() ([]Interface, error) {
 	return list, nil
 }
 
-// Route is Network.Route. It asks the system with a socket that is connected for a moment and sends
-// nothing.
+// Route is Network.Route. It asks by a socket that is connected and sends nothing.
 func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	f := family(remote)
 	if !local.IsValid() || local.IsUnspecified() {

@@ -124,8 +124,7 @@ func (c *udpConn) receive(waiting [2]bool) error {
 	return nil
 }
 
-// take takes one packet from the inbox and appends it to the packets if it is right. It reports
-// false if there is none.
+// take appends the next packet of the inbox if it is right. It reports false without one.
 func (c *udpConn) take() bool {
 	b := &c.in
 	if b.next == b.end {

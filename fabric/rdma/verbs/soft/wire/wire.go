@@ -21,8 +21,7 @@ const (
 	CMQPN = 1
 )
 
-// Steer returns the index in Open's result of the socket that gets the packets to a queue pair, for
-// n engines.
+// Steer returns the index in Open's result, for n engines, of the socket of a queue pair.
 func Steer(qpn uint32, n int) int {
 	if qpn == CMQPN {
 		return n
@@ -30,8 +29,7 @@ func Steer(qpn uint32, n int) int {
 	return int(qpn>>engineShift) % n
 }
 
-// A Network is a machine's access to one IP network: the sockets of one soft device. Any goroutine
-// may call its methods.
+// A Network is access to an IP network, for the sockets of one soft device. Any goroutine.
 type Network interface {
 	// Open opens the sockets of the device: n for engines, 1 to MaxEngines, and one more, the last,
 	// for the communication manager. Steer tells which one gets a packet. The caller closes all of
@@ -45,8 +43,7 @@ type Network interface {
 	Route(local, remote netip.Addr) (netip.Addr, int, error)
 }
 
-// An Interface is an address of the machine. An interface with several addresses appears once for
-// each.
+// An Interface is an address of the machine. Several of one interface are several.
 type Interface struct {
 	Name  string // eth0
 	Index int
@@ -80,8 +77,7 @@ type Conn interface {
 	// that cannot be sent for another reason (no route, a path of another family) is dropped and
 	// counted.
 	Alloc(p *Path, n int) []byte
-	// Flush sends the batch. Packets that the socket does not take now stay in it; FD becomes
-	// readable when it does.
+	// Flush sends the batch. FD becomes readable when the socket takes the packets left in it.
 	Flush()
 	// ReceiveBuffer is the size of the receive buffer in bytes, as the system counts them: more
 	// than the payload. Packets that find it full are lost. Any goroutine may call it.
@@ -101,9 +97,8 @@ type Packet struct {
 	CE bool
 }
 
-// A Path leads to a peer. The exported fields do not change after the first Alloc. The zero MTU
-// means unknown. Alloc uses only addresses,
-// TOS and Segment.
+// A Path leads to a peer. Exported fields do not change after the first Alloc, which uses only
+// addresses, TOS and Segment. The zero MTU means unknown.
 type Path struct {
 	Local, Remote netip.Addr
 	// TOS is the type of service or traffic class, with the ECN bits.
@@ -147,7 +142,6 @@ type Stats struct {
 	Dropped atomic.Uint64
 	// Blocked counts the batches that the socket did not take at once.
 	Blocked atomic.Uint64
-	// Segmented counts packets that were sent together with others, Merged packets that arrived
-	// together.
+	// Segmented counts packets sent together with others, Merged ones that arrived together.
 	Segmented, Merged atomic.Uint64
 }
