@@ -35,6 +35,8 @@ type Report struct {
 	Warnings []Problem
 	// Space is the space that the storage may take from a file system.
 	Space Space
+	// Identity names storage that can have several names, as Info.Identity; "" if it is not known.
+	Identity string
 }
 
 // Space is the possible growth of storage, in bytes. The zero value means that the storage does not

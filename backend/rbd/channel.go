@@ -219,8 +219,11 @@ func (c *channel) outcome(o *C.struct_op, io *backend.IO) error {
 	kind := backend.ErrIO
 	switch errno {
 	case unix.ESHUTDOWN:
-		c.d.fenced()
+		c.d.lose(errFenced)
 		return errFenced
+	case unix.EPERM, unix.ENOENT:
+		c.d.lose(errRefused)
+		return errRefused
 	case unix.ENOSPC, unix.EDQUOT:
 		kind = backend.ErrNoSpace
 	case unix.EROFS:

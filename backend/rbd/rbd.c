@@ -21,6 +21,14 @@ struct image_info {
 	char parent[96];
 };
 
+struct mirror_info {
+	char *global_id;
+	int state;
+	_Bool primary;
+};
+
+enum { mirror_enabled = 1 }; // RBD_MIRROR_IMAGE_ENABLED
+
 // fast_diff is RBD_FEATURE_FAST_DIFF, and map_invalid has RBD_FLAG_OBJECT_MAP_INVALID and
 // RBD_FLAG_FAST_DIFF_INVALID.
 enum { fast_diff = 1 << 4, map_invalid = 3 };
@@ -41,6 +49,11 @@ enum { write_zeroes_thick = 1 };
 		uint8_t parent, uint8_t whole_objects, \
 		int (*each)(uint64_t, size_t, int, void *), void *arg)) \
 	F(int, rbd_get_id, (void *image, char *id, size_t n)) \
+	F(int, rbd_mirror_image_get_info, (void *image, struct mirror_info *info, size_t n)) \
+	F(void, rbd_mirror_image_get_info_cleanup, (struct mirror_info *info)) \
+	F(ssize_t, rbd_list_lockers, (void *image, int *exclusive, char *tag, size_t *tag_n, \
+		char *clients, size_t *clients_n, char *cookies, size_t *cookies_n, char *addrs, \
+		size_t *addrs_n)) \
 	F(int, rbd_metadata_list, (void *image, const char *after, uint64_t most, char *keys, \
 		size_t *keys_n, char *values, size_t *values_n)) \
 	F(int, rbd_pool_metadata_list, (void *ioctx, const char *after, uint64_t most, char *keys, \
@@ -201,6 +214,29 @@ int image_cached(void *root, void *image)
 			return 1;
 	}
 	return 0;
+}
+
+int image_copy(void *image)
+{
+	struct mirror_info info;
+	int err = rbd_mirror_image_get_info(image, &info, sizeof info);
+	if (err < 0)
+		return err;
+	int copy = info.state == mirror_enabled && !info.primary;
+	rbd_mirror_image_get_info_cleanup(&info);
+	return copy;
+}
+
+int image_lock(void *image, char *client, char *lock, size_t n)
+{
+	char tag[4096], addrs[4096];
+	size_t tag_n = sizeof tag, client_n = n, lock_n = n, addrs_n = sizeof addrs;
+	int exclusive;
+	ssize_t count = rbd_list_lockers(image, &exclusive, tag, &tag_n, client, &client_n, lock,
+		&lock_n, addrs, &addrs_n);
+	if (count <= 0)
+		return count;
+	return strncmp(lock, "auto ", 5) != 0;
 }
 
 int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n)

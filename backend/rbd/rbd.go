@@ -39,8 +39,12 @@ const (
 	silence = 5 * time.Second
 )
 
-// errFenced is the outcome of operations on a connection that the cluster refuses.
-var errFenced = fmt.Errorf("the cluster has fenced this connection: %w", backend.ErrOffline)
+// errFenced is the outcome of operations on a connection that the cluster refuses, and errRefused
+// that of operations on a pool that is deleted or that the client may not use any more.
+var (
+	errFenced  = fmt.Errorf("the cluster has fenced the connection: %w", backend.ErrOffline)
+	errRefused = fmt.Errorf("the cluster refuses operations on its pool: %w", backend.ErrOffline)
+)
 
 // load loads librbd once.
 var load = sync.OnceValue(func() error {
@@ -62,7 +66,13 @@ type image struct {
 	idle    chan struct{} // gets a value when a retired image has no users
 }
 
-// late has the images whose opening has taken longer than patience and has not ended, since each
+// served has the images of open devices, by identity.
+var served = struct {
+	sync.Mutex
+	devices map[string]*device
+}{devices: map[string]*device{}}
+
+// late has the images that were not open after patience and are still being opened, since each
 // holds a thread, and the end of the last patience with each cluster, since many images may wait
 // for the same one.
 var late = struct {
@@ -147,6 +157,9 @@ func (cfg *Config) open(ctx context.Context) (*image, *backend.Info, error) {
 	if err == nil {
 		err = im.checkCaches(cfg.Image, name.Pool)
 	}
+	if err == nil && !cfg.ReadOnly {
+		err = im.checkOthers(cfg.Image)
+	}
 	if err != nil {
 		im.close()
 		return nil, nil, err
@@ -196,12 +209,40 @@ func (im *image) checkCaches(name, pool string) error {
 	return nil
 }
 
+// checkOthers returns an error if an image that is to be written has another user.
+func (im *image) checkOthers(name string) error {
+	switch n := C.image_copy(im.handle); {
+	case n < 0:
+		return fmt.Errorf("its mirroring cannot be read: %w", unix.Errno(-n))
+	case n > 0:
+		return backend.WithHint(errors.New("is the copy of a mirrored image, which takes no "+
+			"writes"), "Make the namespace read_only, or, if the other image is not used any "+
+			"more: rbd mirror image promote "+name+".")
+	}
+	var client, lock [4096]C.char
+	switch n := C.image_lock(im.handle, &client[0], &lock[0], C.size_t(len(lock))); {
+	case n < 0:
+		return fmt.Errorf("its locks cannot be read: %w", unix.Errno(-n))
+	case n > 0:
+		by, id := C.GoString(&client[0]), C.GoString(&lock[0])
+		return backend.WithHint(fmt.Errorf("%w by %s, which has locked it (%q)", backend.ErrInUse,
+			by, id), fmt.Sprintf("End that use, or, if it has ended: rbd lock rm %s %q %s.", name,
+			id, by))
+	}
+	return nil
+}
+
+// missing is the error for an image that does not exist, and may appear.
+type missing struct{ error }
+
+func (missing) Is(err error) bool { return err == backend.ErrOffline }
+
 // explain describes the failure to open an image.
 func (n *Name) explain(c *rados.Access, err error) error {
 	switch err {
 	case unix.ENOENT:
-		return backend.WithHint(errors.New("does not exist"), "Correct the names of pool and "+
-			"image (\"rbd ls "+n.Pool+"\" lists them), or make the image with \"rbd create\".")
+		return backend.WithHint(missing{errors.New("does not exist")}, "Correct the names of pool "+
+			"and image (\"rbd ls "+n.Pool+"\" lists them), or make the image with \"rbd create\".")
 	case unix.EPERM, unix.EACCES:
 		return backend.WithHint(fmt.Errorf("cannot be opened by client.%s", c.User),
 			"Allow it, and repeat the other pools of the client, which the command replaces: ceph "+
@@ -291,18 +332,12 @@ func (d *device) Space() (allocated, free int64, err error) {
 	}
 }
 
-// drain waits until the image, which gets no further users, has none. It returns false if stop is
-// closed first.
-func (im *image) drain(stop <-chan struct{}) bool {
+// drain waits until the image, which gets no further users, has none.
+func (im *image) drain() {
 	im.retired.Store(true)
 	for im.users.Load() != 0 {
-		select {
-		case <-im.idle:
-		case <-stop:
-			return false
-		}
+		<-im.idle
 	}
-	return true
 }
 
 // leave ends n uses. Any goroutine may call it.
@@ -315,12 +350,15 @@ func (im *image) leave(n int) {
 	}
 }
 
+// reason is why an image cannot be used any more.
+type reason struct{ err error }
+
 // device is an image that is served. Its goroutine notices a new size, and opens the image again
 // after a fence.
 type device struct {
 	cfg   Config
 	name  Name
-	kick  chan struct{} // the image is fenced
+	lost  chan reason   // the image cannot be used any more
 	hangs chan struct{} // it does not answer
 	stop  chan struct{}
 	ended chan struct{}
@@ -339,12 +377,13 @@ type device struct {
 
 // Probe reports the errors that Open would return.
 func Probe(cfg Config) (r backend.Report) {
-	im, _, err := openImage(&cfg)
+	im, info, err := openImage(&cfg)
 	if err != nil {
 		r.Add(err)
 		return r
 	}
 	im.close()
+	r.Identity = info.Identity
 	return r
 }
 
@@ -355,7 +394,7 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	cfg.Log = cfg.Log.With("device", cfg.Image)
 	d := &device{
-		cfg: cfg, kick: make(chan struct{}, 1), hangs: make(chan struct{}, 1),
+		cfg: cfg, lost: make(chan reason, 1), hangs: make(chan struct{}, 1),
 		stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	im, info, err := openImage(&d.cfg)
@@ -365,8 +404,31 @@ func Open(cfg Config) (backend.Device, error) {
 	d.name, _ = ParseName(cfg.Image)
 	d.image.Store(im)
 	d.info.Store(info)
+	if err := d.claim(info.Identity); err != nil {
+		im.close()
+		return nil, fmt.Errorf("image %s: %w", cfg.Image, err)
+	}
 	go d.watch()
 	return d, nil
+}
+
+// claim makes the image that of the device alone. Names and files may differ for the same image.
+func (d *device) claim(identity string) error {
+	served.Lock()
+	defer served.Unlock()
+	if other := served.devices[identity]; other != nil {
+		return backend.WithHint(fmt.Errorf("%w by another namespace, as %s of %s", backend.ErrInUse,
+			other.cfg.Image, other.cfg.Ceph.Conf), "Give each namespace an image of its own.")
+	}
+	served.devices[identity] = d
+	return nil
+}
+
+// unclaim ends the claim.
+func (d *device) unclaim() {
+	served.Lock()
+	defer served.Unlock()
+	delete(served.devices, d.Info().Identity)
 }
 
 func (d *device) Info() backend.Info { return *d.info.Load() }
@@ -379,13 +441,13 @@ func (d *device) Notify(fn func()) {
 
 // change sets the description of an image, and calls notify if it is new. It does nothing if the
 // device has another image meanwhile; im is nil if the device is offline.
-func (d *device) change(im *image, info *backend.Info) {
+func (d *device) change(im *image, info backend.Info) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.image.Load() != im || *info == d.Info() {
+	if d.image.Load() != im || info == d.Info() {
 		return
 	}
-	d.info.Store(info)
+	d.info.Store(&info)
 	if d.notify != nil {
 		d.notify()
 	}
@@ -405,10 +467,11 @@ func (d *device) watch() {
 				go d.check() // which may wait for the cluster
 			}
 		case <-d.hangs:
-			goOn = d.hang()
-		case <-d.kick:
-			d.cfg.Log.Error("an image is offline: the cluster has fenced the connection")
-			goOn = d.reopen(d.offline())
+			if d.image.Load().users.Load() > 0 {
+				goOn = d.leave(errHangs)
+			}
+		case why := <-d.lost:
+			goOn = d.leave(why.err)
 		}
 	}
 }
@@ -426,21 +489,21 @@ func (d *device) check() {
 	reason := ""
 	switch {
 	case errors.Is(err, unix.ESHUTDOWN), im.cluster.Retired():
-		d.fenced()
+		d.lose(errFenced)
 	case err != nil:
 		if reason = err.Error(); reason != d.refused {
 			d.cfg.Log.Warn("the description of an image cannot be used", "err", err)
 		}
 	default:
-		d.change(im, info)
+		d.change(im, *info)
 	}
 	d.refused = reason
 }
 
-// fenced makes the device open the image again. Any goroutine may call it.
-func (d *device) fenced() {
+// lose makes the device open the image again. Any goroutine may call it.
+func (d *device) lose(why error) {
 	select {
-	case d.kick <- struct{}{}:
+	case d.lost <- reason{why}:
 	default:
 	}
 }
@@ -457,66 +520,59 @@ func (d *device) Fence() bool {
 	return false
 }
 
-// offline takes the image from the device. The caller closes it.
-func (d *device) offline() *image {
-	old := d.image.Swap(nil)
-	info := d.Info()
-	info.Offline = true
-	d.change(nil, &info)
-	return old
-}
+var errHangs = errors.New("it does not answer, so its connection is fenced")
 
-// hang fences the connection of an image that does not answer, and opens the image again. It puts
-// the image back if all operations end before. It returns false if the device is closed first.
-func (d *device) hang() bool {
-	if d.image.Load().users.Load() == 0 { // they have ended
-		return true
-	}
-	d.cfg.Log.Error("an image is offline: it does not answer, so its connection is fenced")
-	old := d.offline()
-	failed := ""
+// leave takes the image from the device, waits until its operations have ended, and opens it again.
+// If it hangs and answers after all, it is used again. leave returns false if the device is closed
+// first.
+func (d *device) leave(why error) bool {
+	d.cfg.Log.Error("an image is offline", "err", why)
+	old, info := d.image.Swap(nil), d.Info()
+	info.Offline = true
+	d.change(nil, info)
+	old.retired.Store(true)
+	fences, failed := why == errHangs, ""
 	for {
-		err := old.cluster.FenceSelf()
-		if err == nil {
-			return d.reopen(old)
+		if fences {
+			if err := old.cluster.FenceSelf(); err == nil {
+				fences, why = false, errFenced
+			} else if err.Error() != failed {
+				failed = err.Error()
+				d.cfg.Log.Error("a connection cannot be fenced, so hosts wait for their answers",
+					"err", err)
+			}
 		}
-		if err.Error() != failed {
-			failed = err.Error()
-			d.cfg.Log.Error("a connection cannot be fenced, so hosts wait for their answers",
-				"err", err)
+		if why == errFenced {
+			d.safe.Store(true)
+			old.cluster.Retire()
 		}
 		if old.users.Load() == 0 {
-			d.cfg.Log.Warn("an image is back: it has answered")
-			d.online(old)
-			return true
+			break
 		}
 		select {
+		case <-old.idle:
+		case <-d.hangs:
+			fences = why != errFenced
+		case <-time.After(checkInterval):
 		case <-d.stop:
 			d.image.Store(old) // for Close
 			return false
-		case <-time.After(checkInterval):
 		}
 	}
-}
-
-// online makes im the image of the device.
-func (d *device) online(im *image) {
-	info := d.Info()
-	info.Offline = false
-	d.image.Store(im)
-	d.change(im, &info)
-}
-
-// reopen opens a fenced image on another connection. It returns false if the device is closed
-// before that.
-func (d *device) reopen(old *image) bool {
-	d.safe.Store(true)
-	old.cluster.Retire()
-	if !old.drain(d.stop) {
-		d.image.Store(old) // for Close
-		return false
+	if why != errHangs {
+		old.close()
+		return d.reopen()
 	}
-	old.close()
+	old.retired.Store(false)
+	info.Offline = false
+	d.image.Store(old)
+	d.change(old, info)
+	d.cfg.Log.Warn("an image is back")
+	return true
+}
+
+// reopen opens the image again. It returns false if the device is closed before that.
+func (d *device) reopen() bool {
 	retry := time.NewTimer(time.Until(d.reopened.Add(retryInterval)))
 	defer retry.Stop()
 	for {
@@ -547,20 +603,22 @@ func (d *device) again(identity string) error {
 		return fmt.Errorf("another image has this name now, and is not touched; restart the "+
 			"target to use it: it is %s, not %s", info.Identity, identity)
 	}
-	for _, old := range []chan struct{}{d.kick, d.hangs} { // of the old image
-		select {
-		case <-old:
-		default:
-		}
+	select { // of the old image
+	case <-d.lost:
+	default:
+	}
+	select {
+	case <-d.hangs:
+	default:
 	}
 	d.safe.Store(false)
 	d.image.Store(im)
-	d.change(im, info)
+	d.change(im, *info)
 	return nil
 }
 
-// Close implements backend.Device. It waits 5 s at most: an image whose cluster does not answer is
-// closed when the cluster answers.
+// Close implements backend.Device. It waits 5 s at most: an image of a cluster that does not answer
+// is closed when the cluster answers.
 func (d *device) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close image %s: %d channels are open", d.cfg.Image, n)
@@ -571,9 +629,10 @@ func (d *device) Close() error {
 		defer close(done)
 		<-d.ended
 		if im := d.image.Swap(nil); im != nil {
-			im.drain(nil) // Space may use it
+			im.drain() // Space may use it
 			im.close()
 		}
+		d.unclaim()
 	}()
 	timer := time.NewTimer(closePatience)
 	defer timer.Stop()

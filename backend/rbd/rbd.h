@@ -50,6 +50,11 @@ int image_stat(void *image, uint64_t *size, uint64_t *unit, char *id, size_t n);
 // image_cached returns 1 if a setting of the pool or image, which comes before those of the
 // connection, lets librbd have a cache. root is the pool without a namespace.
 int image_cached(void *root, void *image);
+// image_copy returns 1 if the image is mirrored from another one, and so takes no writes.
+int image_copy(void *image);
+// image_lock returns 1 if a user has locked the image ("rbd lock add"), with the name of the client
+// and the lock. Locks of the feature exclusive-lock do not count, since clients pass them on.
+int image_lock(void *image, char *client, char *lock, size_t n);
 // image_space counts the bytes of the image's objects, if the image knows them (fast-diff).
 int image_space(void *image, uint64_t size, uint64_t *used);
 

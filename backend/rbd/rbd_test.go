@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"PartOfBlock": partOfBlock,
+		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -122,6 +122,9 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 	}
 	report := Probe(good)
 	testutil.Check(t, report.Err())
+	good.Image = "rbd/absent" // it may appear
+	testutil.Is(t, testutil.Err(Open(good)), backend.ErrOffline, "a missing image")
+	testutil.True(t, Probe(good).Errors[0].Offline, "a missing image is wrong for good")
 }
 
 // resize: hosts get another size when the image gets one.
@@ -240,6 +243,68 @@ func hang(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, one(client, client.Read(0, got)))
 	testutil.Equal(t, got[0], 2, "the later write")
 	testutil.True(t, !dev.safe.Load(), "operations of the new connection are refused")
+}
+
+// others: an image that has another user is not opened for writing.
+func others(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering,exclusive-lock"))
+	dev := mustOpen(t, cfg)
+	testutil.Must(t, os.Symlink(c.Conf(), c.Path("other.conf")))
+	same := cfg
+	same.Ceph.Conf = c.Path("other.conf")
+	_, err := Open(same)
+	testutil.Is(t, err, backend.ErrInUse, "the same image by another name")
+	testutil.Fails(t, err, cfg.Image+" of "+c.Conf(), "")
+	testutil.Equal(t, Probe(same).Identity, dev.Info().Identity, "identity")
+	mustClose(t, dev)
+	mustClose(t, mustOpen(t, same))
+
+	c.RBD(t, "lock", "add", cfg.Image, "by hand")
+	_, err = Open(cfg)
+	testutil.Is(t, err, backend.ErrInUse, "a locked image")
+	testutil.Fails(t, err, "rbd lock rm "+cfg.Image+` "by hand" client.`, "")
+	reader := cfg
+	reader.ReadOnly = true
+	mustClose(t, mustOpen(t, reader))
+
+	cfg.Image = c.Image(t, "8M", "layering,exclusive-lock")
+	c.RBD(t, "mirror", "pool", "enable", cephtest.Pool, "image")
+	c.RBD(t, "mirror", "image", "enable", cfg.Image, "snapshot")
+	mustClose(t, mustOpen(t, cfg))
+	c.RBD(t, "mirror", "image", "demote", cfg.Image)
+	testutil.Fails(t, testutil.Err(Open(cfg)), "rbd mirror image promote "+cfg.Image, "a copy")
+	reader.Image = cfg.Image
+	mustClose(t, mustOpen(t, reader))
+}
+
+// poolGone: an image in a deleted pool is offline, and its connection serves others.
+func poolGone(t *testing.T, c *cephtest.Cluster) {
+	c.Ceph(t, "osd", "pool", "create", "gone", "8")
+	c.RBD(t, "create", "--size", "8M", "--image-feature", "layering", "gone/image")
+	var log testutil.Log
+	cfg := admin(c, "gone/image")
+	cfg.Log = log.Logger()
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	other := mustOpen(t, admin(c, c.Image(t, "8M", "layering")))
+	defer mustClose(t, other)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	testutil.Must(t, write(client, 0, client.Memory(0, block)))
+	c.Ceph(t, "osd", "pool", "delete", "gone", "gone", "--yes-i-really-really-mean-it")
+	var err error
+	testutil.Until(t, "a write fails", func() bool {
+		err = write(client, 0, client.Memory(0, block))
+		return err != nil
+	})
+	testutil.Is(t, err, backend.ErrOffline, "write to a deleted pool")
+	testutil.Until(t, "the log has the reason", func() bool {
+		return strings.Contains(log.String(), "refuses operations on its pool") &&
+			strings.Contains(log.String(), "cannot be opened again") &&
+			strings.Contains(log.String(), "does not exist")
+	})
+	testutil.True(t, dev.Info().Offline && !other.(*device).image.Load().cluster.Retired(),
+		"%+v", dev.Info())
 }
 
 // watcher returns the address of the only connection that has an image open.

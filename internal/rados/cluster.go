@@ -212,7 +212,7 @@ func (cl *Cluster) Retire() {
 // Retired reports whether Retire was called.
 func (cl *Cluster) Retired() bool { return cl.retired.Load() }
 
-// forget takes the connection from those that are shared. The caller holds the lock.
+// forget makes the connection one that is not shared. The caller holds the lock.
 func (cl *Cluster) forget() {
 	if at := shared.attempts[cl.access]; at != nil && at.cluster == cl {
 		delete(shared.attempts, cl.access)

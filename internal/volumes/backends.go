@@ -67,7 +67,6 @@ type store struct {
 	path *string
 	// image is the name of an image, which takes the place of a path; nil for other storage.
 	image *string
-	ceph  *rados.Access
 	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
@@ -214,14 +213,13 @@ func newRBD() config.Options {
 		return c
 	}
 	return &store{
-		image: &c.Image, ceph: &c.Ceph,
+		image: &c.Image,
 		probe: func(at env) backend.Report { return rbd.Probe(in(at)) },
 		open: func(at env, _ backend.Device) (backend.Device, error) {
 			return rbd.Open(in(at))
 		},
 		keys: []lang.Key{
-			lang.NewKey("image", lang.UniqueAs("image", imageName(&c.Image),
-				"Two namespaces on one would overwrite each other; give each its own."),
+			lang.NewKey("image", imageName(&c.Image),
 				"Name of the image, `pool/image` or `pool/namespace/image`, with `@snapshot` for "+
 					"a snapshot, which needs `read_only`.").
 				Require("Write, for instance, image: rbd/disk0."),

@@ -111,12 +111,11 @@ func (n *Namespace) ConfiguredSize() int64 {
 	return 0
 }
 
-// Overlaps reports whether two namespaces are on the same storage.
+// Overlaps reports whether two namespaces are on the same storage, or may be: images with the same
+// name can be of two clusters.
 func (n *Namespace) Overlaps(o *Namespace) bool {
 	if n.Image() != "" {
-		a, _ := n.backing()
-		b, _ := o.backing()
-		return n.Image() == o.Image() && *a.ceph == *b.ceph
+		return n.Image() == o.Image()
 	}
 	mine, ok := stackOf(n)
 	theirs, also := stackOf(o)

@@ -20,10 +20,18 @@ import (
 // Probe reports problems with the storage of a configuration on this machine. It changes nothing.
 func Probe(c *config.Config) (ps config.Problems) {
 	var known []stack
-	taken := map[uint64]*growth{}
+	taken, images := map[uint64]*growth{}, map[string]*Namespace{}
 	for _, n := range All(c) {
-		found, space := probe(c, n)
-		ps = append(append(ps, found...), probeSpace(c, n, space, taken)...)
+		found, r := probe(c, n)
+		ps = append(append(ps, found...), probeSpace(c, n, r.Space, taken)...)
+		if o := images[r.Identity]; o != nil {
+			_, key := n.backing()
+			ps = append(ps, c.Problem(key+".image", fmt.Sprintf("namespace %d of %s has the same "+
+				"image as namespace %d of %s", n.NSID, n.NQN, o.NSID, o.NQN),
+				"Give each namespace an image of its own."))
+		} else if r.Identity != "" {
+			images[r.Identity] = n
+		}
 		if s, ok := stackOf(n); ok {
 			ps = append(ps, s.overlaps(c, known)...)
 			known = append(known, s)
@@ -48,7 +56,7 @@ func ProbeOne(c *config.Config, n *Namespace) config.Problems {
 }
 
 // probe looks at the storage of a namespace. Absence is a warning: the namespace is pending then.
-func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Space) {
+func probe(c *config.Config, n *Namespace) (ps config.Problems, r backend.Report) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
 	name := "it"
@@ -58,7 +66,7 @@ func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Sp
 	case n.Image() != "":
 		name, key = strconv.Quote(n.Image()), key+".image"
 	}
-	r := s.probe(at)
+	r = s.probe(at)
 	pending := len(r.Errors) > 0 && absent(n, at)
 	for _, p := range r.Errors {
 		if pending || p.Offline {
@@ -73,7 +81,7 @@ func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Sp
 	for _, p := range r.Warnings {
 		ps = append(ps, c.Warning(key, name+" "+p.What, p.Hint))
 	}
-	return ps, r.Space
+	return ps, r
 }
 
 // growth is the space of a file system that namespaces may take in bytes, at once and in time.
