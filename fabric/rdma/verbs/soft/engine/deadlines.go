@@ -69,6 +69,21 @@ func (d *deadlines) pop(now time.Duration) *Handle {
 	return e.h
 }
 
+// maxTidy is the largest number of stopped deadlines that tidy takes out.
+const maxTidy = 4
+
+// tidy takes deadlines that are stopped from the top. It reports whether there were any.
+func (d *deadlines) tidy() (found bool) {
+	for range maxTidy {
+		if len(d.heap) == 0 || d.heap[0].h.at != 0 {
+			break
+		}
+		d.remove(d.heap[0].h)
+		found = true
+	}
+	return found
+}
+
 func (d *deadlines) remove(h *Handle) {
 	h.at = 0
 	if h.deadline == 0 {
@@ -136,13 +151,20 @@ func (e *Engine) expire() (more bool) {
 	return at != 0 && at <= e.now
 }
 
-// setTimer sets the socket's timer to the first deadline. A timer that is not needed any more is
-// left to fire.
+// tidyTime is the shortest time between two turns that take stopped deadlines out.
+const tidyTime = 500 * time.Microsecond
+
+// setTimer sets the socket's timer to the first deadline. Most deadlines are stopped, by an
+// acknowledgment. A busy engine leaves them in the heap, as others follow; one with little to do
+// would be woken for nothing.
 func (e *Engine) setTimer() {
 	if e.timer <= e.now {
 		e.timer = 0 // it has fired
 	}
-	if at := e.deadlines.first(); at != 0 && at != e.timer {
+	if e.now-e.tidied >= tidyTime && e.deadlines.tidy() {
+		e.tidied = e.now
+	}
+	if at := e.deadlines.first(); at != e.timer {
 		e.timer = at
 		e.conn.SetTimer(at)
 	}

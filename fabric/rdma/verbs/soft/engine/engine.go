@@ -58,6 +58,7 @@ type Engine struct {
 	deadlines deadlines
 	reads     reads
 	timer     time.Duration // the time set at the socket, 0 if none
+	tidied    time.Duration // the time of the last turn that took stopped deadlines out
 	header    packet.Header
 	packet    wire.Packet // from the inbox
 	count     list.Steps

@@ -696,10 +696,14 @@ func (q *QP) receiverNotReady(code uint8) {
 	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))
 }
 
-// arm starts the timer if something is outstanding.
+// arm starts the timer if something is outstanding, and stops it if nothing is.
 func (q *QP) arm() {
 	r := &q.requester
-	if r.armed || r.rnrWait || r.next == r.una {
+	switch {
+	case r.armed || r.rnrWait:
+		return
+	case r.next == r.una:
+		q.eng.SetDeadline(&q.Handle, 0)
 		return
 	}
 	now := q.eng.Now()

@@ -115,6 +115,21 @@ func TestLatePeer(t *testing.T) {
 	testutil.Equal(t, p.b.st.OutOfOrder.Load(), 0, "packets out of order")
 }
 
+// TestIdleTimer: an acknowledgment stops the timer, so that an engine with little to do is not
+// woken again.
+func TestIdleTimer(t *testing.T) {
+	p := newPair(t, options{})
+	p.mem.Advance(time.Second)
+	for range 10 {
+		begin := p.now()
+		p.a.rdma(1, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
+		p.settle()
+		p.a.statuses(1, verbs.WCSuccess)
+		testutil.Equal(t, p.now(), begin, "time of the last timer")
+		p.mem.Advance(time.Millisecond)
+	}
+}
+
 // TestImpliedNAK loses one packet in the middle of a READ response: all the packets behind it are
 // one reason to go back.
 func TestImpliedNAK(t *testing.T) {

@@ -105,14 +105,17 @@ func (d *descriptor) ready() []unix.EpollEvent {
 // setTimer makes the descriptor readable at the given time, or never.
 func (d *descriptor) setTimer(at time.Duration) {
 	d.want = at
-	if at != 0 && (d.armed == 0 || at < d.armed) {
+	if d.armed == 0 && at != 0 || at < d.armed {
 		d.arm(at)
 	}
 }
 
 func (d *descriptor) arm(at time.Duration) {
 	d.armed = at
-	wait := unix.NsecToTimespec(int64(max(at-d.now(), 1))) // 0 would stop it
+	var wait unix.Timespec // 0 stops it
+	if at != 0 {
+		wait = unix.NsecToTimespec(int64(max(at-d.now(), 1)))
+	}
 	for {
 		err := unix.TimerfdSettime(d.timer, 0, &unix.ItimerSpec{Value: wait}, nil)
 		if err != syscall.EINTR {
