@@ -12,29 +12,29 @@ import (
 
 var deviceRows = []row{
 	{
-		name: "hung namespace, reads", culprit: "device", attacks: "data memory", links: onBoth,
+		name: "hung namespace, reads", culprit: Device, attacks: "data memory", links: onBoth,
 		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, false) },
 	},
 	{
-		name: "hung namespace, writes", culprit: "device", attacks: "data memory", links: onBoth,
+		name: "hung namespace, writes", culprit: Device, attacks: "data memory", links: onBoth,
 		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, true) },
 	},
 	{
-		name: "hung namespace, commands given up", culprit: "device",
+		name: "hung namespace, commands given up", culprit: Device,
 		attacks: "data memory of orphans", links: onBoth,
 		run: givenUp, change: giveUpSoon,
 	},
 	{
-		name: "hung namespace, host reconnects", culprit: "device",
+		name: "hung namespace, host reconnects", culprit: Device,
 		attacks: "data memory of ended queues", links: onBoth, busy: true,
 		run: hungReconnects,
 	},
 	{
-		name: "device is full", culprit: "device", attacks: "data memory", links: onBoth,
+		name: "device is full", culprit: Device, attacks: "data memory", links: onBoth,
 		run: fullDevice,
 	},
 	{
-		name: "space query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
+		name: "space query hangs", culprit: Device, attacks: "goroutines", links: onBoth,
 		run: func(ctx context.Context, a *attack) error {
 			defer a.thin.begin()()
 			return queries(ctx, a, func() *host.Op {
@@ -47,7 +47,7 @@ var deviceRows = []row{
 		},
 	},
 	{
-		name: "SMART query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
+		name: "SMART query hangs", culprit: Device, attacks: "goroutines", links: onBoth,
 		run: func(ctx context.Context, a *attack) error {
 			defer a.drive.begin()()
 			return queries(ctx, a, func() *host.Op {

@@ -16,73 +16,73 @@ import (
 
 var hostRows = []row{
 	{
-		name: "unanswered R2Ts and half capsules", culprit: "host", attacks: "data memory",
+		name: "unanswered R2Ts and half capsules", culprit: Host, attacks: "data memory",
 		links: onTCP, crossed: true,
 		run: unanswered,
 	},
 	{
-		name: "R2Ts answered now and then", culprit: "host", attacks: "deadlines of data memory",
+		name: "R2Ts answered now and then", culprit: Host, attacks: "deadlines of data memory",
 		links: onTCP,
 		run:   trickle, alone: true,
 		change: func(c *config.Config) { c.TCP.DataTimeout = trickleTimeout },
 	},
 	{
-		name: "unread reads", culprit: "host", attacks: "data memory", links: onTCP, crossed: true,
+		name: "unread reads", culprit: Host, attacks: "data memory", links: onTCP, crossed: true,
 		run: func(ctx context.Context, a *attack) error { return unread(ctx, a, 0) },
 	},
 	{
-		name: "reads taken byte by byte", culprit: "host", attacks: "data memory", links: onTCP,
+		name: "reads taken byte by byte", culprit: Host, attacks: "data memory", links: onTCP,
 		run: func(ctx context.Context, a *attack) error {
 			return unread(ctx, a, 10*time.Millisecond)
 		},
 	},
 	{
-		name: "unread zero-copy reads of the victim's blocks", culprit: "host",
+		name: "unread zero-copy reads of the victim's blocks", culprit: Host,
 		attacks: "loaned blocks", links: onTCP,
 		run: func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, false) },
 	},
 	{
-		name: "unread zero-copy reads without data memory", culprit: "host",
+		name: "unread zero-copy reads without data memory", culprit: Host,
 		attacks: "loaned blocks and data memory", links: onTCP,
 		run: func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, true) },
 	},
 	{
-		name: "stopped process", culprit: "host", attacks: "data memory", links: onTCP,
+		name: "stopped process", culprit: Host, attacks: "data memory", links: onTCP,
 		run: stopped,
 	},
 	{
-		name: "aborted writes", culprit: "host", attacks: "data memory", links: onBoth,
+		name: "aborted writes", culprit: Host, attacks: "data memory", links: onBoth,
 		run: abortedWrites, alone: true, busy: true,
 	},
 	{
-		name: "bursts of large reads", culprit: "host", attacks: "turns of the reactor",
+		name: "bursts of large reads", culprit: Host, attacks: "turns of the reactor",
 		links: onBoth, busy: true, run: bursts,
 	},
 	{
-		name: "overlapping discards and Write Zeroes", culprit: "host",
+		name: "overlapping discards and Write Zeroes", culprit: Host,
 		attacks: "the range lock of a file", links: onBoth, busy: true, run: overlapping,
 	},
 	{
-		name: "connects again and again", culprit: "host", attacks: "controllers and queues",
+		name: "connects again and again", culprit: Host, attacks: "controllers and queues",
 		links: onBoth, busy: true, run: churn,
 	},
 	{
-		name: "connections from three addresses", culprit: "host", attacks: "connections",
+		name: "connections from three addresses", culprit: Host, attacks: "connections",
 		links: onTCP, busy: true, alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error { return takeQueues(ctx, a, 8) },
 	},
 	{
-		name: "deep queues", culprit: "host", attacks: "queue memory",
+		name: "deep queues", culprit: Host, attacks: "queue memory",
 		links: onTCP, busy: true, alone: true,
 		change: func(c *config.Config) { c.TCP.MaxDepth, c.TCP.QueueMemory = 1024, 16<<20 },
 		run:    func(ctx context.Context, a *attack) error { return takeQueues(ctx, a, 1024) },
 	},
 	{
-		name: "broken PDUs", culprit: "host", attacks: "connections and the log",
+		name: "broken PDUs", culprit: Host, attacks: "connections and the log",
 		links: onTCP, busy: true, run: brokenPDUs,
 	},
 	{
-		name: "unplugged in the middle of reads", culprit: "host", attacks: "queue pairs",
+		name: "unplugged in the middle of reads", culprit: Host, attacks: "queue pairs",
 		links: onRDMA, run: unplugged, busy: true,
 	},
 }

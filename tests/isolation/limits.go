@@ -11,7 +11,7 @@ import (
 
 // limitRows have a host with many commands at its limit.
 var limitRows = []row{{
-	name: "at its limit", culprit: "host", attacks: "places in its queues", links: onBoth,
+	name: "at its limit", culprit: Host, attacks: "places in its queues", links: onBoth,
 	crossed: true,
 	run:     func(ctx context.Context, a *attack) error { return atLimit(ctx, a, 2, mdts) },
 	bounds: func(_ *attack, now, base counts) error {

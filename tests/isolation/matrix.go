@@ -20,7 +20,7 @@ import (
 // row is one way to starve others.
 type row struct {
 	name    string
-	culprit string // "host" (allowed), "stranger" or "device"
+	culprit string // Host, Stranger or Device
 	attacks string // the resource
 	links   []nvme.TransportType
 	// run takes the attacked resource, calls hold, and gives everything back when hold returns. Its
@@ -41,6 +41,13 @@ type row struct {
 	// alone: the row needs its own configuration, or would disturb the others.
 	alone bool
 }
+
+// The culprits of rows. A Host is allowed to connect, a Stranger is not.
+const (
+	Host     = "host"
+	Stranger = "stranger"
+	Device   = "device"
+)
 
 var (
 	onTCP  = []nvme.TransportType{nvme.TransportTCP}
@@ -117,10 +124,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Matrix runs the rows for culprits on a transport: beside each of them the victim keeps its
+// Matrix runs the rows for these culprits on a transport: beside each of them the victim keeps its
 // service. Rows that do not change the configuration share a target, and each of them checks that
 // everything is given back.
-func Matrix(t *testing.T, link nvme.TransportType) {
+func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
 	e := newEnv(t, link, nil)
 	v := newVictim(e, 0)
 	var over *victim // on RDMA
@@ -128,7 +135,7 @@ func Matrix(t *testing.T, link nvme.TransportType) {
 		over = newVictimOver(e, nvme.TransportRDMA, 1, victimKATO)
 	}
 	for _, r := range rows() {
-		if !slices.Contains(r.links, link) {
+		if !slices.Contains(r.links, link) || !slices.Contains(culprits, r.culprit) {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {

@@ -6,5 +6,5 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestMatrix has the rows of culprits on RDMA. The package tcp below has those on TCP.
-func TestMatrix(t *testing.T) { Matrix(t, nvme.TransportRDMA) }
+// TestMatrix has the rows of culprits on RDMA. The packages below have those on TCP.
+func TestMatrix(t *testing.T) { Matrix(t, nvme.TransportRDMA, Host, Stranger, Device) }

@@ -18,15 +18,15 @@ import (
 // each refused command.
 var refusedRows = []row{
 	{
-		name: "refused commands", culprit: "host", attacks: "the order of the stream",
+		name: "refused commands", culprit: Host, attacks: "the order of the stream",
 		links: onBoth, busy: true, run: refusedCommands,
 	},
 	{
-		name: "refused commands over TLS", culprit: "host", attacks: "the order of the stream",
+		name: "refused commands over TLS", culprit: Host, attacks: "the order of the stream",
 		links: onTCP, busy: true, run: refusedCommands, tls: true, change: requireTLS, alone: true,
 	},
 	{
-		name: "random commands", culprit: "host", attacks: "the order of the stream",
+		name: "random commands", culprit: Host, attacks: "the order of the stream",
 		links: onBoth, busy: true, run: randomCommands, alone: true,
 	},
 }

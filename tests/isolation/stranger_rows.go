@@ -20,42 +20,42 @@ import (
 
 var strangerRows = []row{
 	{
-		name: "unread discovery logs", culprit: "stranger", attacks: "data memory",
+		name: "unread discovery logs", culprit: Stranger, attacks: "data memory",
 		links: onTCP, crossed: true,
 		run: func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 0) },
 	},
 	{
-		name: "half Connect capsules", culprit: "stranger", attacks: "the reserve of data memory",
+		name: "half Connect capsules", culprit: Stranger, attacks: "the reserve of data memory",
 		links: onTCP,
 		run: func(ctx context.Context, a *attack) error {
 			return halfConnects(ctx, a, 1100)
 		},
 	},
 	{
-		name: "unread discovery logs and half capsules", culprit: "stranger",
+		name: "unread discovery logs and half capsules", culprit: Stranger,
 		attacks: "data memory and its reserve", links: onTCP,
 		run: func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 1100) },
 	},
 	{
-		name: "CC.SHN toggled", culprit: "stranger", attacks: "timers", links: onTCP, busy: true,
+		name: "CC.SHN toggled", culprit: Stranger, attacks: "timers", links: onTCP, busy: true,
 		run: toggleShutdown,
 	},
 	{
-		name: "refused connects", culprit: "stranger", attacks: "the log", links: onBoth,
+		name: "refused connects", culprit: Stranger, attacks: "the log", links: onBoth,
 		busy: true,
 		run:  refused, alone: true, change: giveUpSoon,
 	},
 	{
-		name: "the victim's NQN first", culprit: "stranger", attacks: "identity", links: onBoth,
+		name: "the victim's NQN first", culprit: Stranger, attacks: "identity", links: onBoth,
 		run: firstCome, alone: true,
 	},
 	{
-		name: "a queue of the victim's controller", culprit: "stranger", attacks: "identity",
+		name: "a queue of the victim's controller", culprit: Stranger, attacks: "identity",
 		links: onBoth,
 		run:   guessQueue, alone: true,
 	},
 	{
-		name: "random bytes", culprit: "stranger", attacks: "connections and the log",
+		name: "random bytes", culprit: Stranger, attacks: "connections and the log",
 		links: onTCP, busy: true, run: randomBytes,
 	},
 }
@@ -223,7 +223,7 @@ var floodRows = func() (list []row) {
 			}},
 		} {
 			r := row{
-				name: kind.name + " from " + from.name, culprit: "stranger",
+				name: kind.name + " from " + from.name, culprit: Stranger,
 				attacks: kind.attacks, links: kind.links, busy: true, alone: true,
 				tls:  kind.name == halfHello || kind.name == hello,
 				heap: int64(from.size(0)) * 192 << 10,

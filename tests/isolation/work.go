@@ -77,7 +77,7 @@ var works = []work{
 var workRows = func() (list []row) {
 	for _, k := range works {
 		list = append(list, row{
-			name: "100 commands of " + k.name, culprit: "host", attacks: "turns of the reactor",
+			name: "100 commands of " + k.name, culprit: Host, attacks: "turns of the reactor",
 			links: onBoth, busy: true,
 			alone: true, // they take all remaining CPU time
 			run: func(ctx context.Context, a *attack) error {

@@ -1,4 +1,5 @@
-// Package tcp has the rows of tests/isolation of culprits on TCP, in a process of their own.
+// Package tcp has the rows of tests/isolation of hosts and devices that hosts use over TCP, in a
+// process of their own.
 package tcp
 
 import (
@@ -10,4 +11,6 @@ import (
 
 func TestMain(m *testing.M) { isolation.Main(m) }
 
-func TestMatrix(t *testing.T) { isolation.Matrix(t, nvme.TransportTCP) }
+func TestMatrix(t *testing.T) {
+	isolation.Matrix(t, nvme.TransportTCP, isolation.Host, isolation.Device)
+}
