@@ -54,8 +54,9 @@ var allowed = map[string][]string{
 	"nvme/auth": {},
 	"nvme/target": {
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/association",
-		"nvme/target/authn", "nvme/target/compound", "nvme/target/dispatch",
-		"nvme/target/discovery", "nvme/target/namespaces", "nvme/target/observe",
+		"nvme/target/authn", "nvme/target/compound", "nvme/target/controllers",
+		"nvme/target/dispatch", "nvme/target/discovery", "nvme/target/namespaces",
+		"nvme/target/observe",
 		"nvme/target/qos", "nvme/target/reservation", "nvme/target/subsystems", "fabric",
 		"backend", "backend/marks", "internal/list", "internal/mem", "internal/observed",
 		"internal/ratelog", "internal/subnet", "internal/turns",
@@ -66,6 +67,12 @@ var allowed = map[string][]string{
 	"nvme/target/authn":       {"internal/turns", "nvme/auth"},
 	"nvme/target/compound": {
 		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme",
+	},
+	"nvme/target/controllers": {
+		"backend", "backend/marks", "fabric", "nvme", "nvme/target/admin", "nvme/target/ana",
+		"nvme/target/association", "nvme/target/authn", "nvme/target/compound",
+		"nvme/target/discovery", "nvme/target/dispatch", "nvme/target/namespaces",
+		"nvme/target/reservation", "nvme/target/subsystems",
 	},
 	"nvme/target/discovery": {"fabric", "nvme"},
 	"nvme/target/dispatch": {

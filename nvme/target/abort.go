@@ -4,10 +4,8 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 )
-
-// abortLimit is ACL+1: how many Abort commands may be in progress.
-const abortLimit = 4
 
 // abort carries out Abort (Base section 5.1.1). A command that its device does not have yet is
 // aborted at once. A device that has it is asked to cancel it: if that is not done at once, DW0
@@ -16,7 +14,7 @@ func abort(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
 	a := cm.req.SQE.Abort()
 	qid, cid := a.SQID(), a.CID()
-	if c.aborts >= abortLimit {
+	if c.aborts >= controllers.AbortLimit {
 		h.finish(cm, 0, nvme.AbortLimitExceeded)
 		return
 	}
@@ -50,12 +48,12 @@ func abortResult(done bool) uint64 {
 
 // abortEvent aborts an outstanding Asynchronous Event Request.
 func (c *controller) abortEvent(cid uint16) bool {
-	i := slices.IndexFunc(c.events.requests, func(r *cmd) bool { return r.req.SQE.CID() == cid })
+	i := slices.IndexFunc(c.requests, func(r *cmd) bool { return r.req.SQE.CID() == cid })
 	if i < 0 {
 		return false
 	}
-	r := c.events.requests[i]
-	c.events.requests = slices.Delete(c.events.requests, i, i+1)
+	r := c.requests[i]
+	c.requests = slices.Delete(c.requests, i, i+1)
 	c.h.finish(r, 0, nvme.AbortRequested)
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
@@ -16,29 +17,45 @@ import (
 // permits returns the reason why a host may not have a controller of the subsystem with this admin
 // queue; nil: it may.
 func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) error {
-	return s.settings.Load().Permits(&subsystems.Applicant{
-		NQN: hostNQN, Listener: *q.port.listener.Load(), From: q.info.Remote.Addr(),
+	return s.Settings.Load().Permits(&subsystems.Applicant{
+		NQN: hostNQN, Listener: *q.port.Listener.Load(), From: q.info.Remote.Addr(),
 		Authenticated: authenticated, Encrypted: q.info.TLS != nil || q.mustConcatenate,
 	}, s.t.hosts)
 }
 
 // permitted returns the reason why a controller may not exist, or not any longer; nil: it may.
 func (c *controller) permitted() error {
-	return c.sub.permits(c.admin, c.hostNQN, c.provesKey() && c.t.hasKey(c.hostNQN))
+	return c.sub.permits(c.admin, c.HostNQN, c.provesKey() && c.t.hasKey(c.HostNQN))
+}
+
+// mayChange reports whether a command that has waited may still change the namespace, for others,
+// too: its host may have lost it meanwhile, or the subsystem. Any goroutine.
+func (c *controller) mayChange(ns *namespaces.Namespace) bool {
+	return c.Namespace(ns.ID.NSID) == ns && c.permitted() == nil
+}
+
+// admit makes the controller one of its subsystem's.
+func (c *controller) admit() association.Refusal {
+	return c.sub.Admit(&c.Controller, func() association.Refusal {
+		if err := c.permitted(); err != nil {
+			return c.sub.refused(err, c.admin, c.HostNQN)
+		}
+		return association.Refusal{}
+	})
 }
 
 // provesKey reports whether the host had a key when it connected, which it proves or has proven.
 func (c *controller) provesKey() bool {
-	return c.proof.Authenticates || association.GeneratedPSK(c.info) != ""
+	return c.Proof.Authenticates || association.GeneratedPSK(c.Info) != ""
 }
 
 // refused returns the refusal of a Connect for an error of permits.
 func (s *subsystem) refused(why error, q *session, hostNQN string) association.Refusal {
 	requires := ""
-	if r := s.settings.Load().Security; r != 0 {
+	if r := s.Settings.Load().Security; r != 0 {
 		requires = r.String()
 	}
-	return association.NotPermitted(why, s.nqn, hostNQN, q.info.Remote.Addr(), requires)
+	return association.NotPermitted(why, s.NQN, hostNQN, q.info.Remote.Addr(), requires)
 }
 
 // enforce ends the controllers that are no longer permitted, and returns them. The caller has made
@@ -122,7 +139,7 @@ func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolic
 			t.ports[i].Listener, t.ports[i].TLS = listener, tls
 		}
 	}
-	t.portState(id).listener.Store(&listener) // first: see enforce
+	t.portState(id).Listener.Store(&listener) // first: see enforce
 	t.discoveryChanged()
 	for _, s := range *t.table.Load() {
 		s.enforce()

@@ -4,23 +4,114 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
-// Identify data structures (identify.go), log pages (logs.go) and features (features.go) are rows
-// of tables: adding one takes a row and a function. The logs of supported log pages and features
-// are made from the same tables.
+// This file has the admin commands that show and change the state of a controller, see package
+// controllers.
 
-// scope says which controllers have a row of a table; nil means all of them.
-type scope func(c *controller) bool
+func prepareIdentify(c *cmd) nvme.Status {
+	if st := c.s.ctrl.CheckIdentify(c.req.SQE.Identify()); !st.OK() {
+		return st
+	}
+	return c.expect(nvme.IdentifyDataSize)
+}
 
-func (s scope) has(c *controller) bool { return s == nil || s(c) }
+func identify(h *Handler, c *cmd) { h.reply(c, 0, c.s.ctrl.Identify(&c.req.SQE), 0) }
 
-func onIO(c *controller) bool        { return !c.sub.discovery }
-func onDiscovery(c *controller) bool { return c.sub.discovery }
+func prepareGetLog(c *cmd) nvme.Status {
+	if st := c.s.ctrl.CheckGetLog(&c.req.SQE); !st.OK() {
+		return st
+	}
+	return c.expect(uint32(c.req.SQE.GetLog().Bytes()))
+}
 
-// pageFunc makes the data that a command asks for. It runs on the reactor of the controller, and
-// must not block; see admin.Reply.
-type pageFunc func(c *controller, sqe *nvme.SQE) admin.Reply
+func getLog(h *Handler, c *cmd) {
+	r, off := c.s.ctrl.GetLog(&c.req.SQE)
+	h.reply(c, 0, r, off)
+}
+
+func prepareGetFeatures(c *cmd) nvme.Status {
+	n := c.req.HostLength
+	if st := c.s.ctrl.CheckGetFeatures(&c.req.SQE, n); !st.OK() {
+		return st
+	}
+	return c.expect(n)
+}
+
+func getFeatures(h *Handler, c *cmd) {
+	v, data, st := c.s.ctrl.GetFeatures(&c.req.SQE)
+	h.reply(c, uint64(v), admin.Reply{Data: data, Status: st}, 0)
+}
+
+func prepareSetFeatures(c *cmd) nvme.Status {
+	n, st := c.s.ctrl.CheckSetFeatures(&c.req.SQE)
+	if !st.OK() {
+		return st
+	}
+	return c.expect(n)
+}
+
+func setFeatures(h *Handler, c *cmd) {
+	ctrl, sqe := c.s.ctrl, c.req.SQE.Features()
+	f, a := ctrl.Feature(sqe.FID()), ctrl.ANAStates()
+	if st := f.CheckValue(sqe.Value()); !st.OK() {
+		h.finish(c, 0, st)
+		return
+	}
+	h.named(c, func(list []*namespaces.Namespace, all bool) nvme.Status {
+		return f.Set(a, list, all, sqe.Value())
+	}, func(list []*namespaces.Namespace) {
+		switch {
+		case !f.Changes:
+			data := make([]byte, c.req.Length)
+			from := mem.NewCursor(c.req.Segs, 0)
+			from.CopyTo(data)
+			result, st := f.Apply(&ctrl.Controller, sqe, data)
+			h.finish(c, result, st)
+		case sqe.FID() == nvme.FeatureWriteProtect:
+			setWriteProtection(h, c, list, sqe.Value())
+		default:
+			setReservationPTPL(h, c, list, sqe.Value())
+		}
+	})
+}
+
+// named calls look, and then, on the reactor, then with the namespaces that the NSID of a command
+// names: one, all, or none. All may be thousands: another goroutine looks at them. The command
+// completes with the status of look unless that is Success.
+func (h *Handler) named(cm *cmd, look func(list []*namespaces.Namespace, all bool) nvme.Status,
+	then func(list []*namespaces.Namespace),
+) {
+	c, nsid := cm.s.ctrl, cm.req.SQE.NSID()
+	if nsid != nvme.NSIDAll {
+		var list []*namespaces.Namespace
+		if ns := c.Namespace(nsid); ns != nil {
+			list = []*namespaces.Namespace{ns}
+		}
+		if st := look(list, false); !st.OK() {
+			h.finish(cm, 0, st)
+			return
+		}
+		then(list)
+		return
+	}
+	var list []*namespaces.Namespace
+	var st nvme.Status
+	h.elsewhere(cm, func() {
+		list = c.Namespaces()
+		st = look(list, true)
+	}, func() {
+		switch {
+		case cm.s.queue.Over || !c.Ready.Load():
+			h.finish(cm, 0, nvme.AbortRequested)
+		case !st.OK():
+			h.finish(cm, 0, st)
+		default:
+			then(list)
+		}
+	})
+}
 
 // reply completes a command with the part of a reply from off on. It zeroes the rest of the host's
 // buffer: the host must not see earlier contents of the memory.

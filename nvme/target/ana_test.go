@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -61,19 +60,19 @@ func TestFeatureOfVanishingNamespace(t *testing.T) {
 	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateNonOptimized}))
 	sub := r.target.find(testSub)
 	c := sub.lookup(h.cntlid)
-	cm := &cmd{s: c.admin, req: &fabric.Request{}}
-	cm.req.SQE.SetNSID(1)
-	before := sub.namespaces.Load().List
+	sqe := getFeature(nvme.FeatureErrorRecovery, nvme.FeatureCurrent, 0).SQE
+	sqe.SetNSID(1)
+	before := sub.Namespaces.Load().List
 	done := make(chan struct{})
 	defer func() { <-done }()
 	go func() {
 		defer close(done)
 		for range 200_000 {
-			sub.namespaces.Store(nil)
-			sub.namespaces.Store(before)
+			sub.Namespaces.Store(nil)
+			sub.Namespaces.Store(before)
 		}
 	}()
 	for !closed(done) {
-		c.feature(nvme.FeatureErrorRecovery).anaRefuses(cm, false)
+		c.CheckGetFeatures(&sqe, 0)
 	}
 }

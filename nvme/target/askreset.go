@@ -17,14 +17,14 @@ type ResetRequest struct {
 func (r *ResetRequest) Begun() bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
-	return r.c.failed != nil || !r.c.ready.Load() || len(r.c.queues) < r.queues
+	return r.c.failed != nil || !r.c.Ready.Load() || len(r.c.queues) < r.queues
 }
 
 // HostNQN is the host.
-func (r *ResetRequest) HostNQN() string { return r.c.hostNQN }
+func (r *ResetRequest) HostNQN() string { return r.c.HostNQN }
 
 // Gone is closed when the association has ended.
-func (r *ResetRequest) Gone() <-chan struct{} { return r.c.gone }
+func (r *ResetRequest) Gone() <-chan struct{} { return r.c.Gone }
 
 // AskForResets asks the hosts of controllers that came through these ports to reset them, by the
 // asynchronous event Persistent Internal Error (Base section 5.1.2.1). A Linux host (since 6.0)
@@ -38,7 +38,7 @@ func (t *Target) AskForResets(ctx context.Context, port func(id uint16) bool) ([
 	var list []*controller
 	for _, s := range *t.table.Load() {
 		s.each(func(c *controller) {
-			if port(c.info.PortID) {
+			if port(c.Info.PortID) {
 				list = append(list, c)
 			}
 		})
@@ -66,9 +66,9 @@ func (c *controller) askForReset() *ResetRequest {
 	c.mu.Lock()
 	r := &ResetRequest{c, len(c.queues)}
 	c.mu.Unlock()
-	if !c.ready.Load() || !c.events.Reports(admin.EventPersistentError) {
+	if !c.Ready.Load() || !c.Events.Reports(admin.EventPersistentError) {
 		return nil
 	}
-	c.raise(admin.EventPersistentError)
+	c.Raise(admin.EventPersistentError)
 	return r
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -51,11 +52,11 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 // a discovery controller that requires no authentication: as in nvmet, anybody may read the
 // discovery log.
 func (c *controller) policy() *auth.Policy {
-	if c.sub.discovery && !c.proof.Authenticates &&
-		c.sub.settings.Load().Security&subsystems.SecurityAuth == 0 {
+	if c.sub.Discovery && !c.Proof.Authenticates &&
+		c.sub.Settings.Load().Security&subsystems.SecurityAuth == 0 {
 		return nil
 	}
-	return c.t.auth.Policy(c.hostNQN)
+	return c.t.auth.Policy(c.HostNQN)
 }
 
 // hasKey reports whether a host authenticates when it connects.
@@ -65,16 +66,16 @@ func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != 
 // now.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
-	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.info) != "" {
-		c.proof.Proven.Store(true)
+	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.Info) != "" {
+		c.Proof.Proven.Store(true)
 		return association.Refusal{}
 	}
-	if c.t.auth.Paused(c.hostNQN, c.info.Remote.Addr()) {
+	if c.t.auth.Paused(c.HostNQN, c.Info.Remote.Addr()) {
 		c.peerLog().Warn("too many failed authentications of this host and address", "host",
-			c.hostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
+			c.HostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
 		return association.Busy
 	}
-	c.proof.Authenticates = true
+	c.Proof.Authenticates = true
 	return association.Refusal{}
 }
 
@@ -88,9 +89,9 @@ func (s *session) requireAuthentication() {
 func (s *session) exchange() *authn.Exchange {
 	if s.auth == nil {
 		c := s.ctrl
-		chap := auth.NewController(c.hostNQN, c.calledAs, s.concatenation())
+		chap := auth.NewController(c.HostNQN, c.calledAs, s.concatenation())
 		chap.MustConcatenate = s.mustConcatenate
-		s.auth = s.h.t.auth.NewExchange(chap, c.hostNQN, s.info.Remote.Addr())
+		s.auth = s.h.t.auth.NewExchange(chap, c.HostNQN, s.info.Remote.Addr())
 	}
 	return s.auth
 }
@@ -190,7 +191,7 @@ func (s *session) serveProven() {
 	c := s.ctrl
 	psk, key := s.auth.TakePSK()
 	if psk != nil {
-		c.t.auth.AddPSK(c.hostNQN, &c.proof, psk, key)
+		c.t.auth.AddPSK(c.HostNQN, &c.Proof, psk, key)
 	}
 	if s.mustConcatenate {
 		s.logAuthenticated(true)
@@ -198,14 +199,14 @@ func (s *session) serveProven() {
 	}
 	s.stopDeadline()
 	s.auth.Proven = true
-	created := s.qid == 0 && !c.proof.Proven.Load()
-	var other *controller
+	created := s.qid == 0 && !c.Proof.Proven.Load()
+	var other *controllers.Controller
 	if created {
-		other = c.sub.prove(c)
+		other = c.sub.Prove(&c.Controller)
 	}
 	s.logAuthenticated(psk != nil)
 	if other != nil {
-		r := association.Duplicate(c.made(), other.made())
+		r := association.Duplicate(c.Made(), other.Made())
 		s.refuseProven(fmt.Errorf("the host is connected as %v: %s", r.Expected, r.Hint))
 		return
 	}
@@ -235,7 +236,7 @@ func (s *session) logAuthenticated(generated bool) {
 	}
 	hash, group, both := s.auth.Algorithms()
 	args := []any{
-		"subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "hash", hash.String(),
+		"subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host", c.HostNQN, "hash", hash.String(),
 		"dhgroup", group.String(), "bidirectional", both,
 	}
 	if generated {
@@ -246,8 +247,8 @@ func (s *session) logAuthenticated(generated bool) {
 
 // refuseProven ends a queue after its host has authenticated: the host may not have the queue.
 func (s *session) refuseProven(why error) {
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.nqn,
-		"host", s.ctrl.hostNQN, "qid", s.qid, "err", why)
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.NQN,
+		"host", s.ctrl.HostNQN, "qid", s.qid, "err", why)
 	s.disconnect(why)
 }
 
@@ -265,8 +266,8 @@ func (s *session) authenticationFailed() {
 // logUnauthenticated makes the record of an exchange that has failed, or was not finished. Each has
 // a limit of its own, because anybody can begin an exchange and hang up.
 func (s *session) logUnauthenticated(msg string, why error, hint string) {
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.nqn, "host",
-		s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.NQN, "host",
+		s.ctrl.HostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
 }
 
 // endAuthentication ends an exchange with its queue, and the command that waits for it. It logs an
@@ -341,7 +342,7 @@ func (s *session) concatenation() auth.Concatenation {
 			return auth.ReplacePSK
 		}
 	default:
-		ports := s.h.t.discoveryTable.Load().Ports
+		ports := s.h.t.shared.Discovery.Load().Ports
 		i := slices.IndexFunc(ports, func(p discovery.Port) bool { return p.ID == s.info.PortID })
 		if i >= 0 && ports[i].TLS == fabric.TLSAllowed {
 			return auth.NewPSK

@@ -182,7 +182,7 @@ func TestNoAllocations(t *testing.T) {
 			"%s: reads without zero copy: allocations", name)
 		testutil.Equal(t, testutil.AllocsPerRun(50, func() { b.run(0x77, 32, nil) }), 0,
 			"%s: a refused command: allocations", name)
-		b.h.t.options.Uncorrectable = newMarkStore()
+		b.h.t.shared.Uncorrectable = newMarkStore()
 		testutil.Must(t, b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil)))
 		b.h.Poll(64)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {

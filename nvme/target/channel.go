@@ -1,6 +1,8 @@
 package target
 
 import (
+	"errors"
+
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -126,10 +128,13 @@ func (h *Handler) ioDone(io *backend.IO) {
 	}
 }
 
+// errHidden is why an IO of a host that may no longer use the namespace is not carried out.
+var errHidden = errors.New("the host may no longer use the namespace")
+
 // Check implements dispatch.Storage.
 func (ns storage) Check(io *backend.IO) error {
 	s, g := queueOf(io), ns.Geometry()
-	if s != nil && !ns.Attributes().Visible(s.ctrl.hostNQN) {
+	if s != nil && !ns.Attributes().Visible(s.ctrl.HostNQN) {
 		return errHidden
 	}
 	switch end := g.Size(); {
@@ -142,7 +147,7 @@ func (ns storage) Check(io *backend.IO) error {
 	case g.ReadOnly:
 		return backend.ErrReadOnly
 	}
-	if s != nil && g.Info.VolatileCache && s.ctrl.writeThrough.Load() &&
+	if s != nil && g.Info.VolatileCache && s.ctrl.WriteThrough.Load() &&
 		io.Op != backend.OpDiscard {
 		io.Flags |= backend.FUA
 	}

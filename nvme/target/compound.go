@@ -182,7 +182,7 @@ func executeDSM(h *Handler, c *cmd) {
 
 func flushAll(h *Handler, c *cmd) {
 	if !h.postpones(c) {
-		flushThose(h, c, c.s.ctrl.sub.namespaces.Load().List)
+		flushThose(h, c, c.s.ctrl.sub.Namespaces.Load().List)
 	}
 }
 
@@ -234,13 +234,13 @@ func (f *flush) Uses(ch compound.Channel, i int) bool {
 // flushes reports whether a Flush of all namespaces flushes one of them. The status is the reason
 // why all of it fails if not; it is Success if the host does not see the namespace.
 func (c *cmd) flushes(ns *namespaces.Namespace) (bool, nvme.Status) {
-	host := c.s.ctrl.identity
+	host := c.s.ctrl.Identity
 	a := ns.Reservations.Access()
-	st := c.s.port.ana.Load().Of(ns.Attributes().ANAGroup).Status()
+	st := c.s.port.ANA.Load().Of(ns.Attributes().ANAGroup).Status()
 	switch {
 	case !c.flushesAll(): // after a change of the write protection
 		return true, nvme.Success
-	case !ns.Attributes().Visible(c.s.ctrl.hostNQN):
+	case !ns.Attributes().Visible(c.s.ctrl.HostNQN):
 		return false, nvme.Success
 	case !st.OK():
 		return false, st

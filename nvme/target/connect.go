@@ -62,7 +62,7 @@ func connect(h *Handler, c *cmd) {
 		h.finish(c, uint64(r.Field), r.Status)
 		return
 	}
-	result := nvme.MakeConnectResult(s.ctrl.cntlid)
+	result := nvme.MakeConnectResult(s.ctrl.CNTLID)
 	if s.unproven() {
 		if result |= nvme.ConnectATR; s.mustConcatenate {
 			result |= nvme.ConnectASCR
@@ -94,8 +94,8 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		return nil, "", association.Unknown(subNQN, s.h.t.final.IsGone(subNQN))
 	}
 	hasKey := s.h.t.hasKey(hostNQN)
-	s.mustConcatenate = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
-		sub.settings.Load().Security&subsystems.SecurityTLS != 0
+	s.mustConcatenate = admin && hasKey && !sub.Discovery && s.concatenation() == auth.NewPSK &&
+		sub.Settings.Load().Security&subsystems.SecurityTLS != 0
 	if err := sub.permits(s, hostNQN, hasKey); err != nil {
 		return nil, "", sub.refused(err, s, hostNQN)
 	}
@@ -116,64 +116,50 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
 	c.calledAs, _ = nvme.ParseNQN(&data.SUBNQN)
-	if most := c.adminEntries(); int(sqe.SQSIZE()) >= most {
+	if most := c.AdminEntries(); int(sqe.SQSIZE()) >= most {
 		return association.TooDeep(sqe, most)
 	}
 	if r := c.admitUnproven(); !r.Status.OK() {
 		return r
 	}
-	if r := sub.admit(c); !r.Status.OK() {
+	if r := c.admit(); !r.Status.OK() {
 		return r
 	}
 	var age time.Duration // of the proof
-	if psk := association.GeneratedPSK(c.info); psk != "" {
+	if psk := association.GeneratedPSK(c.Info); psk != "" {
 		var ok bool
-		if age, ok = s.h.t.auth.UsePSK(hostNQN, psk, &c.proof); !ok {
+		if age, ok = s.h.t.auth.UsePSK(hostNQN, psk, &c.Proof); !ok {
 			c.again.stop()
-			sub.remove(c)
+			sub.Remove(&c.Controller)
 			return association.PSKEnded(c.calledAs)
 		}
 	}
 	s.ctrl, s.table = c, &adminOps
-	s.queue.Host, s.queue.Admin = c.identity, true
-	if c.proof.Authenticates {
+	s.queue.Host, s.queue.Admin = c.Identity, true
+	if c.Proof.Authenticates {
 		s.requireAuthentication()
 	}
 	if !s.establish(sqe) {
 		s.ctrl, s.table, s.auth = nil, nil, nil
 		c.again.stop()
-		sub.remove(c)
+		sub.Remove(&c.Controller)
 		return association.Busy
 	}
 	c.setKeepAlive(sqe.KATO())
 	c.startLimit()
-	if c.proof.Proven.Load() {
+	if c.Proof.Proven.Load() {
 		c.logCreated()
 		c.authenticated(age)
 	}
-	sub.mu.Lock()
-	o := sub.otherHost(c)
-	sub.mu.Unlock()
-	if o != nil {
+	if o := sub.Other(&c.Controller); o != nil {
 		what := "host is connected with another host identifier as well"
-		if o.hostID == c.hostID {
+		if o.HostID == c.HostID {
 			what = "another host has the same host identifier"
 		}
-		s.ctrl.peerLog().Warn(what, "subsystem", sub.nqn, "host", hostNQN, "other_remote",
-			o.info.Remote)
+		s.ctrl.peerLog().Warn(what, "subsystem", sub.NQN, "host", hostNQN, "other_remote",
+			o.Info.Remote)
 	}
 	return association.Refusal{}
-}
-
-// made returns the data of package association; nil: there is no controller.
-func (c *controller) made() *association.Controller {
-	if c == nil {
-		return nil
-	}
-	return &association.Controller{
-		HostNQN: c.hostNQN, HostID: c.hostID, Admin: c.info, Entries: c.entries(),
-		Discovery: c.sub.discovery,
-	}
 }
 
 // connectIO adds an I/O queue to a controller.
@@ -182,24 +168,26 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 	if !r.Status.OK() {
 		return r
 	}
-	c := sub.lookup(data.CNTLID)
-	r = association.CheckIO(sqe, data, s.info, sub.nqn, hostNQN, c.made(), func() bool {
+	found := sub.Lookup(data.CNTLID)
+	r = association.CheckIO(sqe, data, s.info, sub.NQN, hostNQN, found.Made(), func() bool {
 		return s.h.t.hasController(data.CNTLID, hostNQN, s.info.Remote)
 	})
 	if r.Elsewhere {
 		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
-			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
-			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
+			"I/O queue does not come from the address of its admin queue", "subsystem", sub.NQN,
+			"host", hostNQN, "cntlid", found.CNTLID, "qid", sqe.QID(), "other_remote",
+			found.Info.Remote)
 	}
 	if !r.Status.OK() {
 		return r
 	}
+	c := found.Owner.(*controller)
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
-	s.queue.Host, s.queue.Admin = c.identity, false
+	s.queue.Host, s.queue.Admin = c.Identity, false
 	// A host need not authenticate if it had no key when the controller was created.
-	if c.proof.Authenticates &&
-		(c.policy() != nil || sub.settings.Load().Security&subsystems.SecurityAuth != 0) {
+	if c.Proof.Authenticates &&
+		(c.policy() != nil || sub.Settings.Load().Security&subsystems.SecurityAuth != 0) {
 		s.requireAuthentication()
 	}
 	r = c.attach(s, qid)
@@ -220,14 +208,14 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	switch {
 	case s.unproven():
 		p = fabric.Unproven
-	case s.ctrl.sub.discovery:
+	case s.ctrl.sub.Discovery:
 		p = fabric.Discovery
 	}
 	claim := fabric.Claim{
-		Host: s.ctrl.hostNQN, Proven: s.info.TLS != nil, Admin: sqe.QID() == 0,
+		Host: s.ctrl.HostNQN, Proven: s.info.TLS != nil, Admin: sqe.QID() == 0,
 	}
 	if err := s.q.SetDepth(depth, p, claim); err != nil {
-		s.ctrl.peerLog().Warn("no resources for a queue", "host", s.ctrl.hostNQN, "qid", sqe.QID(),
+		s.ctrl.peerLog().Warn("no resources for a queue", "host", s.ctrl.HostNQN, "qid", sqe.QID(),
 			"depth", depth, "err", err)
 		return false
 	}

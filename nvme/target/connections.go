@@ -136,8 +136,8 @@ func (list *connections) add(s *session) (steps int) {
 		i.HeaderDigest, i.DataDigest = d.Digests()
 	}
 	if c := s.ctrl; c != nil && !s.unproven() {
-		i.Host, i.Subsystem, i.CNTLID = c.hostNQN, c.sub.nqn, c.cntlid
-		i.Discovery = c.sub.discovery
+		i.Host, i.Subsystem, i.CNTLID = c.HostNQN, c.sub.NQN, c.CNTLID
+		i.Discovery = c.sub.Discovery
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()
 			steps += 2 * subsystems.MaxIOQueues / queuesPerStep // at most: it looks at them twice
@@ -155,23 +155,23 @@ func (i *connection) setKeepAlive(k keepAliveInfo) {
 // keepAliveInfo returns the state of the timer. Admin reactor.
 func (c *controller) keepAliveInfo() (k keepAliveInfo) {
 	k.timeout = c.alive.Timeout()
-	k.left, k.margin = c.alive.Left(c.h.loop.Now(), c.traffic(), c.ready.Load())
+	k.left, k.margin = c.alive.Left(c.h.loop.Now(), c.traffic(), c.Ready.Load())
 	return k
 }
 
 // Ports lists the listeners that the discovery log shows.
-func (t *Target) Ports() []discovery.Port { return slices.Clone(t.discoveryTable.Load().Ports) }
+func (t *Target) Ports() []discovery.Port { return slices.Clone(t.shared.Discovery.Load().Ports) }
 
 // DisconnectHost ends the associations of a host with a subsystem, or with all if subNQN is "", and
 // returns how many there were. A host that is still allowed may connect again.
 func (t *Target) DisconnectHost(hostNQN, subNQN string) int {
 	n := 0
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
-		if subNQN != "" && subNQN != s.nqn {
+		if subNQN != "" && subNQN != s.NQN {
 			continue
 		}
 		s.each(func(c *controller) {
-			if c.hostNQN == hostNQN {
+			if c.HostNQN == hostNQN {
 				c.fail(errors.New("an operator disconnected the host"))
 				n++
 			}

@@ -9,51 +9,39 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unique"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
-	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
-	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
-	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
 type controller struct {
+	controllers.Controller
 	t        *Target
 	sub      *subsystem
-	cfg      *subsystems.Settings // as when it was created
-	h        *Handler             // the admin queue's
+	h        *Handler // the admin queue's
 	admin    *session
-	info     *fabric.QueueInfo
-	cntlid   uint16
-	hostNQN  string
 	calledAs string // the name of the subsystem in Connect: discovery may have two
-	hostID   [16]byte
-	identity reservation.HostHandle // of hostID and hostNQN
 	created  time.Time
-	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more
-	dumped   atomic.Bool   // the record of a queue was dumped, see session.dumpFailed
-
-	registers
-	proof authn.Proof
+	dumped   atomic.Bool // the record of a queue was dumped, see session.dumpFailed
 	queueTable
-	featureState
-	driveWatch
-	logs
 
 	// The rest belongs to the admin reactor.
+	limit      timer // of disabledLimit
 	alive      keepAliveTimer
 	again      reauthentication
-	events     events
-	aborts     int  // Abort commands in progress
-	protecting bool // a write protection changes
+	selfTest   selfTest
+	answers    queueAnswers // to Telemetry.Query
+	requests   []*cmd       // that wait for events
+	aborts     int          // Abort commands in progress
+	protecting bool         // a write protection changes
+	changing   bool         // a feature changes in many namespaces
 }
 
 // queueTable has the I/O queues of a controller.
@@ -77,29 +65,35 @@ func (c *controller) allQueues() []*session {
 
 // newController makes the controller of an admin queue; the subsystem does not list it yet.
 func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) *controller {
-	cfg := sub.settings.Load()
+	settings := sub.Settings.Load()
 	c := &controller{
-		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
-		hostID: hostID, identity: unique.Make(reservation.Host{HostID: hostID, NQN: hostNQN}),
-		gone: make(chan struct{}), created: time.Now(),
-		queueTable: queueTable{queues: map[uint16]*session{}, granted: cfg.MaxIOQueues},
+		t: s.h.t, sub: sub, h: s.h, admin: s, created: time.Now(),
+		queueTable: queueTable{queues: map[uint16]*session{}, granted: settings.MaxIOQueues},
+		Controller: controllers.Controller{
+			Target: &s.h.t.shared, Subsystem: &sub.Subsystem, Settings: settings,
+			Port: &s.port.Port, Info: s.info, Reactor: &s.h.functions, HostNQN: hostNQN,
+			HostID: hostID,
+		},
 	}
-	c.events.Discovery, c.registers.Discovery = sub.discovery, sub.discovery
-	c.telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
-	c.resetFeatures()
+	c.Owner, c.selfTest.c = c, c
+	c.Hooks = controllers.Hooks{
+		Raised: c.sendEvents, Grant: c.grant, SetKeepAlive: c.setKeepAlive,
+		Work: func(run func()) admin.Asker { return s.hostWork(run) },
+	}
+	c.Init()
+	c.Telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
 	return c
 }
 
-// entries is the size of the controller's queues: CAP.MQES+1.
-func (c *controller) entries() int { return min(c.cfg.MaxQueueSize, max(c.info.MaxDepth, 2)) }
-
-// adminEntries returns the largest size of its admin queue. MQES of a discovery controller is
-// larger, because Linux warns if it is less than the requested size of I/O queues.
-func (c *controller) adminEntries() int {
-	if c.sub.discovery {
-		return subsystems.MinQueueSize
+// grant lets the host connect n I/O queues, unless some are connected.
+func (t *queueTable) grant(n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.queues) > 0 {
+		return false
 	}
-	return c.entries()
+	t.granted = n
+	return true
 }
 
 // describe may be called by any goroutine.
@@ -111,10 +105,10 @@ func (c *controller) describe() observed.Host {
 		n++
 	}
 	return observed.Host{
-		NQN: c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
-		CNTLID: c.cntlid, Transport: c.info.Transport.String(), Remote: c.info.Remote, Queues: n,
-		Ready: c.ready.Load(), Discovery: c.sub.discovery,
-		Limits: c.t.hosts.Limiter(c.hostNQN).Describe(),
+		NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.sub.NQN,
+		CNTLID: c.CNTLID, Transport: c.Info.Transport.String(), Remote: c.Info.Remote, Queues: n,
+		Ready: c.Ready.Load(), Discovery: c.sub.Discovery,
+		Limits: c.t.hosts.Limiter(c.HostNQN).Describe(),
 	}
 }
 
@@ -124,7 +118,7 @@ func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.failed != nil || !c.ready.Load():
+	case c.failed != nil || !c.Ready.Load():
 		return association.NoQueue("a controller that is enabled", "one that is not")
 	case int(qid) > c.granted:
 		return association.NoQueue(fmt.Sprintf("1 to %d", c.granted), qid)
@@ -149,7 +143,7 @@ func (c *controller) fail(why error) {
 		return
 	}
 	c.failed = why
-	c.ready.Store(false)
+	c.Ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
 	disconnectSessions(append(list, c.admin), why)
@@ -196,7 +190,7 @@ func (c *controller) adminClosed() {
 	c.alive.stop()
 	c.again.stop()
 	c.selfTest.close()
-	c.stopRemaking()
+	c.StopRemaking()
 	switch {
 	case c.admin.why != nil:
 		c.fail(c.admin.why)
@@ -225,9 +219,9 @@ func (c *controller) sessionEnded(s *session) {
 	c.mu.Unlock()
 	switch {
 	case last && adminEnded:
-		c.sub.remove(c)
+		c.sub.Remove(&c.Controller)
 		args := []any{
-			"subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "reason", why,
+			"subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host", c.HostNQN, "reason", why,
 			"duration", time.Since(c.created).Round(time.Millisecond),
 		}
 		if c.dumped.Load() {
@@ -240,15 +234,15 @@ func (c *controller) sessionEnded(s *session) {
 }
 
 func (c *controller) logCreated() {
-	c.peerLog().Info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
-		"host", c.hostNQN, "transport", c.info.Transport, "timeout", c.alive.Timeout())
+	c.peerLog().Info("controller created", "subsystem", c.sub.NQN, "cntlid", c.CNTLID,
+		"host", c.HostNQN, "transport", c.Info.Transport, "timeout", c.alive.Timeout())
 }
 
 // peerLog returns the log for events caused by the controller's host.
 func (c *controller) peerLog() ratelog.Peer {
 	log := c.t.hostLog
-	if c.sub.discovery || !c.proof.Proven.Load() {
+	if c.sub.Discovery || !c.Proof.Proven.Load() {
 		log = c.t.strangerLog
 	}
-	return log.Peer(c.info.Remote)
+	return log.Peer(c.Info.Remote)
 }

@@ -5,22 +5,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
-	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 )
-
-// The limits of a Copy command (NVM section 4.1.5.1): MSRC ranges, MSSRL blocks in each of them,
-// and MCL blocks in total, which is copyLimit bytes.
-const (
-	copyLimit  = 64 << 20
-	copyRanges = nvme.MaxCopyRanges
-)
-
-func mcl(g *namespaces.Geometry) uint32 { return copyLimit >> g.Shift }
-
-func mssrl(g *namespaces.Geometry) uint16 { return uint16(min(mcl(g), 0xFFFF)) }
-
-// copyFormats are the formats of source ranges that are supported (CDFS).
-var copyFormats = nvme.CopyRanges.Bit() | nvme.CopyNamespaces.Bit()
 
 // Refusals of a Copy command (NVM section 3.3.2).
 const (
@@ -40,11 +26,11 @@ func prepareCopy(c *cmd) nvme.Status {
 	sqe := c.req.SQE.Copy()
 	need := uint32(sqe.Ranges() * nvme.CopyRangeSize)
 	switch bit := sqe.Format().Bit(); {
-	case bit&copyFormats == 0:
+	case bit&controllers.CopyFormats == 0:
 		return invalidField
-	case bit != nvme.CopyRanges.Bit() && uint32(bit)&c.s.ctrl.copyFormats.Load() == 0:
+	case bit != nvme.CopyRanges.Bit() && uint32(bit)&c.s.ctrl.CopyFormats.Load() == 0:
 		return invalidField // CDFE (Base section 5.1.25.1.14)
-	case c.req.HostLength < need || c.req.HostLength > copyRanges*nvme.CopyRangeSize:
+	case c.req.HostLength < need || c.req.HostLength > controllers.CopyRanges*nvme.CopyRangeSize:
 		return invalidLength
 	}
 	flags := c.req.SQE.RW().Flags()
@@ -69,7 +55,7 @@ func executeCopy(h *Handler, c *cmd) {
 		data.CopyTo(r[:])
 		x, st := c.copySource(&r)
 		total += uint64(r.Blocks())
-		if st.OK() && total > uint64(mcl(c.ch.ns.Geometry())) {
+		if st.OK() && total > uint64(controllers.MCL(c.ch.ns.Geometry())) {
 			st = copyTooLarge
 		}
 		if !st.OK() {
@@ -93,18 +79,18 @@ func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 		if r.FastOnly() {
 			return compound.Extent{}, copyNotFast
 		}
-		ns := c.s.ctrl.namespace(r.SNSID())
+		ns := c.s.ctrl.Namespace(r.SNSID())
 		if ns == nil {
-			return compound.Extent{}, noNamespace(r.SNSID())
+			return compound.Extent{}, controllers.NoNamespace(r.SNSID())
 		}
 		if ch = c.s.h.channelTo(ns); ch == nil {
 			return compound.Extent{}, inactiveNamespace // it is being removed
 		}
 	}
-	if st := c.s.port.ana.Load().Of(ch.ns.Attributes().ANAGroup).Status(); !st.OK() {
+	if st := c.s.port.ANA.Load().Of(ch.ns.Attributes().ANAGroup).Status(); !st.OK() {
 		return compound.Extent{}, st
 	}
-	if a := ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
+	if a := ch.Access; a != nil && !a.Permits(c.s.ctrl.Identity, groupRead) {
 		return compound.Extent{}, reservationConflict
 	}
 	g, n := ch.ns.Geometry(), uint64(r.Blocks())
@@ -113,7 +99,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (compound.Extent, nvme.Status) {
 		return compound.Extent{}, notReady
 	case g.Shift != c.ch.ns.Geometry().Shift, ch != c.ch && ch.ns.Attributes().Limiter != nil:
 		return compound.Extent{}, copyIncompatible // reads do not wait at limits of others
-	case n > uint64(mssrl(g)):
+	case n > uint64(controllers.MSSRL(g)):
 		return compound.Extent{}, copyTooLarge
 	case r.SLBA() >= g.Blocks || n > g.Blocks-r.SLBA():
 		return compound.Extent{}, outOfRange

@@ -97,7 +97,7 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 		r.send(h.admin, local)
 		testutil.True(t, local.Done == kept, "the log is read at once: %t", local.Done)
 		r.until("the log is read", func() bool { return local.Done })
-		return r.target.discovery.lookup(h.cntlid).discoveryLogs
+		return r.target.discovery.lookup(h.cntlid).DiscoveryLogs
 	}
 	testutil.True(t, logs(false) == logs(true), "the logs were made anew")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
@@ -133,7 +133,7 @@ func TestDiscoveryChangesBetweenPages(t *testing.T) {
 			change()
 			var part []byte
 			if late {
-				page := discoveryPage(r.target.discovery.lookup(h.cntlid), &c.SQE)
+				page, _ := r.target.discovery.Lookup(h.cntlid).GetLog(&c.SQE)
 				page.Work()
 				back()
 				header()

@@ -29,7 +29,8 @@
 // (update.go and package namespaces). For another device, commands wait on every reactor until no
 // channel uses the old one (package dispatch).
 //
-// Log pages, features and Identify data structures are rows of tables (admin.go).
+// A controller has the Controller of package controllers inside, with its log pages, features and
+// Identify data structures.
 //
 // Locks are taken in the order Target, subsystem, controller, and never while calling a transport
 // or a backend.

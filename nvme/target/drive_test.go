@@ -152,7 +152,7 @@ func TestEventDuringSlowLog(t *testing.T) {
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability)))
 	raise := func() {
 		r.target.find(testSub).each(func(c *controller) {
-			c.h.post(func() { c.raise(admin.EventReliability) })
+			c.h.post(func() { c.Raise(admin.EventReliability) })
 		})
 		r.w.Settle()
 	}

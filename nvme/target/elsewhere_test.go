@@ -76,7 +76,7 @@ func TestElsewhereInTurns(t *testing.T) {
 func TestChangesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newHarness(t, 1)
-		r.target.options.Reservations = &memoryStore{}
+		r.target.shared.Reservations = &memoryStore{}
 		r.must(r.target.AddSubsystem(ramSubsystem(t, 3)))
 		h := r.connectHost(0)
 		first := r.occupy(true)

@@ -12,11 +12,11 @@ import (
 // with.
 func (s *session) logError(sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	fabrics := sqe.Opcode() == nvme.FabricsOpcode
-	s.ctrl.errors.Add(sqe, st, admin.Failure{
+	s.ctrl.Errors.Add(sqe, st, admin.Failure{
 		SQID: s.qid, Transport: s.info.Transport, LBA: lba,
 		BadFlags: fabrics && badFabricsFlags(sqe) ||
 			!fabrics && sqe.Flags()&flagsMask != psdtSGL<<6,
-		NoNamespace: !fabrics && s.qid != 0 && s.ctrl.namespace(sqe.NSID()) == nil,
+		NoNamespace: !fabrics && s.qid != 0 && s.ctrl.Namespace(sqe.NSID()) == nil,
 	})
 }
 

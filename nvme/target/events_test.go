@@ -16,13 +16,13 @@ func TestANAEventOfManyNamespaces(t *testing.T) {
 	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	h.anaLog(false)
 	c := r.target.find(testSub).lookup(h.cntlid)
-	before := c.ana.Changes()
+	before := c.ANALog.Changes()
 	for nsid := range uint32(3) {
 		cfg := namespaces.Config{NSID: 10 + nsid, Device: ramDevice(t, 1<<20, 512)}
 		r.must(r.target.AddNamespace(testSub, cfg))
-		c.namespaceChanged(cfg.NSID)
+		c.Notice(namespaces.Changed, cfg.NSID)
 	}
-	testutil.True(t, c.ana.Changes() == before, "the log is made anew for each namespace")
+	testutil.True(t, c.ANALog.Changes() == before, "the log is made anew for each namespace")
 	r.w.Settle()
 	testutil.True(t, event.Done, "no event")
 	h.wantANA(2, anaGroup(1, nvme.ANAStateOptimized, 2, 1, 10, 11, 12))

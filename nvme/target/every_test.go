@@ -122,7 +122,7 @@ func TestPreemptSparesAdmin(t *testing.T) {
 func TestEveryElsewhere(t *testing.T) {
 	sub, _ := everySubsystem(t)
 	r := newHarness(t, 1)
-	r.target.options.Reservations = &memoryStore{}
+	r.target.shared.Reservations = &memoryStore{}
 	r.must(r.target.AddSubsystem(sub))
 	h := r.connectHost(0)
 	all := func(fid nvme.FID, v uint32) *fabrictest.Command {
@@ -144,7 +144,7 @@ func TestEveryElsewhere(t *testing.T) {
 	}
 	ns, err := r.target.namespace(testSub, everyNamespaces)
 	r.must(err)
-	testutil.Equal(t, errorRecovery(ns), 1, "error recovery of the last namespace")
-	testutil.Equal(t, reservationMask(ns), 2, "reservation mask of the last namespace")
-	testutil.Equal(t, reservationPTPL(ns), 1, "persistence of the last namespace")
+	testutil.Equal(t, ns.ErrorRecovery.Load(), 1, "error recovery of the last namespace")
+	testutil.Equal(t, ns.Reservations.Mask.Load(), 2, "reservation mask of the last namespace")
+	testutil.True(t, ns.Reservations.State().PTPL, "persistence of the last namespace")
 }

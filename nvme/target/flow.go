@@ -112,7 +112,7 @@ func (s *session) joinHost() {
 	h := s.h
 	h.forgetOwners()
 	proven := s.info.TLS != nil || s.auth != nil && s.auth.Proven
-	name, network := subnet.Owners(s.ctrl.hostNQN, proven, s.info.Remote.Addr())
+	name, network := subnet.Owners(s.ctrl.HostNQN, proven, s.info.Remote.Addr())
 	key := hostKey{name.NQN, subnet.Turns(name, network)}
 	t := h.hosts[key]
 	if t == nil {

@@ -108,8 +108,8 @@ func gateHarness(t *testing.T, change ...func(*subsystems.Config)) *harness {
 	r := newHarness(t, 1)
 	kept := newMarkStore()
 	kept.wake = r.w.Reactors[0].Wake
-	r.target.options.Reservations = new(memoryStore)
-	r.target.options.Protection, r.target.options.Uncorrectable = newProtectionStore(), kept
+	r.target.shared.Reservations = new(memoryStore)
+	r.target.shared.Protection, r.target.shared.Uncorrectable = newProtectionStore(), kept
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -37,6 +38,7 @@ type HandlerConfig struct {
 type Handler struct {
 	t            *Target
 	loop         fabric.Loop
+	functions    controllers.Reactor
 	index        int
 	reactor      backend.Reactor // as devices see it
 	memory       *mem.Pool       // nil in tests without one
@@ -67,6 +69,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
 		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
 	}
+	h.functions = controllers.Reactor{Now: h.loop.Now, Post: h.post, Pieces: h.inPieces}
 	h.compounds = compound.NewPool(compound.Config{
 		Now: func() int64 { return h.loop.Now() }, Post: h.post, Memory: cfg.Memory,
 		Resume: h.resumePostponed,
@@ -216,5 +219,5 @@ func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
 		name = c.op.name
 	}
 	c.s.ctrl.peerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
-		"status", st.String(), "host", c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
+		"status", st.String(), "host", c.s.ctrl.HostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
 }

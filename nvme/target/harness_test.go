@@ -138,7 +138,7 @@ func (r *harness) settle() {
 	r.w.Settle()
 	r.until("logs are made", func() bool {
 		remaking := false
-		r.target.discovery.each(func(c *controller) { remaking = remaking || c.remaking != nil })
+		r.target.discovery.each(func(c *controller) { remaking = remaking || c.Remaking != nil })
 		return !remaking
 	})
 	r.w.Settle()

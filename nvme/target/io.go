@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
@@ -72,7 +73,7 @@ func (c *cmd) extent(op backend.Op) (*namespaces.Geometry, nvme.Status) {
 func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 	ns := c.namespace()
 	if ns == nil {
-		return nil, noNamespace(c.req.SQE.NSID())
+		return nil, controllers.NoNamespace(c.req.SQE.NSID())
 	}
 	g := ns.Geometry()
 	if g.Unready {
@@ -81,7 +82,7 @@ func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 	if c.ch = c.s.h.channelTo(ns); c.ch == nil {
 		return nil, inactiveNamespace // the namespace is being removed
 	}
-	if a := c.ch.Access; a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
+	if a := c.ch.Access; a != nil && !a.Permits(c.s.ctrl.Identity, c.op.group) {
 		return nil, reservationConflict
 	}
 	if g.ReadOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
@@ -94,7 +95,7 @@ func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 }
 
 // namespace looks up the namespace that the command names.
-func (c *cmd) namespace() *namespaces.Namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
+func (c *cmd) namespace() *namespaces.Namespace { return c.s.ctrl.Namespace(c.req.SQE.NSID()) }
 
 // apply reports whether the command changes blocks of its namespace.
 func (g change) apply(c *cmd) bool {
@@ -103,14 +104,14 @@ func (g change) apply(c *cmd) bool {
 
 // durable decides whether the write must be durable when it completes.
 func (c *cmd) durable(g *namespaces.Geometry, flags nvme.RWFlags) {
-	if flags&nvme.RWFUA != 0 || g.Info.VolatileCache && c.s.ctrl.writeThrough.Load() {
+	if flags&nvme.RWFUA != 0 || g.Info.VolatileCache && c.s.ctrl.WriteThrough.Load() {
 		c.io.Flags |= backend.FUA
 	}
 }
 
 // transfer checks the length of a read or write.
 func (c *cmd) transfer() nvme.Status {
-	if c.io.Len > int64(c.s.ctrl.cfg.MaxTransfer) {
+	if c.io.Len > int64(c.s.ctrl.Settings.MaxTransfer) {
 		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
 	return c.expect(uint32(c.io.Len))

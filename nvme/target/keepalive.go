@@ -22,13 +22,13 @@ func (k *keepAliveTimer) stop() {
 // off. It stores and returns the timeout that applies.
 func (c *controller) setKeepAlive(ms uint32) uint32 {
 	ms = admin.RoundKeepAlive(ms)
-	c.features[nvme.FeatureKeepAliveTimer] = ms
+	c.Features[nvme.FeatureKeepAliveTimer] = ms
 	k := &c.alive
 	if k.stopped {
 		return ms
 	}
 	k.timer.stop()
-	if k.Start(ms, c.sub.discovery, c.h.loop.Now(), c.traffic()) {
+	if k.Start(ms, c.sub.Discovery, c.h.loop.Now(), c.traffic()) {
 		c.startKeepAlive()
 	}
 	return ms
@@ -55,13 +55,13 @@ func (c *controller) traffic() uint64 {
 }
 
 func (c *controller) checkKeepAlive() {
-	if !c.alive.Check(c.h.loop.Now(), c.traffic(), c.ready.Load()) {
+	if !c.alive.Check(c.h.loop.Now(), c.traffic(), c.Ready.Load()) {
 		c.startKeepAlive()
 		return
 	}
 	c.CSTS |= nvme.CSTSFatal
-	c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-		c.hostNQN, "timeout", c.alive.Timeout())
+	c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+		c.HostNQN, "timeout", c.alive.Timeout())
 	c.stopIO()
 	c.fail(&failure{"keep alive timer expired after " + c.alive.Timeout().String()})
 }

@@ -33,8 +33,8 @@ func (c *cmd) logSlow(r *fabric.Request, total int64) {
 	c.s.ctrl.peerLog().Info("slow command", "command", ioOps[r.SQE.Opcode()].name, "duration",
 		time.Duration(total), "wait", spent(fabric.StageWait), "host_data",
 		spent(fabric.StageHostData), "backend", spent(fabric.StageBackend), "response",
-		spent(fabric.StageResponse), "subsystem", c.s.ctrl.sub.nqn, "nsid", r.SQE.NSID(), "host",
-		c.s.ctrl.hostNQN, "qid", c.s.qid, "size", r.Length, "status", r.CQE.Status().String())
+		spent(fabric.StageResponse), "subsystem", c.s.ctrl.sub.NQN, "nsid", r.SQE.NSID(), "host",
+		c.s.ctrl.HostNQN, "qid", c.s.qid, "size", r.Length, "status", r.CQE.Status().String())
 }
 
 // Latencies lists the latencies of all reactors, see observe.Reader.

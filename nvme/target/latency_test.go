@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -321,7 +322,7 @@ func TestEntriesOfReturning(t *testing.T) {
 	h := r.raw[0]
 	join := func() *session {
 		s := &session{h: h, info: &fabric.QueueInfo{Remote: testPeer}}
-		s.ctrl = &controller{hostNQN: testHost}
+		s.ctrl = &controller{Controller: controllers.Controller{HostNQN: testHost}}
 		s.joinHost()
 		return s
 	}

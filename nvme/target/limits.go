@@ -30,9 +30,9 @@ func (t *Target) Limits() []qos.Info {
 		add(l, qos.Object{HostNQN: nqn})
 	}
 	for _, s := range *t.table.Load() {
-		add(s.settings.Load().Limiter, qos.Object{SubNQN: s.nqn})
-		for _, ns := range s.namespaces.Load().List {
-			add(ns.Attributes().Limiter, qos.Object{SubNQN: s.nqn, NSID: ns.ID.NSID})
+		add(s.Settings.Load().Limiter, qos.Object{SubNQN: s.NQN})
+		for _, ns := range s.Namespaces.Load().List {
+			add(ns.Attributes().Limiter, qos.Object{SubNQN: s.NQN, NSID: ns.ID.NSID})
 		}
 	}
 	slices.SortFunc(list, func(a, b qos.Info) int {

@@ -14,12 +14,13 @@ import (
 func TestLogsInDwords(t *testing.T) {
 	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	c := r.target.find(testSub).lookup(h.cntlid)
-	for i := range logPages {
-		p, lid := &logPages[i], nvme.LID(i)
-		if p.size == 0 || !p.supported(c) || lid == nvme.LogSMART { // which counts such commands
+	for i := range 256 {
+		lid := nvme.LID(i)
+		p := c.LogPage(lid)
+		if p == nil || p.Size == 0 || lid == nvme.LogSMART { // which counts such commands
 			continue
 		}
-		size := int(p.size)
+		size := int(p.Size)
 		r.run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
 			whole := r.ok(h.admin, logCommand(lid, size, 0)).Data
 			for _, n := range []int{4, 1000} {

@@ -14,6 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -134,29 +136,23 @@ func manyLatencies(r *harness, n int) {
 func manyControllers(r *harness, n int) {
 	sub := r.target.find(testSub)
 	admit := func(i int, nqn string) *controller {
-		c := &controller{
-			t: r.target, sub: sub, hostNQN: nqn, hostID: [16]byte{1, byte(i), byte(i >> 8)},
-			gone: make(chan struct{}),
-		}
-		c.proof.Proven.Store(true)
-		sub.mu.Lock()
-		defer sub.mu.Unlock()
-		c.cntlid, _ = sub.ids.Take(subsystems.MinCNTLID, nvme.CNTLIDMax)
-		sub.add(c)
+		c := &controller{t: r.target, sub: sub, Controller: controllers.Controller{
+			Target: &r.target.shared, Subsystem: &sub.Subsystem, Gone: make(chan struct{}),
+			HostNQN: nqn, HostID: [16]byte{1, byte(i), byte(i >> 8)},
+		}}
+		c.Owner = c
+		c.Proof.Proven.Store(true)
+		sub.Admit(&c.Controller, func() (r association.Refusal) { return r })
 		return c
 	}
 	var all []*controller
 	for i := range n {
 		all = append(all, admit(i, fmt.Sprint(nvme.DiscoveryNQN, i)))
 	}
-	sub.mu.Lock()
-	testutil.True(r.t, sub.otherHost(all[n/2]) == nil, "a host is another one")
-	sub.mu.Unlock()
+	testutil.True(r.t, sub.Other(&all[n/2].Controller) == nil, "a host is another one")
 	twin := admit(n/2, "another name")
-	sub.mu.Lock()
-	testutil.True(r.t, sub.otherHost(twin) == all[n/2],
+	testutil.True(r.t, sub.Other(&twin.Controller) == &all[n/2].Controller,
 		"the host with the same identifier is not found")
-	sub.mu.Unlock()
 	// A list of them would be made with the lock held.
 	allocations := testutil.AllocsPerRun(10, func() { sub.each(func(*controller) {}) })
 	testutil.True(r.t, allocations <= 2, "%v allocations to look at %d", allocations, n)
@@ -166,12 +162,14 @@ func manyControllers(r *harness, n int) {
 			NSID: 1, Device: oneBlock{}, Hosts: []string{otherHost},
 		}, &r.target.common, sub.teller(ns)))
 		before := runtime.NumGoroutine()
-		sub.mu.Lock() // so that nobody looks at all controllers
-		for range 100 {
-			sub.tell(notice{ns: ns})
-		}
-		more := runtime.NumGoroutine() - before
-		sub.mu.Unlock()
+		more := 0
+		sub.Admit(&twin.Controller, func() association.Refusal { // nobody looks at all meanwhile
+			for range 100 {
+				sub.tell(notice{ns: ns})
+			}
+			more = runtime.NumGoroutine() - before
+			return association.Busy
+		})
 		testutil.True(r.t, more <= 1, "%d goroutines for notices", more)
 		testutil.Until(r.t, "the controllers are told", func() bool {
 			sub.notices.mu.Lock()
@@ -180,9 +178,9 @@ func manyControllers(r *harness, n int) {
 		})
 	}
 	for _, c := range append(all, twin) {
-		sub.remove(c)
+		sub.Remove(&c.Controller)
 	}
-	testutil.True(r.t, sub.hosts.Empty() && sub.count.Load() == 0, "hosts are left")
+	testutil.True(r.t, sub.Count() == 0 && sub.Other(&twin.Controller) == nil, "hosts are left")
 }
 
 // manyOwners asks for the shares of many hosts.

@@ -40,7 +40,7 @@ func TestDataWaitsForMemory(t *testing.T) {
 	r, h := joined(t, 2, 1, copySubsystem(t))
 	q, pool := h.io[0], r.w.Reactors[1].Memory()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 8, fill(1, 4096)))
-	ns := r.target.find(testSub).namespaces.Load().Get(1)
+	ns := r.target.find(testSub).Namespaces.Load().Get(1)
 	flow := &r.raw[1].hosts[testKey].flows[ns.Slot].Flow
 	for {
 		a := new(mem.Allocation)

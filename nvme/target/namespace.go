@@ -7,7 +7,7 @@ import (
 // newNamespace makes a namespace that no table lists yet. The caller holds t.mu.
 func (s *subsystem) newNamespace(cfg namespaces.Config) (*namespaces.Namespace, error) {
 	ns := &namespaces.Namespace{Owner: s}
-	if err := ns.Init(s.nqn, cfg, &s.t.common, s.teller(ns)); err != nil {
+	if err := ns.Init(s.NQN, cfg, &s.t.common, s.teller(ns)); err != nil {
 		return nil, err
 	}
 	ns.Slot = s.t.takeSlot(ns)
@@ -32,7 +32,7 @@ func (s *subsystem) teller(ns *namespaces.Namespace) func(namespaces.Notice, fun
 			}
 		case concerns != nil: // also if it was removed meanwhile, which other hosts are told of
 			s.notify(ns, n, concerns)
-		case n == namespaces.Changed && s.namespaces.Load().Get(ns.ID.NSID) != ns:
+		case n == namespaces.Changed && s.Namespaces.Load().Get(ns.ID.NSID) != ns:
 			// not before it is added, and not after it was removed
 		default:
 			s.tell(notice{ns, n})
@@ -46,8 +46,8 @@ func (s *subsystem) notify(ns *namespaces.Namespace, n namespaces.Notice,
 	concerns func(hostNQN string) bool,
 ) {
 	s.each(func(c *controller) {
-		if concerns(c.hostNQN) {
-			c.h.post(func() { c.notice(n, ns.ID.NSID) })
+		if concerns(c.HostNQN) {
+			c.h.post(func() { c.Notice(n, ns.ID.NSID) })
 		}
 	})
 }

@@ -65,7 +65,7 @@ func TestSwapUnseen(t *testing.T) {
 	r.must(x.end(next, nil))
 	r.w.Settle()
 	testutil.True(t, !aer.Done, "hosts are notified")
-	ns := r.target.find(testSub).namespaces.Load().Get(1)
+	ns := r.target.find(testSub).Namespaces.Load().Get(1)
 	testutil.Equal(t, ns.Device().Info().Identity, "/dev/other", "the log calls it")
 }
 

@@ -66,7 +66,7 @@ func opcodes(r *harness, q *fabrictest.Queue, table *[256]op, c *controller, rea
 		r.w.Settle()
 		st := cmd.CQE.Status() &^ nvme.More
 		switch {
-		case !table[i].offered(c):
+		case !table[i].offered(&c.Controller):
 			testutil.Equal(r.t, st, invalidOpcode, "opcode %02Xh", i)
 		case !ready: // only Fabrics commands
 			if st != sequenceError {

@@ -3,13 +3,14 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // op is a command of a command set. An empty slot of a table is Invalid Opcode.
 type op struct {
 	name  string
-	scope scope
+	scope controllers.Scope
 	// dir is the direction of the data, if there is any.
 	dir fabric.Direction
 	// prepare validates the command and sets the request's Dir and Length. It changes nothing that
@@ -29,7 +30,7 @@ type op struct {
 }
 
 // offered reports whether a controller has the command.
-func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.has(c) }
+func (o *op) offered(c *controllers.Controller) bool { return o.execute != nil && o.scope.Has(c) }
 
 // gates are the conditions that keep a command from being carried out, a column of the tables for
 // each gate. A gate that an op does not name does not keep it back. Every command that the zero
@@ -151,7 +152,7 @@ func init() {
 			name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest,
 		},
 		nvme.AdminSelfTest: {
-			name: "Device Self-test", scope: onIO, prepare: prepareSelfTest,
+			name: "Device Self-test", scope: controllers.OnIO, prepare: prepareSelfTest,
 			execute: executeSelfTest, gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
@@ -174,7 +175,7 @@ func init() {
 			flags:   opBlocks,
 		},
 		nvme.NVMWriteUncorrectable: {
-			name: "Write Uncorrectable", scope: withUncorrectable,
+			name: "Write Uncorrectable", scope: controllers.WithUncorrectable,
 			prepare: prepareWriteUncorrectable, execute: executeWriteUncorrectable,
 			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, againLater},
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteUncorrectable,
@@ -251,24 +252,19 @@ func init() {
 }
 
 // withDiscard: Dataset Management is offered if a namespace can deallocate.
-func withDiscard(c *controller) bool { return c.discard.Load() }
+func withDiscard(c *controllers.Controller) bool { return c.Discard.Load() }
 
-// oncs reports the optional I/O commands that a controller has.
-func oncs(c *controller) (bits nvme.ONCS) {
-	for i := range ioOps {
-		if o := &ioOps[i]; o.offered(c) {
-			bits |= o.oncs
-		}
+// effectsOf implements controllers.Target.Commands.
+func effectsOf(c *controllers.Controller, admin bool) (e [256]nvme.Effect, oncs nvme.ONCS) {
+	table, scope := &ioOps, scopeNone
+	if admin {
+		table, scope = &adminOps, scopeController
 	}
-	return bits
-}
-
-// effects makes the descriptors of log 05h from a table of commands with the given scope.
-func effects(c *controller, table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 	for i := range table {
 		if o := &table[i]; o.offered(c) {
 			e[i] = nvme.EffectSupported | o.effect | scope
+			oncs |= o.oncs
 		}
 	}
-	return e
+	return e, oncs
 }

@@ -32,7 +32,7 @@ const pausedAtOnce = 256
 func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	var list []*namespaces.Namespace
 	for _, s := range *t.table.Load() {
-		list = append(list, s.namespaces.Load().List...)
+		list = append(list, s.Namespaces.Load().List...)
 	}
 	end := time.Now().Add(within)
 	paused := make([]bool, len(list))

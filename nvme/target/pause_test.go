@@ -48,7 +48,7 @@ func TestPause(t *testing.T) {
 	commands := send()
 	r.pause() // again
 	r.target.common.CloseDeadline = time.Millisecond
-	testutil.Equal(t, r.target.find(testSub).namespaces.Load().Get(1).Pause(), nil,
+	testutil.Equal(t, r.target.find(testSub).Namespaces.Load().Get(1).Pause(), nil,
 		"a reactor is told anew")
 	r.target.common.CloseDeadline = closeDeadline
 	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {

@@ -70,13 +70,13 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		return authenticationRequired
 	}
 	o := &s.table[sqe.Opcode()]
-	if !o.offered(s.ctrl) {
+	if !o.offered(&s.ctrl.Controller) {
 		return invalidOpcode
 	}
 	if s.disconnecting() {
 		return sequenceError
 	}
-	if !s.ctrl.ready.Load() {
+	if !s.ctrl.Ready.Load() {
 		// The queue connected while the controller was ready. The controller has been reset, has
 		// failed or was removed since, and the queue is about to end.
 		if s.qid != 0 {
@@ -85,7 +85,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		return sequenceError
 	}
 	c.op = o
-	if a := s.port.ana.Load(); a != nil && o.ana == anaNSID {
+	if a := s.port.ANA.Load(); a != nil && o.ana == anaNSID {
 		if st := c.anaRefuses(a); !st.OK() {
 			return st
 		}

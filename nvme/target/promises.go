@@ -19,8 +19,8 @@ func (t *Target) promisesOf(n observe.Namespace) *promises {
 	p := t.promises[n]
 	if p == nil {
 		p = &promises{
-			reservation.New(t.options.Reservations, n.SubNQN, n.NSID),
-			marks.New(t.options.Uncorrectable, n.SubNQN, n.NSID),
+			reservation.New(t.shared.Reservations, n.SubNQN, n.NSID),
+			marks.New(t.shared.Uncorrectable, n.SubNQN, n.NSID),
 		}
 		t.promises[n] = p
 	}

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -20,7 +19,7 @@ func prepareProperty(cm *cmd) nvme.Status {
 // propertyGet answers a Property Get.
 func propertyGet(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
-	h.finish(cm, c.Get(cm.req.SQE.Property().Offset(), c.entries()), nvme.Success)
+	h.finish(cm, c.Get(cm.req.SQE.Property().Offset(), c.Entries()), nvme.Success)
 }
 
 // propertySet carries out a Property Set of CC (Base section 6.6). A write that enables the
@@ -28,7 +27,7 @@ func propertyGet(h *Handler, cm *cmd) {
 // the machine is too busy to find them in time, the command fails and CC stays as it was.
 func propertySet(h *Handler, cm *cmd) {
 	c, v := cm.s.ctrl, nvme.CC(cm.req.SQE.Property().Value())
-	reply := admin.Elsewhere(c.commonInfo, func(all backend.Info) admin.Reply {
+	reply := admin.Elsewhere(c.CommonInfo, func(all backend.Info) admin.Reply {
 		return c.configure(v, all)
 	})
 	if !v.EN() || c.CC.EN() {
@@ -43,22 +42,6 @@ func propertySet(h *Handler, cm *cmd) {
 // discovery controllers as well.
 const disabledLimit = int64(120e9)
 
-// registers are the properties of a controller, and the state that follows from its last enabling.
-type registers struct {
-	// I/O queues read ready, writeThrough and discard.
-	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
-	// writeThrough: completed writes must be durable, because WCE is 0, or because Identify has
-	// reported no cache.
-	writeThrough atomic.Bool
-	discard      atomic.Bool // Dataset Management is offered
-
-	// The rest belongs to the admin reactor.
-	admin.Registers
-	cached     bool  // Identify reports a volatile cache
-	rotational bool  // Identify reports endurance groups, see identifyIndependent
-	limit      timer // of disabledLimit
-}
-
 // startLimit starts the timer of disabledLimit, from the beginning if it runs.
 func (c *controller) startLimit() {
 	c.limit.stop()
@@ -69,8 +52,8 @@ func (c *controller) startLimit() {
 		return // the association ends anyway
 	}
 	c.limit.set(c.h, disabledLimit, func() {
-		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
-			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
+		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.NQN, "cntlid",
+			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(disabledLimit))
 		c.fail(&failure{"the controller was not enabled for " +
 			time.Duration(disabledLimit).String()})
 	})
@@ -80,7 +63,7 @@ func (c *controller) startLimit() {
 // shutdown. Admin reactor.
 func (c *controller) dropQueues(why string) {
 	c.mu.Lock()
-	c.ready.Store(false)
+	c.Ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
 	c.startLimit()
@@ -104,7 +87,7 @@ func (c *controller) ioQueuesEnded() {
 	}
 }
 
-// configure carries out a write of CC. all is from commonInfo if the write may enable the
+// configure carries out a write of CC. all is from CommonInfo if the write may enable the
 // controller.
 func (c *controller) configure(v nvme.CC, all backend.Info) admin.Reply {
 	change, st := c.Write(v)
@@ -120,33 +103,16 @@ func (c *controller) configure(v nvme.CC, all backend.Info) admin.Reply {
 	return admin.Reply{Status: st}
 }
 
-// commonInfo has the properties that any namespace of the host has, and Discard also if there is
-// none. Any goroutine.
-func (c *controller) commonInfo() (all backend.Info) {
-	list := c.namespaces()
-	all.Discard = len(list) == 0
-	for _, ns := range list {
-		info := &ns.Geometry().Info
-		all.VolatileCache = all.VolatileCache || info.VolatileCache
-		all.Rotational = all.Rotational || info.Rotational
-		all.Discard = all.Discard || info.Discard
-	}
-	return all
-}
-
-// enable makes the controller ready, unless it shuts down. Identify Controller reports the
-// properties of the namespaces: they do not change while the controller is enabled.
+// enable makes the controller ready, unless it shuts down.
 func (c *controller) enable(all backend.Info) {
 	if c.CSTS.SHST() != 0 {
 		return
 	}
-	c.cached, c.rotational = all.VolatileCache, all.Rotational
-	c.writeThrough.Store(!c.cached)
-	c.discard.Store(all.Discard)
+	c.Adopt(all)
 	c.limit.stop()
 	c.mu.Lock()
 	if c.failed == nil {
-		c.ready.Store(true)
+		c.Ready.Store(true)
 	}
 	c.mu.Unlock()
 }
@@ -155,13 +121,12 @@ func (c *controller) enable(all backend.Info) {
 // alive timer survive it.
 func (c *controller) reset() {
 	c.abortEvents()
-	c.events.Reset()
-	c.logs.reset()
-	c.resetFeatures()
+	c.Reset()
+	c.selfTest.reset()
 	c.mu.Lock()
-	c.granted = c.cfg.MaxIOQueues
+	c.granted = c.Settings.MaxIOQueues
 	c.mu.Unlock()
-	c.peerLog().Info("controller reset", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-		c.hostNQN)
+	c.peerLog().Info("controller reset", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+		c.HostNQN)
 	c.dropQueues("the host reset the controller")
 }

@@ -5,17 +5,10 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
-
-// ProtectionStore keeps through a restart which namespaces hosts have write protected.
-type ProtectionStore interface {
-	// Protected reports whether a namespace is. AddSubsystem and AddNamespace call it.
-	Protected(nqn string, nsid uint32) bool
-	// SetProtected keeps that, durably when it returns nil. It may block: no reactor calls it.
-	SetProtected(nqn string, nsid uint32, protected bool) error
-}
 
 // Namespace write protection (FID 84h, Base section 5.1.25.1.31) is the hosts' own, besides
 // read_only of the configuration, which no host can end. The power cycle of this target is its
@@ -24,20 +17,14 @@ type ProtectionStore interface {
 // protectionOf is the state that a namespace begins with. The caller holds t.mu.
 func (t *Target) protectionOf(n observe.Namespace) nvme.WriteProtection {
 	switch {
-	case t.options.Protection == nil:
+	case t.shared.Protection == nil:
 	case t.untilRestart[n]:
 		return nvme.WriteProtectUntilPowerCycle
-	case t.options.Protection.Protected(n.SubNQN, n.NSID):
+	case t.shared.Protection.Protected(n.SubNQN, n.NSID):
 		return nvme.WriteProtect
 	}
 	return nvme.NoWriteProtect
 }
-
-// withProtection: a protection that a restart would end is none.
-func withProtection(c *controller) bool { return onIO(c) && c.t.options.Protection != nil }
-
-// writeProtection is the state that Get Features returns.
-func writeProtection(ns *namespaces.Namespace) uint32 { return uint32(ns.Protection()) }
 
 // setWriteProtection changes the state of one namespace. Before the command completes, the device
 // has finished every write that it had, and has none in a volatile cache.
@@ -45,7 +32,7 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uin
 	c, to := cm.s.ctrl, nvme.WriteProtection(v&7)
 	switch {
 	case len(list) != 1 || cm.req.SQE.NSID() == nvme.NSIDAll:
-		h.finish(cm, 0, noNamespace(cm.req.SQE.NSID())) // one at a time
+		h.finish(cm, 0, controllers.NoNamespace(cm.req.SQE.NSID())) // one at a time
 		return
 	case to >= nvme.PermanentWriteProtect:
 		h.finish(cm, 0, invalidField)
@@ -65,8 +52,8 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uin
 				h.finish(cm, 0, st)
 				return
 			}
-			log.Info("a host has write protected a namespace", "subsystem", c.sub.nqn,
-				"nsid", ns.ID.NSID, "host", c.hostNQN)
+			log.Info("a host has write protected a namespace", "subsystem", c.sub.NQN,
+				"nsid", ns.ID.NSID, "host", c.HostNQN)
 			flushThose(h, cm, []*namespaces.Namespace{ns})
 		})
 	}()
@@ -82,7 +69,7 @@ func protect(c *controller, ns *namespaces.Namespace, to nvme.WriteProtection,
 		if !c.mayChange(ns) {
 			return errHidden
 		}
-		err := t.options.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, to == nvme.WriteProtect)
+		err := t.shared.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, to == nvme.WriteProtect)
 		if err == nil && to == nvme.WriteProtectUntilPowerCycle {
 			t.mu.Lock()
 			t.untilRestart[ns.ID] = true

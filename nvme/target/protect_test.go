@@ -39,7 +39,7 @@ func newProtectionStore() *protectionStore { return &protectionStore{kept: map[u
 func protectHarness(t *testing.T, store *protectionStore, sub subsystems.Config) *harness {
 	t.Helper()
 	r := newHarness(t, 2)
-	r.target.options.Protection = store
+	r.target.shared.Protection = store
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }
@@ -79,7 +79,7 @@ func TestWriteProtectionWaits(t *testing.T) {
 	before := r.send(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	r.until("the device has the write", func() bool { return held.Held() == 1 })
 	protect := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
-	ch := r.raw[0].channel(r.target.find(testSub).namespaces.Load().Get(1))
+	ch := r.raw[0].channel(r.target.find(testSub).Namespaces.Load().Get(1))
 	r.until("commands wait", func() bool { return protect.Done || quiesced(ch) })
 	r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.CommandInterrupted)
 	testutil.MustTrue(t, !protect.Done, "protected while the device has a write")
@@ -139,7 +139,7 @@ func TestWriteProtectionLost(t *testing.T) {
 			r.send(other.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 			r.until("the device has the write", func() bool { return held.Held() == 1 })
 			c := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
-			ns := r.target.find(testSub).namespaces.Load().Get(1)
+			ns := r.target.find(testSub).Namespaces.Load().Get(1)
 			ch := r.raw[1].channel(ns)
 			r.until("commands wait", func() bool { return quiesced(ch) })
 			r.must(lose(r))

@@ -50,7 +50,7 @@ func TestManyWait(t *testing.T) { synctest.Test(t, testManyWait) }
 func testManyWait(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	q := r.target.find(testSub).namespaces.Load().Get(1).Thin()
+	q := r.target.find(testSub).Namespaces.Load().Get(1).Thin()
 	var hosts []*host
 	var commands []*fabrictest.Command
 	connect := func(n int) {

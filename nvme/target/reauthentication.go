@@ -31,7 +31,7 @@ func (r *reauthentication) stop() {
 // has lost its key cannot authenticate, and one that had none when it connected does not.
 func (c *controller) reauthenticates() int64 {
 	p := c.policy()
-	if p == nil || c.sub.discovery || !c.provesKey() {
+	if p == nil || c.sub.Discovery || !c.provesKey() {
 		return 0
 	}
 	return p.Reauthenticate.Nanoseconds()
@@ -47,10 +47,10 @@ func (c *controller) authenticated(ago time.Duration) {
 // scheduleReauthentication sets the timer anew, also when the keys of the host have changed. Admin
 // reactor.
 func (c *controller) scheduleReauthentication() {
-	if !c.proof.Proven.Load() {
+	if !c.Proof.Proven.Load() {
 		return
 	}
-	in, ok := c.again.Schedule(c.h.loop.Now(), c.reauthenticates(), c.cntlid)
+	in, ok := c.again.Schedule(c.h.loop.Now(), c.reauthenticates(), c.CNTLID)
 	if ok {
 		c.again.timer.stop()
 		c.afterReauthentication(in)
@@ -103,8 +103,8 @@ func (c *controller) commandCame(at int64) {
 		return
 	}
 	if in := c.again.Came(c.h.loop.Now(), at); in > 0 {
-		c.peerLog().Info("host has to authenticate again", "subsystem", c.sub.nqn, "cntlid",
-			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(authn.Limit))
+		c.peerLog().Info("host has to authenticate again", "subsystem", c.sub.NQN, "cntlid",
+			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(authn.Limit))
 		c.afterReauthentication(in)
 	}
 }
@@ -116,8 +116,8 @@ func (c *controller) endUnauthenticated() {
 	}
 	c.t.auth.Late()
 	hint := "the host must support it (Linux does), without dm-multipath; or delete reauthenticate"
-	c.peerLog().Warn("authentication failed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-		c.hostNQN, "err", errNotAgain, "hint", hint)
+	c.peerLog().Warn("authentication failed", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+		c.HostNQN, "err", errNotAgain, "hint", hint)
 	c.stopIO()
 	c.fail(&failure{errNotAgain.Error()})
 }
@@ -135,7 +135,7 @@ func (t *Target) reauthenticate(hostNQN string, before, now *auth.Policy) {
 	}
 	for _, s := range *t.table.Load() {
 		s.each(func(c *controller) {
-			if c.hostNQN == hostNQN {
+			if c.HostNQN == hostNQN {
 				c.h.post(c.scheduleReauthentication)
 			}
 		})

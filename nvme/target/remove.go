@@ -35,16 +35,16 @@ func (t *Target) RemoveSubsystem(nqn string, forGood bool) (gone <-chan struct{}
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", nqn)
 	}
-	t.final.SetGone(nqn, forGood && s.settings.Load().Security == 0)
+	t.final.SetGone(nqn, forGood && s.Settings.Load().Security == 0)
 	return t.removeSubsystem(s), nil
 }
 
 // removeSubsystem removes a subsystem as RemoveSubsystem describes. The caller holds t.mu.
 func (t *Target) removeSubsystem(s *subsystem) (gone <-chan struct{}) {
-	t.setTable(func(m map[string]*subsystem) { delete(m, s.nqn) })
+	t.setTable(func(m map[string]*subsystem) { delete(m, s.NQN) })
 	t.discoveryChanged()
 	s.teardown(errors.New("the subsystem was removed"))
-	return t.retire(s.namespaces.Drop(func(*namespaces.Namespace) bool { return true }))
+	return t.retire(s.Namespaces.Drop(func(*namespaces.Namespace) bool { return true }))
 }
 
 // RemoveNamespace removes a namespace and notifies connected hosts. Commands for it that hosts have
@@ -57,7 +57,7 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 		return nil, err
 	}
 	s := ns.Owner.(*subsystem)
-	list := s.namespaces.Drop(func(o *namespaces.Namespace) bool { return o == ns })
+	list := s.Namespaces.Drop(func(o *namespaces.Namespace) bool { return o == ns })
 	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
 	return t.retire(list), nil
 }
@@ -65,7 +65,7 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 // namespace looks up a namespace.
 func (t *Target) namespace(nqn string, nsid uint32) (*namespaces.Namespace, error) {
 	if s := (*t.table.Load())[nqn]; s != nil {
-		if ns := s.namespaces.Load().Get(nsid); ns != nil {
+		if ns := s.Namespaces.Load().Get(nsid); ns != nil {
 			return ns, nil
 		}
 	}
@@ -103,7 +103,7 @@ func (t *Target) retired(list []*namespaces.Namespace) {
 	defer t.mu.Unlock()
 	t.freeSlots(list)
 	for _, ns := range list {
-		ns.Owner.(*subsystem).namespaces.Retired(ns)
+		ns.Owner.(*subsystem).Namespaces.Retired(ns)
 	}
 }
 

@@ -103,7 +103,7 @@ func TestRemoveHungNamespace(t *testing.T) {
 	dev.Hold(nil)
 	r.send(h.io[0], read())
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	removed := r.target.find(testSub).namespaces.Load().Get(1)
+	removed := r.target.find(testSub).Namespaces.Load().Get(1)
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
 	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next}))

@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -13,11 +14,11 @@ import (
 // possible without the keys. Hosts may send more data than the command has. The namespace need not
 // be ready: a host can be preempted while the storage hangs.
 func prepareReservation(c *cmd) nvme.Status {
-	need, valid := reservation.Check(&c.req.SQE, c.s.h.t.options.Reservations != nil)
+	need, valid := reservation.Check(&c.req.SQE, c.s.h.t.shared.Reservations != nil)
 	n := c.req.HostLength
 	switch {
 	case c.namespace() == nil:
-		return noNamespace(c.req.SQE.NSID())
+		return controllers.NoNamespace(c.req.SQE.NSID())
 	case !valid:
 		return invalidField // Base sections 7.5 to 7.7
 	case n < need || n > nvme.IdentifyDataSize:
@@ -34,8 +35,8 @@ func executeReservation(h *Handler, c *cmd) {
 	}
 	q := &reservation.Request{
 		ReservationSQE: *c.req.SQE.Reservation(), Op: c.req.SQE.Opcode(),
-		Host: ctrl.identity.Value(), Known: func(hostNQN string) bool {
-			return h.t.hosts.Knows(hostNQN, ctrl.sub.settings.Load())
+		Host: ctrl.Identity.Value(), Known: func(hostNQN string) bool {
+			return h.t.hosts.Knows(hostNQN, ctrl.sub.Settings.Load())
 		},
 		Network: subnet.Of(c.s.info.Remote.Addr()),
 	}
@@ -45,8 +46,8 @@ func executeReservation(h *Handler, c *cmd) {
 	h.change(c, list, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 		o, st := r.Apply(q)
 		if q.Full != nil {
-			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.nqn, "nsid",
-				ns.ID.NSID, "host", ctrl.hostNQN, "err", q.Full, "hint",
+			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.NQN, "nsid",
+				ns.ID.NSID, "host", ctrl.HostNQN, "err", q.Full, "hint",
 				"add the host to hosts in the configuration, or preempt registrants that are gone")
 		}
 		return o, st
@@ -59,10 +60,10 @@ func prepareReport(c *cmd) nvme.Status {
 	q := c.req.SQE.Reservation()
 	switch n := q.Bytes(); {
 	case c.namespace() == nil:
-		return noNamespace(c.req.SQE.NSID())
+		return controllers.NoNamespace(c.req.SQE.NSID())
 	case !q.EDS():
 		return nvme.HostIDInconsistent | nvme.DNR
-	case n > uint64(c.s.ctrl.cfg.MaxTransfer):
+	case n > uint64(c.s.ctrl.Settings.MaxTransfer):
 		return invalidField
 	default:
 		return c.expect(uint32(n))
@@ -78,25 +79,8 @@ func executeReport(h *Handler, c *cmd) {
 	h.reply(c, 0, admin.Reply{Data: ns.Reservations.State().Report()}, 0)
 }
 
-func (c *controller) reservationCap() nvme.ReservationCap {
-	return reservation.Cap(c.t.options.Reservations != nil)
-}
-
-// reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
-// 5.1.25.1.30), which each namespace has of its own.
-func reservationMask(ns *namespaces.Namespace) uint32 { return ns.Reservations.Mask.Load() }
-
-func setReservationMask(ns *namespaces.Namespace, v uint32) { ns.Reservations.Mask.Store(v) }
-
-func reservationPTPL(ns *namespaces.Namespace) uint32 {
-	if ns.Reservations.State().PTPL {
-		return 1
-	}
-	return 0
-}
-
 func setReservationPTPL(h *Handler, c *cmd, list []*namespaces.Namespace, v uint32) {
-	if v > 1 || v == 1 && h.t.options.Reservations == nil {
+	if v > 1 || v == 1 && h.t.shared.Reservations == nil {
 		h.finish(c, 0, invalidField)
 		return
 	}
@@ -111,25 +95,11 @@ func setReservationPTPL(h *Handler, c *cmd, list []*namespaces.Namespace, v uint
 	})
 }
 
-// notifyReservation records a notification and reports it. Admin reactor.
-func (c *controller) notifyReservation(typ nvme.ReservationNotification, nsid uint32) {
-	if !c.ready.Load() {
-		return // the next Controller Level Reset would clear it
-	}
-	c.reservationLog.Add(typ, nsid)
-	c.raise(admin.EventReservation)
-}
-
-// reservationPage makes log 80h.
-func reservationPage(c *controller, _ *nvme.SQE) admin.Reply {
-	return admin.Reply{Data: c.reservationLog.Page()}
-}
-
 // Notify implements reservation.User.
 func (ns storage) Notify(to map[reservation.Host]nvme.ReservationNotification) {
 	ns.Owner.(*subsystem).each(func(c *controller) {
-		if typ := to[c.identity.Value()]; typ != 0 && c.namespace(ns.ID.NSID) != nil {
-			c.h.post(func() { c.notifyReservation(typ, ns.ID.NSID) })
+		if typ := to[c.Identity.Value()]; typ != 0 && c.Namespace(ns.ID.NSID) != nil {
+			c.h.post(func() { c.NotifyReservation(typ, ns.ID.NSID) })
 		}
 	})
 }

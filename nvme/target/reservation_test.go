@@ -80,7 +80,7 @@ func storeHarness(t *testing.T, reactors, namespaces int, store *memoryStore) *h
 	t.Helper()
 	sub := ramSubsystem(t, namespaces)
 	r := newHarness(t, reactors)
-	r.target.options.Reservations = store
+	r.target.shared.Reservations = store
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }

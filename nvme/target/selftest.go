@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
@@ -20,11 +20,6 @@ import (
 // of each namespace, an extended one everything.
 
 const (
-	// selfTestPause is the least time between two reads, in nanoseconds. The pause is as long as
-	// the read before, if that took longer.
-	selfTestPause = int64(1e6)
-	// selfTestRate is the number of bytes read in a second, if a read takes as long as the pause.
-	selfTestRate = uint64(compound.Chunk) * 1e9 / uint64(2*selfTestPause)
 	// selfTestSample is how many chunks a short test reads.
 	selfTestSample = 1024
 	// selfTestShort is how long a short test goes on, in nanoseconds: it has two minutes (Base
@@ -40,19 +35,16 @@ type selfTest struct {
 	cmd *cmd // reads; nil before the first test
 	req fabric.Request
 
-	code    nvme.SelfTestCode // of the operation in progress, 0: none
-	begun   int               // operations
-	removed bool              // it ends if its only namespace is removed, or inaccessible
+	begun   int  // operations
+	removed bool // it ends if its only namespace is removed, or inaccessible
 	selfTestPlan
 	index int    // in nsids
 	chunk uint64 // of that namespace, the next one
-	done  uint64 // chunks of all namespaces
 	ends  int64  // when a short one does
 
 	reading int   // the operation that a read is for, 0: there is none
 	since   int64 // when it began
 	timer   timer // of the next one
-	results []nvme.SelfTestResult
 }
 
 // selfTestPlan is the work of a self-test.
@@ -73,9 +65,9 @@ func prepareSelfTest(c *cmd) nvme.Status {
 		switch {
 		case nsid == 0 || nsid == nvme.NSIDAll:
 		case ns == nil:
-			return noNamespace(nsid)
+			return controllers.NoNamespace(nsid)
 		default:
-			if st := c.s.ctrl.anaStatus(ns); !st.OK() {
+			if st := c.s.ctrl.ANAStatus(ns); !st.OK() {
 				return st // it uses the NSID (Base section 8.1.1.10)
 			}
 		}
@@ -98,7 +90,7 @@ func executeSelfTest(h *Handler, cm *cmd) {
 		all = planSelfTest(code, list)
 		return nvme.Success
 	}, func([]*namespaces.Namespace) {
-		if t.code != 0 {
+		if t.c.SelfTest.Code != 0 {
 			h.finish(cm, 0, nvme.SelfTestInProgress)
 			return
 		}
@@ -115,15 +107,16 @@ func planSelfTest(code nvme.SelfTestCode, list []*namespaces.Namespace) selfTest
 	}
 	for _, ns := range list {
 		p.nsids = append(p.nsids, ns.ID.NSID)
-		p.total += min(chunks(ns.Geometry()), p.sample)
+		p.total += min(controllers.Chunks(ns.Geometry()), p.sample)
 	}
 	return p
 }
 
 func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, nsid uint32) {
-	t.c, t.code, t.removed, t.selfTestPlan = c, code, nsid != nvme.NSIDAll, p
+	t.removed, t.selfTestPlan = nsid != nvme.NSIDAll, p
+	c.SelfTest.Code, c.SelfTest.Done, c.SelfTest.Total = code, 0, p.total
 	t.begun++
-	t.index, t.chunk, t.done, t.ends = 0, 0, 0, math.MaxInt64
+	t.index, t.chunk, t.ends = 0, 0, math.MaxInt64
 	if code == nvme.SelfTestShort {
 		t.ends = c.h.loop.Now() + selfTestShort
 	}
@@ -131,12 +124,7 @@ func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, 
 		t.cmd = c.admin.command(&t.req)
 		t.cmd.then = t.readDone
 	}
-	t.pause(selfTestPause)
-}
-
-// chunks is the number of chunks of a namespace.
-func chunks(g *namespaces.Geometry) uint64 {
-	return (g.Blocks<<g.Shift + uint64(compound.Chunk) - 1) / uint64(compound.Chunk)
+	t.pause(controllers.SelfTestPause)
 }
 
 // pause lets the test go on later, unless a read of an earlier one does that when it returns.
@@ -153,14 +141,14 @@ func (t *selfTest) advance() {
 			t.pause(0)
 			return
 		}
-		ns := t.c.namespace(t.nsids[t.index])
+		ns := t.c.Namespace(t.nsids[t.index])
 		switch {
 		case ns == nil && t.removed:
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
 			return
 		case ns == nil || t.c.h.loop.Now() >= t.ends:
 			continue
-		case t.c.anaStatus(ns).OK():
+		case t.c.ANAStatus(ns).OK():
 		case t.removed: // all of the test would be left out
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestAbortedOther)
 			return
@@ -168,7 +156,7 @@ func (t *selfTest) advance() {
 			continue
 		}
 		g := ns.Geometry()
-		all := chunks(g)
+		all := controllers.Chunks(g)
 		n := min(all, t.sample)
 		if t.chunk < n {
 			at := t.chunk
@@ -206,20 +194,20 @@ func (t *selfTest) readDone(st nvme.Status) {
 	t.reading = 0
 	took := t.c.h.loop.Now() - t.since
 	switch {
-	case t.code == 0:
+	case t.c.SelfTest.Code == 0:
 		return
 	case of != t.begun, st == nvme.CommandInterrupted: // it was for another test, or has no memory
 	case st.OK():
 		t.chunk++
-		t.done++
+		t.c.SelfTest.Done++
 	case st == reservationConflict:
 		t.index, t.chunk = t.index+1, 0 // others have reserved it
-	case t.c.namespace(t.nsids[t.index]) == nil:
+	case t.c.Namespace(t.nsids[t.index]) == nil:
 	default:
 		t.failed(st)
 		return
 	}
-	t.pause(max(selfTestPause, took))
+	t.pause(max(controllers.SelfTestPause, took))
 }
 
 // failed ends the test with the namespace that cannot be read, and the block, if that is known.
@@ -229,58 +217,36 @@ func (t *selfTest) failed(st nvme.Status) {
 		VDINFO: nvme.SelfTestValidNSID | nvme.SelfTestValidSCT | nvme.SelfTestValidSC,
 	}
 	var at *backend.Fault
-	if ns := t.c.namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
+	if ns := t.c.Namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
 		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.Geometry().Shift, r.VDINFO|nvme.SelfTestValidFLBA
 	}
-	t.c.peerLog().Trouble("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID,
-		"host", t.c.hostNQN, "status", st.String())
+	t.c.peerLog().Trouble("a self-test has failed", "subsystem", t.c.sub.NQN, "nsid", r.NSID,
+		"host", t.c.HostNQN, "status", st.String())
 	t.end(r, nvme.SelfTestSegmentFailed)
 }
 
 // end adds the result of the test in progress to the log; without one it does nothing.
 func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
-	if t.code == 0 {
+	if t.c.SelfTest.Code == 0 {
 		return
 	}
-	r.DSTS = uint8(t.code)<<4 | uint8(how)
+	r.DSTS = uint8(t.c.SelfTest.Code)<<4 | uint8(how)
 	r.POH = uint64(time.Since(t.c.t.common.Started) / time.Hour)
-	t.results = slices.Insert(t.results, 0, r)
-	t.results = t.results[:min(len(t.results), nvme.SelfTestResults)]
+	l := &t.c.SelfTest
+	l.Results = slices.Insert(l.Results, 0, r)
+	l.Results = l.Results[:min(len(l.Results), nvme.SelfTestResults)]
 	t.close()
 }
 
 // close ends the test. A read goes on, and then finds no test.
 func (t *selfTest) close() {
-	t.code, t.nsids = 0, nil
+	t.c.SelfTest.Code, t.nsids = 0, nil
 	t.timer.stop()
 }
 
 // reset is a Controller Reset, which an extended test survives (Base section 8.1.7).
 func (t *selfTest) reset() {
-	if t.code == nvme.SelfTestShort {
+	if t.c.SelfTest.Code == nvme.SelfTestShort {
 		t.end(nvme.SelfTestResult{}, nvme.SelfTestReset)
 	}
-}
-
-// selfTestPage makes log 06h (Base section 5.1.12.1.7).
-func selfTestPage(c *controller, _ *nvme.SQE) admin.Reply {
-	t := &c.selfTest
-	l := &nvme.SelfTestLog{Operation: t.code}
-	if t.code != 0 && t.total > 0 {
-		l.Completion = uint8(min(t.done, t.total) * 100 / t.total)
-	}
-	for i := range l.Results {
-		l.Results[i].DSTS = uint8(nvme.SelfTestUnused)
-	}
-	copy(l.Results[:], t.results)
-	return admin.Reply{Data: nvme.Append(nil, l)}
-}
-
-// selfTestMinutes is EDSTT: how long an extended test of all namespaces takes. Any goroutine.
-func (c *controller) selfTestMinutes() uint16 {
-	var size uint64
-	for _, ns := range c.namespaces() {
-		size += chunks(ns.Geometry()) * uint64(compound.Chunk)
-	}
-	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))
 }

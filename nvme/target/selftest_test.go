@@ -30,8 +30,8 @@ func (h *host) selfTestLog() *nvme.SelfTestLog {
 // selfTestEnds lets time pass until the self-test has ended, and returns its result.
 func (h *host) selfTestEnds() nvme.SelfTestResult {
 	h.r.t.Helper()
-	t := &h.r.target.find(testSub).lookup(h.cntlid).selfTest
-	h.r.inTime("the self-test ends", func() bool { return t.code == 0 })
+	t := &h.r.target.find(testSub).Lookup(h.cntlid).SelfTest
+	h.r.inTime("the self-test ends", func() bool { return t.Code == 0 })
 	l := h.selfTestLog()
 	testutil.True(h.r.t, l.Operation == 0 && l.Completion == 0, "operation %d, %d%%", l.Operation,
 		l.Completion)

@@ -516,7 +516,7 @@ func (s *sequence) selfTestEnds(a *arguments) string {
 			s.r.w.Advance(time.Millisecond)
 		}
 		s.r.w.Reactors[0].Wake()
-		return t.code == 0
+		return t.c.SelfTest.Code == 0
 	})
 	out := fields(h.selfTestLog().Results[0], nil)
 	if a.flag("duration") {

@@ -482,7 +482,7 @@ func (a *arguments) parse(key string) (uint64, error) { return strconv.ParseUint
 // checkHealth asks all drives, even if they have answered before.
 func (s *sequence) checkHealth(*arguments) string {
 	for _, sub := range *s.r.target.table.Load() {
-		for _, ns := range sub.namespaces.Load().List {
+		for _, ns := range sub.Namespaces.Load().List {
 			if d := ns.Attributes().Drive; d != nil {
 				d.Age = 0
 			}

@@ -172,14 +172,14 @@ func (s *sequence) each(a *arguments, values string, set func(args []datadriven.
 func (s *sequence) start() {
 	s.r = newHarness(s.t, s.reactors)
 	if s.store != nil {
-		s.r.target.options.Reservations = s.store
+		s.r.target.shared.Reservations = s.store
 	}
 	if s.protection != nil {
-		s.r.target.options.Protection = s.protection
+		s.r.target.shared.Protection = s.protection
 	}
 	if s.marks != nil {
 		s.marks.wake = s.r.w.Reactors[0].Wake
-		s.r.target.options.Uncorrectable = s.marks
+		s.r.target.shared.Uncorrectable = s.marks
 	}
 }
 

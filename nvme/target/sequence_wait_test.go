@@ -61,7 +61,7 @@ func (s *sequence) begin(a *arguments) string {
 // changesMade waits for the goroutines that change reservations, and for the reactors after them.
 func (s *sequence) changesMade() {
 	for _, sub := range *s.r.target.table.Load() {
-		for _, ns := range sub.namespaces.Load().List {
+		for _, ns := range sub.Namespaces.Load().List {
 			made := make(chan struct{})
 			ns.Reservations.Submit(&reservation.Change{
 				Host: subnet.Owner{NQN: "test"}, Done: func(nvme.Status) { close(made) },

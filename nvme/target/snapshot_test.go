@@ -44,7 +44,7 @@ func TestStats(t *testing.T) {
 	testutil.True(t, c.Drive == nil && c.Health.CriticalWarning == 0 && !c.Degraded &&
 		!c.WriteProtected, "no drive: %+v, %+v", c, c.Health)
 
-	ns := r.target.find(testSub).namespaces.Load().Get(3)
+	ns := r.target.find(testSub).Namespaces.Load().Get(3)
 	r.raw[0].channelTo(ns).failed(&backend.IO{Err: backend.ErrDegraded})
 	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected ||
 		c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {

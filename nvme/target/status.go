@@ -4,7 +4,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
-	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 // Refusals that a retry of the same command would meet again.
@@ -21,15 +20,6 @@ const (
 
 // inactiveNamespace is the status of commands with a valid NSID that names no namespace.
 const inactiveNamespace = invalidField
-
-// noNamespace is the status of a command that needs a namespace and has this NSID, which names none
-// (Base section 3.2.1.5).
-func noNamespace(nsid uint32) nvme.Status {
-	if nsid == 0 || nsid > namespaces.MaxNSID {
-		return invalidNamespace
-	}
-	return inactiveNamespace
-}
 
 const notReady = compound.NotReady
 

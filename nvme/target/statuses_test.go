@@ -134,7 +134,7 @@ func samples(c *controller) (list []sample) {
 		sample{"Keep Alive", false, nsidIgnored, dwords{}, func() *fabrictest.Command {
 			return command(nvme.AdminKeepAlive, 0, nil)
 		}})
-	if onIO(c) {
+	if !c.sub.Discovery {
 		list = append(list, sample{
 			"Device Self-test", false, nsidIgnored, dwords{0xF}, func() *fabrictest.Command {
 				return selfTestCommand(nvme.SelfTestAbort, 0)
@@ -142,7 +142,7 @@ func samples(c *controller) (list []sample) {
 		})
 	}
 	for i := range 256 {
-		if o := &ioOps[i]; o.offered(c) && !c.sub.discovery {
+		if o := &ioOps[i]; o.offered(&c.Controller) && !c.sub.Discovery {
 			list = append(list, ioSample(o, nvme.Opcode(i)))
 		}
 	}
@@ -156,34 +156,34 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 		list = append(list, sample{name, false, nsid, defined, command})
 	}
 	csi := map[bool]uint32{true: 0xFF000000}
-	if row := &identifyPages[id]; row.page != nil && row.scope.has(c) {
+	if row := c.IdentifyPage(nvme.CNS(id)); row != nil {
 		rule, known := cnsRules[nvme.CNS(id)]
 		if !known {
 			rule = nsidIgnored
 		}
 		cntid := map[bool]uint32{true: 0xFFFF0000}[nvme.CNS(id) == nvme.CNSCommandSets]
-		add("CNS", rule, dwords{0xFF | cntid, csi[row.csi]}, func() *fabrictest.Command {
+		add("CNS", rule, dwords{0xFF | cntid, csi[row.CSI]}, func() *fabrictest.Command {
 			c := identifyCommand(nvme.CNS(id), 0)
 			c.SQE.SetCDW(10, c.SQE.CDW(10)|cntid) // this controller
 			return c
 		})
 	}
-	if p := &logPages[id]; p.supported(c) {
+	if p := c.LogPage(nvme.LID(id)); p != nil {
 		lsi := map[bool]uint32{true: 0xFFFF0000}[slices.Contains(endurance, nvme.LID(id))]
-		rule := map[bool]nsidRule{false: nsidLogController, true: nsidLogNamespace}[p.perNamespace]
-		add("log", rule, dwords{0xFFFF80FF, 0xFFFF | lsi, allBits, allBits, 1<<23 | csi[p.csi]},
+		rule := map[bool]nsidRule{false: nsidLogController, true: nsidLogNamespace}[p.PerNamespace]
+		add("log", rule, dwords{0xFFFF80FF, 0xFFFF | lsi, allBits, allBits, 1<<23 | csi[p.CSI]},
 			func() *fabrictest.Command {
 				c := logCommand(nvme.LID(id), 512, 0)
 				c.SQE.SetCDW(11, c.SQE.CDW(11)|lsi&0x10000) // the group of namespace 1
 				return c
 			})
 	}
-	f := c.feature(nvme.FID(id))
+	f := c.Feature(nvme.FID(id))
 	if f == nil {
 		return list
 	}
 	get, set := nsidIgnored, nsidSetController
-	if f.fsp == nvme.FeatureScopeNamespace {
+	if f.FSP == nvme.FeatureScopeNamespace {
 		get, set = nsidActive, nsidSetNamespace
 		if rule, known := getRules[nvme.FID(id)]; known {
 			get = rule
@@ -194,15 +194,16 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 	}
 	add("get feature", get, dwords{0x7FF, allBits}, func() *fabrictest.Command {
 		// EXHID of feature 81h
-		return withData(getFeature(nvme.FID(id), nvme.FeatureCurrent, 1), int(f.size))
+		return withData(getFeature(nvme.FID(id), nvme.FeatureCurrent, 1), int(f.Size))
 	})
 	bits, known := featureBits[nvme.FID(id)]
 	if !known {
 		bits = allBits
 	}
 	add("set feature", set, dwords{0x800000FF, bits}, func() *fabrictest.Command {
-		n := map[bool]uint32{true: f.size}[f.take != nil]
-		return withData(setFeature(nvme.FID(id), featureValues[nvme.FID(id)]), int(n))
+		cmd := setFeature(nvme.FID(id), featureValues[nvme.FID(id)])
+		n, _ := c.CheckSetFeatures(&cmd.SQE)
+		return withData(cmd, int(n))
 	})
 	return list
 }
@@ -344,13 +345,13 @@ func TestUnknownRows(t *testing.T) {
 		c := r.target.find(nqn).lookup(h.cntlid)
 		for i := range 256 {
 			cns, lid, fid := nvme.CNS(i), nvme.LID(i), nvme.FID(i)
-			if row := &identifyPages[i]; row.page == nil || !row.scope.has(c) {
+			if c.IdentifyPage(cns) == nil {
 				r.status(h.admin, identifyCommand(cns, 1), invalidField)
 			}
-			if !logPages[i].supported(c) {
+			if c.LogPage(lid) == nil {
 				r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
 			}
-			f := c.feature(fid)
+			f := c.Feature(fid)
 			for sel := range nvme.FeatureSelect(8) {
 				if f == nil || sel > nvme.FeatureCapabilities {
 					r.status(h.admin, getFeature(fid, sel, 0), invalidField)

@@ -16,9 +16,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -36,7 +36,7 @@ type Options struct {
 	// where another has ended starts above the last one, so that hosts notice the changes.
 	Generation uint64
 	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
-	Protection ProtectionStore
+	Protection controllers.ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
 	Reservations reservation.Store
 	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
@@ -49,8 +49,7 @@ type Options struct {
 // when hosts can no longer reach it. They return a channel that is closed when no reactor and no
 // device uses the storage any more.
 type Target struct {
-	log     *slog.Logger // no peer causes its lines at will
-	options Options
+	log *slog.Logger // no peer causes its lines at will
 	// hostLog is for lines that allowed hosts can cause, strangerLog for lines that anybody can.
 	hostLog, strangerLog *ratelog.Logger
 
@@ -58,10 +57,9 @@ type Target struct {
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
 	hosts     *subsystems.Hosts
-	// discoveryTable is the content of discovery logs; readers take no lock.
-	discoveryTable atomic.Pointer[discovery.Table]
-	closed         atomic.Bool
-	auth           *authn.Hosts
+	shared    controllers.Target
+	closed    atomic.Bool
+	auth      *authn.Hosts
 	// workers do work that takes time for each namespace, controller or subsystem.
 	workers turns.Pool
 	final   association.Final
@@ -72,7 +70,7 @@ type Target struct {
 
 	mu    sync.Mutex // guards the fields below and writes to table
 	ports []discovery.Port
-	// discoveryConfig is that of the next generation of discoveryTable.
+	// discoveryConfig is that of the next generation of the discovery log.
 	discoveryConfig DiscoveryConfig
 	handlers        []*Handler
 	slots           []*namespaces.Namespace // by Namespace.Slot; nil: free
@@ -100,7 +98,7 @@ type kept struct {
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
-		log: o.Log, options: o,
+		log: o.Log,
 		observation: observation{
 			latencies: make(observe.Reader, 1),
 		},
@@ -118,10 +116,15 @@ func New(o Options) *Target {
 	service.SetDefaults()
 	service.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, service)
-	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts = subsystems.NewHosts()
 	t.auth = authn.NewHosts()
+	t.shared = controllers.Target{
+		Firmware: o.Firmware, Started: t.common.Started, Auth: t.auth,
+		Reservations: o.Reservations, Protection: o.Protection, Uncorrectable: o.Uncorrectable,
+		QuiesceTime: uint16(quiesceTime),
+		Commands:    effectsOf,
+	}
 	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
 }
@@ -132,7 +135,7 @@ func (t *Target) Changing() (done func()) { return t.final.Changing() }
 
 // find returns the subsystem with exactly this NQN, or nil.
 func (t *Target) find(nqn string) *subsystem {
-	if nqn == nvme.DiscoveryNQN || nqn == t.discoveryTable.Load().NQN {
+	if nqn == nvme.DiscoveryNQN || nqn == t.shared.Discovery.Load().NQN {
 		return t.discovery
 	}
 	return (*t.table.Load())[nqn]
@@ -143,7 +146,7 @@ func (t *Target) find(nqn string) *subsystem {
 func (t *Target) hasController(cntlid uint16, hostNQN string, remote netip.AddrPort) bool {
 	for _, s := range *t.table.Load() {
 		c := s.lookup(cntlid)
-		if c != nil && c.hostNQN == hostNQN && c.info.Remote.Addr() == remote.Addr() {
+		if c != nil && c.HostNQN == hostNQN && c.Info.Remote.Addr() == remote.Addr() {
 			return true
 		}
 	}
@@ -192,8 +195,8 @@ func (t *Target) AddSubsystem(cfg subsystems.Config) error {
 		}
 	}
 	t.final.SetGone(cfg.NQN, false)
-	s.namespaces.Store(list)
-	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
+	s.Namespaces.Store(list)
+	t.setTable(func(m map[string]*subsystem) { m[s.NQN] = s })
 	t.discoveryChanged()
 	return nil
 }
@@ -206,7 +209,7 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 	if s == nil || t.closed.Load() {
 		return fmt.Errorf("subsystem %q does not exist", nqn)
 	}
-	old := s.namespaces.Load()
+	old := s.Namespaces.Load()
 	if old.Get(cfg.NSID) != nil {
 		return fmt.Errorf("subsystem %q: namespace %d exists already", nqn, cfg.NSID)
 	}
@@ -214,7 +217,7 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 	if err != nil {
 		return err
 	}
-	s.namespaces.Store(append(slices.Clone(old.List), ns))
+	s.Namespaces.Store(append(slices.Clone(old.List), ns))
 	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
 	return nil
 }
@@ -246,7 +249,7 @@ func (t *Target) AddPort(p discovery.Port) error {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
 	state := t.portState(p.ID)
-	state.listener.Store(&p.Listener)
+	state.Listener.Store(&p.Listener)
 	state.removed.Store(false)
 	t.ports = append(slices.Clone(t.ports), p)
 	slices.SortFunc(t.ports, func(a, b discovery.Port) int { return int(a.ID) - int(b.ID) })
@@ -280,17 +283,16 @@ func (t *Target) RemovePort(id uint16) error {
 // portState is the state of a port, also after its removal: there is one for each identifier that
 // was ever used.
 type portState struct {
-	removed  atomic.Bool
-	sessions atomic.Int64
-	ana      atomic.Pointer[ana.States] // written with Target.mu held
-	listener atomic.Pointer[string]     // "" before it is added
+	controllers.Port // written with Target.mu held
+	removed          atomic.Bool
+	sessions         atomic.Int64
 }
 
 func (t *Target) portState(id uint16) *portState {
 	p, known := t.portStates.Load(id)
 	if !known {
 		state := new(portState)
-		state.listener.Store(new(string))
+		state.Listener.Store(new(string))
 		p, _ = t.portStates.LoadOrStore(id, state)
 	}
 	return p.(*portState)
@@ -305,7 +307,7 @@ func (t *Target) Controllers() []observed.Host {
 	var list []observed.Host
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
 		s.each(func(c *controller) {
-			if c.proof.Proven.Load() {
+			if c.Proof.Proven.Load() {
 				list = append(list, c.describe())
 			}
 		})
@@ -321,7 +323,7 @@ func (t *Target) Controllers() []observed.Host {
 func (t *Target) Stats() []observed.Namespace {
 	var list []observed.Namespace
 	for _, s := range *t.table.Load() {
-		for _, ns := range s.namespaces.Load().List {
+		for _, ns := range s.Namespaces.Load().List {
 			list = append(list, ns.Stats())
 		}
 	}

@@ -41,7 +41,7 @@ func (a *queueAnswers) next(ctx context.Context) (*connections, error) {
 func (c *controller) capture() (data *[]byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), admin.AnswerWait)
 	defer cancel()
-	asked := &c.queueAnswers
+	asked := &c.answers
 	for asked.left > 0 {
 		if _, err := asked.next(ctx); err != nil {
 			return nil, err
@@ -90,18 +90,18 @@ func (c *controller) captured(queues []observed.Connection) (*[]byte, error) {
 	slices.SortFunc(queues,
 		func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
 	v := admin.Capture{
-		Version: c.t.options.Firmware, Time: time.Now(),
+		Version: c.t.shared.Firmware, Time: time.Now(),
 		UptimeSeconds: time.Since(c.t.common.Started).Seconds(),
-		Host:          c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
-		CNTLID: c.cntlid, Ready: c.ready.Load(), Limits: c.capturedLimits(), Connections: queues,
+		Host:          c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.sub.NQN,
+		CNTLID: c.CNTLID, Ready: c.Ready.Load(), Limits: c.capturedLimits(), Connections: queues,
 	}
-	for _, ns := range c.namespaces() {
+	for _, ns := range c.Namespaces() {
 		if v.Truncated = len(v.Namespaces) == admin.TelemetryList; v.Truncated {
 			break
 		}
 		v.Namespaces = append(v.Namespaces, captured(ns))
 	}
-	v.AddLines(c.t.hostLog.About(c.info.Remote.Addr(), c.hostNQN))
+	v.AddLines(c.t.hostLog.About(c.Info.Remote.Addr(), c.HostNQN))
 	return v.Encode()
 }
 
@@ -110,7 +110,7 @@ func (c *controller) askQueues() {
 	sessions := c.allQueues()
 	sessions = sessions[max(len(sessions)-admin.TelemetryList, 0):]
 	answers := make(chan *connections, len(sessions))
-	c.queueAnswers = queueAnswers{answers, len(sessions)}
+	c.answers = queueAnswers{answers, len(sessions)}
 	for _, s := range sessions {
 		s.h.post(func() {
 			a := &connections{alive: map[*controller]keepAliveInfo{}}
@@ -132,10 +132,10 @@ func captured(ns *namespaces.Namespace) observed.Namespace {
 // capturedLimits returns the limits at which commands of the host may wait, besides those of
 // namespaces.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
-	if l := c.t.hosts.Limiter(c.hostNQN); l != nil {
+	if l := c.t.hosts.Limiter(c.HostNQN); l != nil {
 		list = append(list, admin.CapturedLimit{Of: "host", Limits: l.Describe()})
 	}
-	if l := c.sub.settings.Load().Limiter; l != nil {
+	if l := c.sub.Settings.Load().Limiter; l != nil {
 		list = append(list, admin.CapturedLimit{Of: "subsystem", Limits: l.Describe()})
 	}
 	return list

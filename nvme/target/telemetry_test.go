@@ -103,7 +103,7 @@ func TestTelemetry(t *testing.T) {
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	testutil.True(t, bytes.Equal(again(), before), "the capture has changed")
-	r.target.find(testSub).lookup(h.cntlid).telemetry.Query.Age = 0
+	r.target.find(testSub).lookup(h.cntlid).Telemetry.Query.Age = 0
 	if header, v := h.telemetry(); header.THDGN != 2 || len(v.Connections) != 1 {
 		t.Errorf("the next capture: generation %d, %d connections", header.THDGN,
 			len(v.Connections))
@@ -181,7 +181,7 @@ func TestTelemetryIsBounded(t *testing.T) {
 func TestTelemetryAge(t *testing.T) {
 	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
 	_, first := h.telemetry()
-	q := &r.target.find(testSub).lookup(h.cntlid).telemetry.Query
+	q := &r.target.find(testSub).lookup(h.cntlid).Telemetry.Query
 	q.Age = time.Hour // in case this takes long
 	header, second := h.telemetry()
 	testutil.True(t, second.Time.Equal(first.Time) && header.THDGN == 2,
@@ -265,8 +265,8 @@ func TestCaptureHoldsNoWorker(t *testing.T) {
 			want := errNoAnswer
 			if try == 2 {
 				for _, c := range list {
-					testutil.Equal(t, len(c.queueAnswers.of), 0, "answers")
-					testutil.Equal(t, c.queueAnswers.left, 1, "answers that are expected")
+					testutil.Equal(t, len(c.answers.of), 0, "answers")
+					testutil.Equal(t, c.answers.left, 1, "answers that are expected")
 				}
 				want = nil
 			}

@@ -80,7 +80,7 @@ func TestThinHangs(t *testing.T) { synctest.Test(t, testThinHangs) }
 func testThinHangs(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	space := r.target.find(testSub).namespaces.Load().Get(1).Thin()
+	space := r.target.find(testSub).Namespaces.Load().Get(1).Thin()
 	givenUp := make(chan struct{})
 	go func() {
 		admin.AwaitAll([]admin.Asker{space})

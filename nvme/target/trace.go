@@ -51,7 +51,7 @@ func (s *session) copyTrace(to *observe.TraceCopy) {
 // traceQueue describes the queue without its commands. Any goroutine may call it after Connect.
 func (s *session) traceQueue() observed.TraceQueue {
 	return observed.TraceQueue{
-		ID: s.id, Host: s.ctrl.hostNQN, Subsystem: s.ctrl.sub.nqn, CNTLID: s.ctrl.cntlid,
+		ID: s.id, Host: s.ctrl.HostNQN, Subsystem: s.ctrl.sub.NQN, CNTLID: s.ctrl.CNTLID,
 		QID: s.qid, Reactor: s.h.index, Transport: s.info.Transport.String(), Local: s.info.Local,
 		Remote: s.info.Remote,
 	}
@@ -124,7 +124,7 @@ func (t *Tracer) Read(ctx context.Context, fn func(observed.TraceQueue) error) e
 		look := func(s *session) int {
 			switch {
 			case !s.trace.Records() || s.unproven() ||
-				!t.query.Selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
+				!t.query.Selects(s.ctrl.HostNQN, s.ctrl.sub.NQN, s.qid):
 			case t.query.Follow && s.trace.Total() == before[s.id]: // no message for idle queues
 				read[s.id] = s.trace.Total()
 			default:
@@ -200,7 +200,7 @@ func (s *session) watchdog(took int64) {
 	duration := time.Duration(took).Round(time.Millisecond)
 	if s.dump(fmt.Sprintf("a command takes %v", duration)) {
 		s.ctrl.peerLog().Trouble("a command takes long", "duration", duration, "subsystem",
-			s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "hint", dumpHint)
+			s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "hint", dumpHint)
 	}
 }
 

@@ -8,13 +8,6 @@ import (
 // Write Uncorrectable marks blocks: reads of them fail until they are written (NVM section 3.3.7).
 // See package marks.
 
-// wusl is WUSL, in which a controller recommends to mark no more at once than marks.Max: a power of
-// two in units of 4 KiB (NVM section 4.1.5.4).
-const wusl = 9
-
-// withUncorrectable: a mark that a restart would end is none.
-func withUncorrectable(c *controller) bool { return onIO(c) && c.t.options.Uncorrectable != nil }
-
 // prepareWriteUncorrectable checks a Write Uncorrectable command, which transfers nothing. The most
 // that it may mark is the most that may be marked in all.
 func prepareWriteUncorrectable(c *cmd) nvme.Status {

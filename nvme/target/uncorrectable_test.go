@@ -86,7 +86,7 @@ func markHarness(t *testing.T, store *markStore, devs ...backend.Device) (*harne
 		sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
 	}
 	r := newHarness(t, 2)
-	r.target.options.Uncorrectable, store.wake = store, r.w.Reactors[0].Wake
+	r.target.shared.Uncorrectable, store.wake = store, r.w.Reactors[0].Wake
 	r.must(r.target.AddSubsystem(sub))
 	return r, r.connectHost(2)
 }

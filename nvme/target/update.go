@@ -25,9 +25,9 @@ func (t *Target) UpdateSubsystem(cfg subsystems.Config) (gone <-chan struct{}, e
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", cfg.NQN)
 	}
-	before := s.settings.Load()
+	before := s.Settings.Load()
 	now := subsystems.NewSettings(cfg, before)
-	s.update(now)
+	s.Update(now)
 	refused := s.enforce()
 	if !now.SamePlaces(before) {
 		t.discoveryChanged()
@@ -38,18 +38,11 @@ func (t *Target) UpdateSubsystem(cfg subsystems.Config) (gone <-chan struct{}, e
 	done := make(chan struct{})
 	go func() {
 		for _, c := range refused {
-			<-c.gone
+			<-c.Gone
 		}
 		close(done)
 	}()
 	return done, nil
-}
-
-// update changes the settings.
-func (s *subsystem) update(now *subsystems.Settings) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settings.Store(now)
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it. It takes write protection,

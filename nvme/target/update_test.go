@@ -61,7 +61,7 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	q := &session{h: r.raw[0], info: new(fabric.QueueInfo), port: r.target.portState(1)}
 	c := newController(q, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) { c.AllowAnyHost = false })))
-	if r := s.admit(c); r.Status != nvme.ConnectInvalidHost || !r.Final || s.lookup(c.cntlid) == c {
+	if r := c.admit(); r.Status != nvme.ConnectInvalidHost || !r.Final || s.lookup(c.CNTLID) == c {
 		t.Errorf("%v", r.Status)
 	}
 }

@@ -58,21 +58,22 @@ func TestHiddenNamespace(t *testing.T) {
 		testutil.True(t, !data || bytes.Equal(first.Data, second.Data), "%s %#x of %d differs",
 			what, a, b)
 	}
+	c := r.target.find(testSub).lookup(1)
 	for _, nsid := range []uint32{0, 1, 2, 3, 5, nvme.NSIDAll} {
 		for i := range 256 {
-			if identifyPages[i].page != nil {
+			if c.IdentifyPage(nvme.CNS(i)) != nil {
 				same("identify", i, int(nsid), func() *fabrictest.Command {
 					return identifyCommand(nvme.CNS(i), nsid)
 				}, false)
 			}
-			if logPages[i].page != nil {
+			if c.LogPage(nvme.LID(i)) != nil {
 				same("log", i, int(nsid), func() *fabrictest.Command {
 					c := logCommand(nvme.LID(i), 512, 0)
 					c.SQE.SetNSID(nsid)
 					return c
 				}, false)
 			}
-			if r.target.find(testSub).lookup(1).feature(nvme.FID(i)) != nil {
+			if c.Feature(nvme.FID(i)) != nil {
 				same("feature", i, int(nsid), func() *fabrictest.Command {
 					c := getFeature(nvme.FID(i), 0, 0)
 					c.SQE.SetNSID(nsid)

@@ -15,7 +15,7 @@ import (
 func (f *flow) link() {
 	ns := f.ch.ns
 	f.limits.Link(qos.Limiters{
-		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.Owner.(*subsystem).settings.Load().Limiter,
+		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.Owner.(*subsystem).Settings.Load().Limiter,
 		ns.Attributes().Limiter,
 	}, f.host.payer.key, f.ch.h.loop.Now())
 }

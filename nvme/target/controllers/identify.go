@@ -1,4 +1,4 @@
-package target
+package controllers
 
 import (
 	"slices"
@@ -7,82 +7,100 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// identifyRow is an Identify data structure.
-type identifyRow struct {
-	scope scope
-	// csi: the command set identifier matters (Base section 5.1.13.1).
-	csi  bool
-	page pageFunc
+// pageFunc makes the data that a command asks for.
+type pageFunc func(c *Controller, sqe *nvme.SQE) admin.Reply
+
+// AbortLimit is ACL+1: how many Abort commands may be in progress. AsyncLimit is AERL+1: how many
+// Asynchronous Event Requests a host may have outstanding.
+const (
+	AbortLimit = 4
+	AsyncLimit = 4
+)
+
+// IdentifyPage is an Identify data structure.
+type IdentifyPage struct {
+	scope Scope
+	// CSI: the command set identifier matters (Base section 5.1.13.1).
+	CSI  bool
+	make pageFunc
 }
 
 // identifyPages is the table of Identify data structures, by CNS.
-var identifyPages = [256]identifyRow{
-	nvme.CNSNamespace:            {scope: onIO, page: identifyNamespace},
-	nvme.CNSController:           {page: identifyController},
-	nvme.CNSActiveNamespaces:     {scope: onIO, page: identifyActive},
-	nvme.CNSDescriptors:          {scope: onIO, page: identifyDescriptors},
-	nvme.CNSCommandSetNamespace:  {scope: onIO, csi: true, page: identifyNamespaceNVM},
-	nvme.CNSCommandSetController: {scope: onIO, csi: true, page: identifyControllerNVM},
-	nvme.CNSCommandSetActive:     {scope: onIO, csi: true, page: identifyActive},
-	nvme.CNSIndependentNamespace: {scope: onIO, page: identifyIndependent},
+var identifyPages = [256]IdentifyPage{
+	nvme.CNSNamespace:            {scope: OnIO, make: identifyNamespace},
+	nvme.CNSController:           {make: identifyController},
+	nvme.CNSActiveNamespaces:     {scope: OnIO, make: identifyActive},
+	nvme.CNSDescriptors:          {scope: OnIO, make: identifyDescriptors},
+	nvme.CNSCommandSetNamespace:  {scope: OnIO, CSI: true, make: identifyNamespaceNVM},
+	nvme.CNSCommandSetController: {scope: OnIO, CSI: true, make: identifyControllerNVM},
+	nvme.CNSCommandSetActive:     {scope: OnIO, CSI: true, make: identifyActive},
+	nvme.CNSIndependentNamespace: {scope: OnIO, make: identifyIndependent},
 	// Without namespace management a host sees no namespace that is not active for it.
-	nvme.CNSAllocatedNamespaces: {scope: onIO, page: identifyActive},
-	nvme.CNSAllocatedNamespace:  {scope: onIO, page: identifyNamespace},
-	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
-	nvme.CNSControllers:         {scope: onIO, page: identifyControllers},
-	nvme.CNSEnduranceGroups:     {scope: onRotational, page: identifyEnduranceGroups},
-	nvme.CNSCommandSets:         {scope: onIO, page: identifyCommandSets},
+	nvme.CNSAllocatedNamespaces: {scope: OnIO, make: identifyActive},
+	nvme.CNSAllocatedNamespace:  {scope: OnIO, make: identifyNamespace},
+	nvme.CNSAttachedControllers: {scope: OnIO, make: identifyAttached},
+	nvme.CNSControllers:         {scope: OnIO, make: identifyControllers},
+	nvme.CNSEnduranceGroups:     {scope: onRotational, make: identifyEnduranceGroups},
+	nvme.CNSCommandSets:         {scope: OnIO, make: identifyCommandSets},
 }
 
-func prepareIdentify(c *cmd) nvme.Status {
-	sqe := c.req.SQE.Identify()
-	row := &identifyPages[sqe.CNS()]
-	switch {
-	case row.page == nil || !row.scope.has(c.s.ctrl):
-		return invalidField
-	case row.csi && sqe.CSI() != nvme.CSINVM:
+// IdentifyPage returns the Identify data structure if the controller has it, else nil.
+func (c *Controller) IdentifyPage(cns nvme.CNS) *IdentifyPage {
+	p := &identifyPages[cns]
+	if p.make == nil || !p.scope.Has(c) {
+		return nil
+	}
+	return p
+}
+
+// Identify makes an Identify data structure, or refuses it. Any goroutine may call CheckIdentify.
+func (c *Controller) Identify(sqe *nvme.SQE) admin.Reply {
+	return identifyPages[sqe.Identify().CNS()].make(c, sqe)
+}
+
+// CheckIdentify checks an Identify command.
+func (c *Controller) CheckIdentify(sqe *nvme.IdentifySQE) nvme.Status {
+	p := c.IdentifyPage(sqe.CNS())
+	if p == nil || p.CSI && sqe.CSI() != nvme.CSINVM {
 		return invalidField
 	}
-	return c.expect(nvme.IdentifyDataSize)
-}
-
-func identify(h *Handler, c *cmd) {
-	sqe := &c.req.SQE
-	h.reply(c, 0, identifyPages[sqe.Identify().CNS()].page(c.s.ctrl, sqe), 0)
+	return nvme.Success
 }
 
 // identifyController makes CNS 01h (Base section 5.1.13.2.1).
-func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
-	cfg := c.cfg
+func identifyController(c *Controller, _ *nvme.SQE) admin.Reply {
+	cfg := c.Settings
+	_, oncs := c.Target.Commands(c, false)
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController | nvme.CMICANA,
-		MDTS: cfg.MDTS(), CNTLID: c.cntlid, VER: admin.Version,
-		OAES:   admin.SupportedEvents(c.sub.discovery),
+		MDTS: cfg.MDTS(), CNTLID: c.CNTLID, VER: admin.Version,
+		OAES:   admin.SupportedEvents(c.Subsystem.Discovery),
 		CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS, CNTRLTYPE: nvme.ControllerTypeIO,
-		ACL: abortLimit - 1, AERL: asyncLimit - 1,
+		ACL: AbortLimit - 1, AERL: AsyncLimit - 1,
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
 			nvme.LPASupportedPages | nvme.LPATelemetry,
 		ELPE: admin.ErrorLogSize - 1, KAS: admin.KeepAliveGranularity,
 		OACS: nvme.OACSSelfTest,
-		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
+		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.Entries(), 0xFFFF)),
 		NN: namespaces.MaxNSID, MNAN: namespaces.MaxNSID,
-		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
-		FUSES: nvme.FUSESCompareWrite, CDFS: copyFormats,
+		ONCS:  oncs | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
+		FUSES: nvme.FUSESCompareWrite, CDFS: CopyFormats,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
 		// Capsules (Base section 5.1.13.2.1, bytes 1792 on): units of 16 bytes.
-		IOCCSZ: uint32(nvme.SQESize+c.info.InCapsuleSize) / 16, IORCSZ: nvme.CQESize / 16,
-		MSDBD: uint8(min(c.info.MSDBD, 255)),
+		IOCCSZ: uint32(nvme.SQESize+c.Info.InCapsuleSize) / 16, IORCSZ: nvme.CQESize / 16,
+		MSDBD: uint8(min(c.Info.MSDBD, 255)),
 		OFCS:  1, // Disconnect
 	}
 	nvme.PutText(id.SN[:], cfg.Serial)
 	nvme.PutText(id.MN[:], cfg.Model)
-	nvme.PutText(id.FR[:], c.t.options.Firmware)
-	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
+	nvme.PutText(id.FR[:], c.Target.Firmware)
+	nvme.PutNQN(&id.SUBNQN, c.Subsystem.NQN)
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
 	}
@@ -90,23 +108,23 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
 	}
 	id.ANATT, id.ANACAP = ana.TransitionTime, nvme.ANACAPAll
-	id.CQT = uint16(quiesceTime)
+	id.CQT = c.Target.QuiesceTime
 	id.ANAGRPMAX, id.NANAGRPID = ana.MaxGroups, ana.MaxGroups
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
 		id.ENDGIDMAX = namespaces.MaxNSID
 	}
-	if c.info.InCapsuleSize == 0 {
+	if c.Info.InCapsuleSize == 0 {
 		id.SGLS &^= nvme.SGLSOffset
 	}
-	switch c.info.Transport {
+	switch c.Info.Transport {
 	case nvme.TransportRDMA:
 		id.SGLS |= nvme.SGLSKeyed
 	case nvme.TransportTCP:
 		id.SGLS |= nvme.SGLSTransportDataBlock
 	}
-	if c.sub.discovery {
-		nvme.PutNQN(&id.SUBNQN, c.t.discoveryTable.Load().NQN)
+	if c.Subsystem.Discovery {
+		nvme.PutNQN(&id.SUBNQN, c.Target.Discovery.Load().NQN)
 		// DCTYPE is not reported: libnvme registers with every discovery controller that does.
 		id.CNTRLTYPE = nvme.ControllerTypeDiscovery
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
@@ -124,20 +142,21 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 }
 
 // viewOf returns the data of a namespace for Identify.
-func (c *controller) viewOf(ns *namespaces.Namespace) *admin.Namespace {
+func (c *Controller) viewOf(ns *namespaces.Namespace) *admin.Namespace {
 	g, cfg := ns.Geometry(), ns.Attributes()
 	return &admin.Namespace{
 		UUID: cfg.UUID, NGUID: cfg.NGUID, EUI64: cfg.EUI64, ANAGroup: cfg.ANAGroup,
-		EnduranceGroup: c.enduranceGroup(ns), Reservations: c.reservationCap(),
 		Info: &g.Info, Blocks: g.Blocks, Shift: g.Shift, ReadOnly: g.ReadOnly, Ready: !g.Unready,
-		HidesCapacity: c.anaStates().HidesCapacity(cfg.ANAGroup),
-		MSSRL:         mssrl(g), MCL: mcl(g), MSRC: copyRanges - 1,
+		EnduranceGroup: c.enduranceGroup(ns),
+		Reservations:   reservation.Cap(c.Target.Reservations != nil),
+		HidesCapacity:  c.ANAStates().HidesCapacity(cfg.ANAGroup),
+		MSSRL:          MSSRL(g), MCL: MCL(g), MSRC: CopyRanges - 1,
 	}
 }
 
 // identifyNamespace makes CNS 00h. For a thin namespace it asks the device how much space the
 // content takes. If the device cannot tell, thin provisioning is not reported.
-func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyNamespace(c *Controller, sqe *nvme.SQE) admin.Reply {
 	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
 		return admin.Reply{Status: st}
@@ -147,7 +166,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 		return admin.Reply{Data: id.Identify(-1)}
 	}
 	return admin.Reply{Queries: []admin.Asker{q}, Build: func() admin.Reply {
-		id.HidesCapacity = c.anaStates().HidesCapacity(ns.Attributes().ANAGroup)
+		id.HidesCapacity = c.ANAStates().HidesCapacity(ns.Attributes().ANAGroup)
 		if sp, _, err := q.Peek(); sp != nil && err == nil {
 			return admin.Reply{Data: id.Identify(sp.Allocated)}
 		}
@@ -157,24 +176,24 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 
 // identified looks up the namespace of a data structure that is all zeroes if the namespace is
 // inactive. It returns nil and Success for an inactive namespace.
-func (c *controller) identified(nsid uint32) (*namespaces.Namespace, nvme.Status) {
+func (c *Controller) identified(nsid uint32) (*namespaces.Namespace, nvme.Status) {
 	// FFFFFFFFh too: there is no namespace management, so there are no common capabilities
 	if nsid == 0 || nsid > namespaces.MaxNSID {
 		return nil, invalidNamespace
 	}
-	return c.namespace(nsid), nvme.Success
+	return c.Namespace(nsid), nvme.Success
 }
 
 // identifyActive makes CNS 02h and 07h: up to 1024 identifiers above the given one (Base section
 // 5.1.13.2.2).
-func identifyActive(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyActive(c *Controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid >= nvme.NSIDAll-1 {
 		return admin.Reply{Status: invalidNamespace}
 	}
 	return admin.Page(func() []byte {
 		var ids []uint32
-		for _, ns := range c.namespaces() {
+		for _, ns := range c.Namespaces() {
 			if ns.ID.NSID > nsid {
 				ids = append(ids, ns.ID.NSID)
 			}
@@ -184,8 +203,8 @@ func identifyActive(c *controller, sqe *nvme.SQE) admin.Reply {
 }
 
 // identifyDescriptors makes CNS 03h (Base section 5.1.13.2.3).
-func identifyDescriptors(c *controller, sqe *nvme.SQE) admin.Reply {
-	ns := c.namespace(sqe.NSID())
+func identifyDescriptors(c *Controller, sqe *nvme.SQE) admin.Reply {
+	ns := c.Namespace(sqe.NSID())
 	if ns == nil {
 		return admin.Reply{Status: invalidNamespace} // also of one that is not active
 	}
@@ -194,22 +213,22 @@ func identifyDescriptors(c *controller, sqe *nvme.SQE) admin.Reply {
 
 // identifyNamespaceNVM makes CNS 05h: there is no protection information, so it is all zeroes (NVM
 // section 4.1.5.3).
-func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyNamespaceNVM(c *Controller, sqe *nvme.SQE) admin.Reply {
 	_, st := c.identified(sqe.NSID())
 	return admin.Reply{Status: st}
 }
 
 // identifyControllerNVM makes CNS 06h (NVM section 4.1.5.4): there are no limits beyond MDTS but
 // that of Write Uncorrectable.
-func identifyControllerNVM(c *controller, _ *nvme.SQE) admin.Reply {
-	if !withUncorrectable(c) {
+func identifyControllerNVM(c *Controller, _ *nvme.SQE) admin.Reply {
+	if !WithUncorrectable(c) {
 		return admin.Reply{}
 	}
 	return admin.Reply{Data: nvme.AppendIdentifyControllerNVM(nil, wusl)}
 }
 
 // identifyIndependent makes CNS 08h (Base section 5.1.13.2.8).
-func identifyIndependent(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyIndependent(c *Controller, sqe *nvme.SQE) admin.Reply {
 	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
 		return admin.Reply{Status: st}
@@ -219,32 +238,32 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) admin.Reply {
 
 // identifyAttached makes CNS 12h: the controllers that a namespace is attached to (Base section
 // 5.1.13.2.11). They are the controllers of the hosts that may use it.
-func identifyAttached(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyAttached(c *Controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid == nvme.NSIDAll {
 		return admin.Refused
 	}
-	ns := c.namespace(nsid)
+	ns := c.Namespace(nsid)
 	if ns == nil {
-		return admin.Reply{Status: noNamespace(nsid)}
+		return admin.Reply{Status: NoNamespace(nsid)}
 	}
 	return c.listControllers(sqe, ns.Attributes().Visible)
 }
 
 // identifyControllers makes CNS 13h: all controllers but the unproven ones (Base section
 // 5.1.13.2.12).
-func identifyControllers(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyControllers(c *Controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, func(string) bool { return true })
 }
 
 // listControllers lists the identifiers of the controllers of some hosts from the given one on.
-func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) admin.Reply {
+func (c *Controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) admin.Reply {
 	first := sqe.Identify().CNTID()
 	return admin.Page(func() []byte {
 		var ids []uint16
-		c.sub.each(func(o *controller) {
-			if o.cntlid >= first && o.proof.Proven.Load() && of(o.hostNQN) {
-				ids = append(ids, o.cntlid)
+		c.Subsystem.Each(func(o *Controller) {
+			if o.CNTLID >= first && o.Proof.Proven.Load() && of(o.HostNQN) {
+				ids = append(ids, o.CNTLID)
 			}
 		})
 		slices.Sort(ids)
@@ -254,15 +273,40 @@ func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool
 
 // identifyEnduranceGroups makes CNS 19h: the identifiers from the given one on (Base section
 // 5.1.13.2.18).
-func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) admin.Reply {
+func identifyEnduranceGroups(c *Controller, sqe *nvme.SQE) admin.Reply {
 	first := sqe.Identify().CNSSpecific()
 	return admin.Page(func() []byte {
 		var ids []uint16
-		for _, ns := range c.namespaces() {
+		for _, ns := range c.Namespaces() {
 			if id := uint16(ns.ID.NSID); ns.Geometry().Info.Rotational && id >= first {
 				ids = append(ids, id)
 			}
 		}
 		return nvme.AppendIdentifierList(nil, ids)
 	})
+}
+
+// I/O controllers have one I/O command set, NVM, and say so in all the ways that hosts ask: another
+// one becomes a bit of commandSetCombination, and a CSI of identifyPages, of the table of commands
+// and of log 05h.
+
+// commandSetCombination is the only combination of I/O command sets (CNS 1Ch).
+const commandSetCombination = 1 << nvme.CSINVM
+
+// identifyCommandSets makes CNS 1Ch, which is the same for all controllers of a subsystem. FFFFh is
+// the one that is asked (Base section 5.1.13.2.19).
+func identifyCommandSets(c *Controller, sqe *nvme.SQE) admin.Reply {
+	id := sqe.Identify().CNTID()
+	if id != nvme.CNTLIDDynamic && c.Subsystem.Lookup(id) == nil {
+		return admin.Refused
+	}
+	return admin.Reply{Data: nvme.AppendCommandSets(nil, commandSetCombination)}
+}
+
+// setCommandSets selects a combination by its index (Base section 5.1.25.1.17).
+func setCommandSets(_ *Controller, v uint32) (uint32, nvme.Status) {
+	if v&0x1FF != 0 {
+		return 0, nvme.CommandSetsRejected | nvme.DNR
+	}
+	return 0, nvme.Success
 }

@@ -1,0 +1,217 @@
+package controllers
+
+import (
+	"sync/atomic"
+	"time"
+	"unique"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/association"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
+)
+
+// Target is the state that all controllers of a target share.
+type Target struct {
+	Firmware string
+	Started  time.Time
+	// Reservations, Protection and Uncorrectable are stores, or nil.
+	Reservations  reservation.Store
+	Protection    ProtectionStore
+	Uncorrectable marks.Store
+	// QuiesceTime is CQT in milliseconds.
+	QuiesceTime uint16
+	Auth        *authn.Hosts
+	Discovery   atomic.Pointer[discovery.Table]
+	// Commands returns the entries of log 05h, and the bits of ONCS, of the commands that a
+	// controller has: of the admin queue or of I/O queues.
+	Commands func(c *Controller, admin bool) ([256]nvme.Effect, nvme.ONCS)
+}
+
+// ProtectionStore keeps through a restart which namespaces hosts have write protected.
+type ProtectionStore interface {
+	// Protected reports whether a namespace is. AddSubsystem and AddNamespace call it.
+	Protected(nqn string, nsid uint32) bool
+	// SetProtected keeps that, durably when it returns nil. It may block: no reactor calls it.
+	SetProtected(nqn string, nsid uint32, protected bool) error
+}
+
+// Port is the state of a port. It changes while controllers use it.
+type Port struct {
+	ANA      atomic.Pointer[ana.States]
+	Listener atomic.Pointer[string] // "" before it is added
+}
+
+// Reactor is the reactor of a controller.
+type Reactor struct {
+	Now    func() int64
+	Post   func(func())
+	Pieces func(next func() int, done func()) // see list.Pieces
+}
+
+// Hooks are the functions of the admin queue of a controller.
+type Hooks struct {
+	// Raised is called when an event has been raised.
+	Raised func()
+	// Work makes work that another goroutine does, in the turn of the host, once it is requested.
+	Work func(run func()) admin.Asker
+	// SetKeepAlive starts the keep alive timer with a timeout in milliseconds, and returns the one
+	// that applies.
+	SetKeepAlive func(ms uint32) uint32
+	// Grant lets the host connect n I/O queues. It returns false if some are connected.
+	Grant func(n int) bool
+}
+
+// Controller is one association of a host with a subsystem.
+type Controller struct {
+	Target    *Target
+	Subsystem *Subsystem
+	Settings  *subsystems.Settings // as when it was created
+	Port      *Port                // of the admin queue
+	Info      *fabric.QueueInfo    // of the admin queue
+	Reactor   *Reactor
+	Hooks     Hooks
+	Owner     any // the caller's
+
+	CNTLID   uint16
+	HostNQN  string
+	HostID   [16]byte
+	Identity reservation.HostHandle // of HostID and HostNQN
+	Proof    authn.Proof
+	Gone     chan struct{} // closed when the subsystem lists it no more
+
+	Registers
+	featureState
+	driveWatch
+	logs
+	Events admin.Events
+}
+
+// Registers are the properties of a controller, and the state that follows from its last enabling.
+type Registers struct {
+	// I/O queues read Ready, WriteThrough and Discard.
+	Ready atomic.Bool // enabled, not resetting, not shutting down, not failed
+	// WriteThrough: completed writes must be durable, because WCE is 0, or because Identify has
+	// reported no cache.
+	WriteThrough atomic.Bool
+	Discard      atomic.Bool // Dataset Management is offered
+
+	admin.Registers
+	cached     bool // Identify reports a volatile cache
+	rotational bool // Identify reports endurance groups, see Independent
+}
+
+// Init begins with the defaults. The caller has set Target, Subsystem, Settings, Port, Info,
+// Reactor, Hooks, HostNQN and HostID.
+func (c *Controller) Init() {
+	c.Identity = unique.Make(reservation.Host{HostID: c.HostID, NQN: c.HostNQN})
+	c.Gone = make(chan struct{})
+	c.Events.Discovery, c.Registers.Discovery = c.Subsystem.Discovery, c.Subsystem.Discovery
+	c.resetFeatures()
+}
+
+// Reset is a Controller Reset.
+func (c *Controller) Reset() {
+	c.Events.Reset()
+	c.logs.reset()
+	c.resetFeatures()
+}
+
+// Entries is the size of the controller's queues: CAP.MQES+1.
+func (c *Controller) Entries() int { return min(c.Settings.MaxQueueSize, max(c.Info.MaxDepth, 2)) }
+
+// AdminEntries returns the largest size of its admin queue. MQES of a discovery controller is
+// larger, because Linux warns if it is less than the requested size of I/O queues.
+func (c *Controller) AdminEntries() int {
+	if c.Subsystem.Discovery {
+		return subsystems.MinQueueSize
+	}
+	return c.Entries()
+}
+
+// Made returns the data of package association; nil: there is no controller.
+func (c *Controller) Made() *association.Controller {
+	if c == nil {
+		return nil
+	}
+	return &association.Controller{
+		HostNQN: c.HostNQN, HostID: c.HostID, Admin: c.Info, Entries: c.Entries(),
+		Discovery: c.Subsystem.Discovery,
+	}
+}
+
+// Namespace returns the namespace if the host may use it, else nil. To a controller, others are
+// inactive, as if they did not exist (Base section 3.2.1). Any goroutine.
+func (c *Controller) Namespace(nsid uint32) *namespaces.Namespace {
+	return c.Subsystem.Namespaces.Of(c.HostNQN, nsid)
+}
+
+// Namespaces lists the namespaces that the host may use. It looks at all, which are at most
+// namespaces.MaxNSID. The caller does not change the list. Any goroutine.
+func (c *Controller) Namespaces() []*namespaces.Namespace {
+	return namespaces.Visible(c.Subsystem.Namespaces.Load().List, c.HostNQN)
+}
+
+// CommonInfo has the properties that any namespace of the host has, and Discard also if there is
+// none. Any goroutine.
+func (c *Controller) CommonInfo() (all backend.Info) {
+	list := c.Namespaces()
+	all.Discard = len(list) == 0
+	for _, ns := range list {
+		info := &ns.Geometry().Info
+		all.VolatileCache = all.VolatileCache || info.VolatileCache
+		all.Rotational = all.Rotational || info.Rotational
+		all.Discard = all.Discard || info.Discard
+	}
+	return all
+}
+
+// Adopt takes the properties of CommonInfo. Identify Controller reports them, and they do not
+// change while the controller is enabled.
+func (c *Controller) Adopt(all backend.Info) {
+	c.cached, c.rotational = all.VolatileCache, all.Rotational
+	c.WriteThrough.Store(!c.cached)
+	c.Discard.Store(all.Discard)
+}
+
+// Scope reports whether a controller has a row of a table; nil means that all of them do.
+type Scope func(c *Controller) bool
+
+// Has reports whether a controller has the row.
+func (s Scope) Has(c *Controller) bool { return s == nil || s(c) }
+
+// OnIO is the scope of I/O controllers.
+func OnIO(c *Controller) bool { return !c.Subsystem.Discovery }
+
+func onDiscovery(c *Controller) bool { return c.Subsystem.Discovery }
+
+// WithUncorrectable is the scope of Write Uncorrectable: a mark that a restart would end is none.
+func WithUncorrectable(c *Controller) bool { return OnIO(c) && c.Target.Uncorrectable != nil }
+
+// withProtection: a protection that a restart would end is none.
+func withProtection(c *Controller) bool { return OnIO(c) && c.Target.Protection != nil }
+
+// Refusals that a retry of the same command would meet again.
+const (
+	invalidField     = nvme.InvalidField | nvme.DNR
+	invalidLength    = nvme.DataSGLLengthInvalid | nvme.DNR
+	invalidNamespace = nvme.InvalidNamespaceOrFormat | nvme.DNR
+	sequenceError    = nvme.CommandSequenceError | nvme.DNR
+)
+
+// NoNamespace is the status of a command that needs a namespace and has this NSID, which names none
+// (Base section 3.2.1.5).
+func NoNamespace(nsid uint32) nvme.Status {
+	if nsid == 0 || nsid > namespaces.MaxNSID {
+		return invalidNamespace
+	}
+	return invalidField
+}

@@ -1,0 +1,442 @@
+package controllers
+
+import (
+	"cmp"
+	"math"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+)
+
+// Feature is a feature of a controller.
+type Feature struct {
+	scope Scope
+	// FSP is the scope of the feature in log 12h; 0: the controller.
+	FSP nvme.FeatureEffect
+	// value is the default.
+	value func(c *Controller) uint32
+	// set takes a new value (CDW11) and applies it. It returns the value to store, which is also
+	// the result (DW0) if report is set. nil: the feature cannot be changed.
+	set    func(c *Controller, v uint32) (uint32, nvme.Status)
+	report bool
+	// fixed is the status of Set Features without set; 0: Feature Not Changeable.
+	fixed nvme.Status
+	// read, if set, returns the value that Get Features asks for, in place of the stored one.
+	read func(c *Controller, sqe *nvme.FeaturesSQE) uint32
+	// valid checks CDW11 of Get Features; nil: any value is valid.
+	valid func(v uint32) bool
+	// survivesReset: a Controller Reset does not restore the default.
+	survivesReset bool
+	// Size is the number of bytes that Get Features returns, and page makes them. Set Features
+	// brings as many if there is take, which checks and stores them in place of set.
+	Size uint32
+	page func(c *Controller) []byte
+	take func(c *Controller, data []byte) nvme.Status
+	// get is set for a feature with a value for each namespace, and either each or Changes. The
+	// default is 0. Any goroutine calls each, with a value that has no bits but those of bits.
+	get  func(ns *namespaces.Namespace) uint32
+	each func(ns *namespaces.Namespace, v uint32)
+	bits uint32
+	// Changes: a change takes time, and the caller makes it.
+	Changes bool
+	// accesses: not available for namespaces that ANA states make inaccessible.
+	accesses bool
+	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
+	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks
+	// for.
+	single, anyNSID bool
+}
+
+// featureState has the features of a controller.
+type featureState struct {
+	Features     [256]uint32 // values
+	clock        admin.Clock
+	hostBehavior admin.HostBehavior
+	CopyFormats  atomic.Uint32 // CDFE of hostBehavior, for other reactors
+}
+
+const hostIdentifierSize = 16
+
+// features is the table of features (Base section 5.1.25.1). It is filled by init because some of
+// its functions read it.
+var features [256]Feature
+
+func init() {
+	features = [256]Feature{
+		nvme.FeatureArbitration: {
+			scope: OnIO, value: constant(7), set: store, // burst: no limit
+		},
+		nvme.FeaturePowerManagement: {
+			scope: OnIO, value: constant(0), set: setPowerState,
+		},
+		nvme.FeatureTemperatureThreshold: {
+			scope: OnIO, value: constant(0xFFFF), set: setThreshold, read: readThreshold,
+			valid: admin.ValidThreshold,
+		},
+		nvme.FeatureErrorRecovery: {
+			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace, accesses: true,
+			get: errorRecovery, anyNSID: true, each: setErrorRecovery,
+			bits: math.MaxUint32 &^ nvme.ErrorRecoveryDULBE,
+		},
+		nvme.FeatureVolatileWriteCache: {
+			scope: withCache, value: constant(1), set: setWriteCache,
+		},
+		nvme.FeatureNumberOfQueues: {
+			scope: OnIO, value: defaultQueues, set: setQueues, report: true,
+		},
+		// Fabrics have no interrupts, so nothing can be set. SPDK's compliance tool reads these.
+		nvme.FeatureInterruptCoalescing: {scope: OnIO, value: constant(0)},
+		nvme.FeatureInterruptVector: {
+			scope: OnIO, value: constant(nvme.InterruptNotCoalesced), valid: firstVector,
+		},
+		nvme.FeatureWriteAtomicity: {
+			scope: OnIO, value: constant(0), set: store, // one block either way
+		},
+		nvme.FeatureAsyncEventConfig: {value: constant(0), set: setEvents},
+		nvme.FeatureTimestamp: {
+			scope: OnIO, value: constant(0), Size: nvme.TimestampSize, set: store,
+			page: (*Controller).timestamp, take: (*Controller).setTimestamp,
+		},
+		nvme.FeatureHostBehavior: {
+			scope: OnIO, value: constant(0), Size: nvme.HostBehaviorSize, set: store,
+			page: func(c *Controller) []byte { return c.hostBehavior[:] },
+			take: (*Controller).setHostBehavior,
+		},
+		nvme.FeatureKeepAliveTimer: {
+			value: constant(0), set: setKeepAlive, survivesReset: true,
+		},
+		nvme.FeatureCommandSetProfile: {
+			scope: OnIO, value: constant(0), set: setCommandSets,
+		},
+		nvme.FeatureSpinupControl: {
+			scope: onRotational, value: constant(0), set: setSpinup,
+			FSP: nvme.FeatureScopeSubsystem,
+		},
+		nvme.FeatureHostIdentifier: {
+			value: constant(0), Size: hostIdentifierSize, valid: extendedHostID,
+			page:  func(c *Controller) []byte { return c.HostID[:] },
+			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
+		},
+		nvme.FeatureReservationMask: {
+			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace, get: reservationMask,
+			each: setReservationMask, bits: nvme.ReservationMaskAll,
+			single: true, accesses: true, // Base section 5.1.25.1.29
+		},
+		nvme.FeatureReservationPersist: {
+			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace, get: reservationPTPL,
+			Changes: true, single: true, accesses: true, // Base section 5.1.25.1.30
+		},
+		nvme.FeatureWriteProtect: {
+			scope: withProtection, value: constant(0), FSP: nvme.FeatureScopeNamespace,
+			get: writeProtection, Changes: true,
+		},
+	}
+}
+
+func constant(v uint32) func(*Controller) uint32 { return func(*Controller) uint32 { return v } }
+
+// withCache: without a cache there is no feature (Base section 5.1.25.1.4).
+func withCache(c *Controller) bool { return OnIO(c) && c.cached }
+
+// Feature returns the feature if this controller has it, or nil.
+func (c *Controller) Feature(fid nvme.FID) *Feature {
+	f := &features[fid]
+	if f.value == nil || !f.scope.Has(c) {
+		return nil
+	}
+	return f
+}
+
+// resetFeatures gives every feature its default.
+func (c *Controller) resetFeatures() {
+	for i := range features {
+		if f := &features[i]; f.value != nil && !f.survivesReset {
+			c.Features[i] = f.value(c)
+		}
+	}
+	c.thresholds, c.beyondLimit = admin.DefaultThresholds, false
+	c.clock = admin.NewClock(c.Reactor.Now())
+	clear(c.hostBehavior[:])
+	c.CopyFormats.Store(0)
+}
+
+// isFixed reports whether Set Features cannot change the feature.
+func (f *Feature) isFixed() bool { return f.set == nil && !f.Changes && f.each == nil }
+
+// CheckGetFeatures checks a Get Features command with a buffer of n bytes. Hosts may pass a buffer
+// for any feature; it is zeroed.
+func (c *Controller) CheckGetFeatures(q *nvme.SQE, n uint32) nvme.Status {
+	sqe := q.Features()
+	f := c.Feature(sqe.FID())
+	if f == nil || sqe.SEL() > nvme.FeatureCapabilities {
+		return invalidField
+	}
+	need := f.Size
+	switch {
+	case f.single && q.NSID() == nvme.NSIDAll:
+		return invalidField
+	case f.FSP == nvme.FeatureScopeNamespace && c.Namespace(q.NSID()) == nil &&
+		(q.NSID() != 0 || !f.anyNSID):
+		return f.noNamespace(q.NSID())
+	case sqe.SEL() == nvme.FeatureCapabilities:
+		need = 0
+	case f.valid != nil && !f.valid(sqe.Value()):
+		return invalidField
+	}
+	if n < need || int(n) > c.Settings.MaxTransfer {
+		return invalidLength
+	}
+	return f.anaRefuses(c, q.NSID(), false)
+}
+
+// GetFeatures carries out a Get Features command that was checked.
+func (c *Controller) GetFeatures(q *nvme.SQE) (v uint32, data []byte, st nvme.Status) {
+	sqe := q.Features()
+	f := c.Feature(sqe.FID())
+	switch sqe.SEL() {
+	case nvme.FeatureCapabilities:
+		if f.FSP == nvme.FeatureScopeNamespace {
+			v |= nvme.FeatureCapNamespaceSpecific
+		}
+		if !f.isFixed() {
+			v |= nvme.FeatureCapChangeable
+		}
+		return v, nil, nvme.Success
+	case nvme.FeatureCurrent:
+		if v = c.Features[sqe.FID()]; f.get != nil && q.NSID() != 0 {
+			ns := c.Namespace(q.NSID())
+			if ns == nil { // it was removed meanwhile
+				return 0, nil, invalidField
+			}
+			v = f.get(ns)
+		}
+	default: // nothing is saved, so the saved value is the default
+		v = f.value(c)
+	}
+	switch {
+	case f.page != nil && (sqe.SEL() == nvme.FeatureCurrent || f.take == nil):
+		data = f.page(c) // data that can be set defaults to zeroes
+	case f.read != nil:
+		v = f.read(c, sqe)
+	}
+	return v, data, nvme.Success
+}
+
+// CheckSetFeatures checks a Set Features command, and returns the number of bytes that it brings.
+func (c *Controller) CheckSetFeatures(q *nvme.SQE) (n uint32, st nvme.Status) {
+	sqe := q.Features()
+	f := c.Feature(sqe.FID())
+	switch {
+	case f == nil:
+		return 0, invalidField
+	case sqe.SV():
+		return 0, nvme.FeatureNotSaveable | nvme.DNR
+	}
+	if st := cmp.Or(f.checkNSID(c, q.NSID()), f.anaRefuses(c, q.NSID(), true)); !st.OK() {
+		return 0, st
+	}
+	switch {
+	case f.isFixed():
+		return 0, cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
+	case f.take != nil:
+		return f.Size, nvme.Success
+	}
+	return 0, nvme.Success
+}
+
+// checkNSID checks the NSID of a Set Features command. 0 and FFFFFFFFh mean the controller, or
+// every namespace.
+func (f *Feature) checkNSID(c *Controller, nsid uint32) nvme.Status {
+	switch {
+	case nsid == nvme.NSIDAll, nsid == 0 && f.FSP != nvme.FeatureScopeNamespace:
+		return nvme.Success
+	case f.FSP != nvme.FeatureScopeNamespace && nsid <= namespaces.MaxNSID:
+		return nvme.FeatureNotPerNamespace | nvme.DNR // Base section 4.2.3.2, 0Fh
+	case c.Namespace(nsid) == nil:
+		return f.noNamespace(nsid)
+	}
+	return nvme.Success
+}
+
+func (f *Feature) noNamespace(nsid uint32) nvme.Status {
+	if f.single {
+		return invalidField
+	}
+	return NoNamespace(nsid)
+}
+
+// CheckValue checks the value of a feature of namespaces.
+func (f *Feature) CheckValue(v uint32) nvme.Status {
+	if f.each != nil && v&^f.bits != 0 {
+		return invalidField
+	}
+	return nvme.Success
+}
+
+// Set begins to set a feature, in the namespaces of list. all: they are all that there are. Any
+// goroutine may call it.
+func (f *Feature) Set(a *ana.States, list []*namespaces.Namespace, all bool, v uint32) nvme.Status {
+	for i := 0; all && a != nil && i < len(list); i++ {
+		if st := a.Of(list[i].Attributes().ANAGroup).Status(); !st.OK() {
+			return st
+		}
+	}
+	for i := 0; f.each != nil && i < len(list); i++ {
+		f.each(list[i], v)
+	}
+	return nvme.Success
+}
+
+// Apply sets a feature of the controller. data has as many bytes as CheckSetFeatures asks for. A
+// feature of namespaces has no more to be set.
+func (f *Feature) Apply(c *Controller, sqe *nvme.FeaturesSQE, data []byte) (result uint64,
+	st nvme.Status,
+) {
+	switch {
+	case f.each != nil:
+		return 0, nvme.Success
+	case f.take != nil:
+		return 0, f.take(c, data)
+	}
+	v, st := f.set(c, sqe.Value())
+	if st.OK() {
+		c.Features[sqe.FID()] = v
+		if f.report {
+			result = uint64(v)
+		}
+	}
+	return result, st
+}
+
+// anaRefuses is the status of Get Features or Set Features if a feature is not available (Base
+// section 8.1.1.10, figure 588).
+func (f *Feature) anaRefuses(c *Controller, nsid uint32, set bool) nvme.Status {
+	a, ns := c.ANAStates(), c.Namespace(nsid)
+	if a == nil || f.FSP != nvme.FeatureScopeNamespace || ns == nil {
+		return nvme.Success
+	}
+	st := a.Of(ns.Attributes().ANAGroup).Status()
+	if f.accesses || set && st == nvme.ANAPersistentLoss {
+		return st
+	}
+	return nvme.Success
+}
+
+// store accepts any value.
+func store(_ *Controller, v uint32) (uint32, nvme.Status) { return v, nvme.Success }
+
+// storeIf accepts a value under a condition.
+func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
+	if !ok {
+		return 0, invalidField
+	}
+	return v, nvme.Success
+}
+
+// setPowerState accepts power state 0, the only one.
+func setPowerState(_ *Controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
+
+// extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
+// 5.1.25.1.28).
+func extendedHostID(v uint32) bool { return v&1 != 0 }
+
+// firstVector checks IV of Get Features: there is at most one vector (Base section 5.1.25.2.3).
+func firstVector(v uint32) bool { return v&0xFFFF == 0 }
+
+func setWriteCache(c *Controller, v uint32) (uint32, nvme.Status) {
+	c.WriteThrough.Store(v&1 == 0)
+	return v, nvme.Success
+}
+
+func setKeepAlive(c *Controller, v uint32) (uint32, nvme.Status) {
+	if v > admin.MaxKeepAlive {
+		return 0, nvme.KATOInvalid | nvme.DNR // too large (Base section 4.2.3.1, 1Ah)
+	}
+	return c.Hooks.SetKeepAlive(v), nvme.Success
+}
+
+// setSpinup accepts only that drives spin up by themselves (Base section 5.1.25.1.18).
+func setSpinup(_ *Controller, v uint32) (uint32, nvme.Status) { return storeIf(v&1 == 0, v) }
+
+func defaultQueues(c *Controller) uint32 {
+	return uint32(nvme.MakeNumberOfQueues(c.Settings.MaxIOQueues))
+}
+
+// setQueues grants I/O queues (Base section 5.1.25.2.1): once, before any is connected.
+func setQueues(c *Controller, v uint32) (uint32, nvme.Status) {
+	ask := nvme.NumberOfQueues(v)
+	if v&0xFFFF == 0xFFFF || v>>16 == 0xFFFF {
+		return 0, invalidField
+	}
+	n := min(max(ask.Submission(), ask.Completion()), c.Settings.MaxIOQueues)
+	if !c.Hooks.Grant(n) {
+		return 0, sequenceError
+	}
+	return uint32(nvme.MakeNumberOfQueues(n)), nvme.Success
+}
+
+// setEvents selects the events that are reported (Base section 5.1.25.1.5).
+func setEvents(c *Controller, v uint32) (uint32, nvme.Status) {
+	allowed := admin.SupportedEvents(c.Subsystem.Discovery)
+	if OnIO(c) {
+		allowed |= nvme.EventSMARTMask
+	}
+	if nvme.EventMask(v)&^allowed != 0 {
+		return 0, invalidField
+	}
+	c.Events.Enabled = nvme.EventMask(v)
+	return v, nvme.Success
+}
+
+func readThreshold(c *Controller, sqe *nvme.FeaturesSQE) uint32 { return c.thresholds.Get(sqe) }
+
+func setThreshold(c *Controller, v uint32) (uint32, nvme.Status) {
+	if !c.thresholds.Set(v) {
+		return 0, invalidField
+	}
+	c.checkTemperature()
+	return v, nvme.Success
+}
+
+// errorRecovery is TLER of a namespace (NVM section 4.1.3). The target tries nothing again, so it
+// is within any limit.
+func errorRecovery(ns *namespaces.Namespace) uint32 { return ns.ErrorRecovery.Load() }
+
+// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
+// no DULBE.
+func setErrorRecovery(ns *namespaces.Namespace, v uint32) { ns.ErrorRecovery.Store(v & 0xFFFF) }
+
+func (c *Controller) timestamp() []byte { return c.clock.Page(c.Reactor.Now()) }
+
+func (c *Controller) setTimestamp(data []byte) nvme.Status {
+	c.clock.Set(data, c.Reactor.Now())
+	return nvme.Success
+}
+
+func (c *Controller) setHostBehavior(data []byte) nvme.Status {
+	formats, ok := c.hostBehavior.Set(data)
+	if !ok {
+		return invalidField
+	}
+	c.CopyFormats.Store(uint32(formats))
+	return nvme.Success
+}
+
+// reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
+// 5.1.25.1.30), which each namespace has of its own.
+func reservationMask(ns *namespaces.Namespace) uint32 { return ns.Reservations.Mask.Load() }
+
+func setReservationMask(ns *namespaces.Namespace, v uint32) { ns.Reservations.Mask.Store(v) }
+
+func reservationPTPL(ns *namespaces.Namespace) uint32 {
+	if ns.Reservations.State().PTPL {
+		return 1
+	}
+	return 0
+}
+
+// writeProtection is the state that Get Features returns.
+func writeProtection(ns *namespaces.Namespace) uint32 { return uint32(ns.Protection()) }
