@@ -78,7 +78,7 @@ func discoveryPage(c *Controller, sqe *nvme.SQE) admin.Reply {
 		return page(l)
 	}
 	if !log.RAE() {
-		c.StopRemaking() // the event would be for what the host now reads
+		c.StopRemaking() // the event would be for the log that the host reads now
 	}
 	return admin.Elsewhere(func() *discovery.Log {
 		return discovery.NewLog(table, host, local)

@@ -36,7 +36,7 @@ type Feature struct {
 	page func(c *Controller) []byte
 	take func(c *Controller, data []byte) nvme.Status
 	// get is set for a feature with a value for each namespace, and either each or Changes. The
-	// default is 0. Any goroutine calls each, with a value that has no bits but those of bits.
+	// default is 0. Any goroutine calls each, with a value that has no bits besides bits.
 	get  func(ns *namespaces.Namespace) uint32
 	each func(ns *namespaces.Namespace, v uint32)
 	bits uint32

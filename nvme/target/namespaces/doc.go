@@ -7,7 +7,7 @@
 // turns. For another device, commands wait on every reactor until no channel uses the old one (see
 // package dispatch).
 //
-// A Set has the namespaces of a subsystem, and the counters of those that were removed.
+// A Set has the namespaces of a subsystem, and the counters of the removed ones.
 //
 // The package knows no hosts and no controllers: it passes changes that concern them to the
 // function tell of Namespace.Init. Any goroutine may call the methods unless they say otherwise.

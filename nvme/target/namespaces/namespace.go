@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
-// Common has what the namespaces of a target share.
+// Common is the state that the namespaces of a target share.
 type Common struct {
 	Log     *slog.Logger
 	Started time.Time // of the target
