@@ -36,8 +36,7 @@ const (
 	OpWriteZeroes
 	// OpDiscard deallocates [Off, Off+Len), which reads as zeroes if Info.DiscardZeroes.
 	OpDiscard
-	// OpWriteUncorrectable makes reads of [Off, Off+Len) fail until it is written. The controller
-	// carries it out; devices never see it.
+	// OpWriteUncorrectable makes reads of [Off, Off+Len) fail until a write. Devices never see it.
 	OpWriteUncorrectable
 )
 
@@ -95,8 +94,7 @@ var (
 	ErrDegraded = fmt.Errorf("writes may be lost: %w", ErrIO)
 )
 
-// Fault is an error with the position at which an IO failed. Everything before Off, in bytes from
-// the start of the device, has been done.
+// Fault is an error at a position: everything before Off, from the device's start, has been done.
 type Fault struct {
 	Off int64
 	Err error
@@ -130,8 +128,7 @@ type Info struct {
 	Thin bool
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
-	// Offline reports whether the storage is absent for the time being: IOs fail with ErrOffline.
-	// The other fields describe it as it was.
+	// Offline: the storage is absent for now, IOs fail with ErrOffline, other fields are old.
 	Offline bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
@@ -179,15 +176,13 @@ type SpaceReporter interface {
 
 // Reactor is the reactor of a channel, as a device sees it.
 type Reactor struct {
-	// Wake makes the reactor poll. Any goroutine may call it. A device that always completes within
-	// Submit and Poll need not call it.
+	// Wake makes the reactor poll, from any goroutine. Devices without other threads need not.
 	Wake func()
 	// EventFD is an eventfd that wakes the reactor as Wake does, for the kernel to write to; 0 if
 	// there is none. Each reactor has its own. Channels use it as the key of the resources that
 	// they share on one reactor.
 	EventFD int
-	// Memory is the region that holds the data of most IOs, for registration; nil if unknown. It
-	// stays mapped until the channel is closed.
+	// Memory is the region of most IOs' data until the channel is closed; nil if unknown.
 	Memory *mem.Region
 }
 

@@ -39,8 +39,7 @@ type Report struct {
 	Identity string
 }
 
-// Space is the possible growth of storage, in bytes. The zero value means that the storage does not
-// grow.
+// Space is the possible growth of storage, in bytes; zero means none.
 type Space struct {
 	// FileSystem is the device number of the file system, which has Free bytes left.
 	FileSystem uint64

@@ -75,8 +75,7 @@ func (g *RetryGroup) Wake() {
 	}
 }
 
-// Wait records whether the channel has blocked operations. It reports whether that is new. Only its
-// reactor calls it.
+// Wait records whether the channel has blocked operations, and reports a change. Reactor only.
 func (r *Retry) Wait(yes bool) (changed bool) {
 	if r.waiting.Load() == yes {
 		return false

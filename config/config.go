@@ -1,5 +1,4 @@
-// Package config is the configuration file of the target: its keys, and the checks across several
-// keys. Package config/lang reads it.
+// Package config has the keys of the configuration file and its checks. config/lang reads it.
 //
 // The sections are the Config types of the packages that they configure, which own the defaults and
 // the limits; each key stands beside its field. Values come from the file and from environment

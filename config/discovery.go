@@ -18,8 +18,7 @@ type Discovery struct {
 	Referrals []Referral
 	// Security is required of hosts that ask the discovery service.
 	Security subsystems.Security
-	// MDNS announces the service by multicast DNS on Interfaces or, if Interfaces is empty, on all
-	// interfaces with an address of a listener.
+	// MDNS announces it by multicast DNS on Interfaces or, if empty, on the listeners' ones.
 	MDNS       bool
 	Interfaces []string
 }

@@ -29,8 +29,7 @@ func (e *Endpoint) Exposed() bool {
 	return e.Listen.IsValid() && !e.Listen.Addr().Unmap().IsLoopback()
 }
 
-// Token is a secret text that is never shown. It holds a hash of the text, keyed by a random key of
-// the process. The zero value means no token.
+// Token is a secret text, never shown, as a hash keyed by the process. The zero value means none.
 type Token [sha256.Size]byte
 
 func newToken(text string) (t Token) {
@@ -73,8 +72,7 @@ func tokenValue(get func() string, set func(text string)) lang.Value {
 type WebTarget struct {
 	// Name is its name on the page, URL the address of its own page.
 	Name, URL string
-	// Token returns the token that the other page requires; nil means none. It is a function so
-	// that no format verb shows the token.
+	// Token returns the token of the other page; nil: none. No format verb shows a function.
 	Token func() string
 	// CA is a file, "" for the CAs of the machine.
 	CA string

@@ -48,8 +48,7 @@ func hostList(p *[]string) lang.Value {
 
 // Authentication is the proof of identity required of a host. The zero value requires none.
 type Authentication struct {
-	// Key is the key of the host, OldKey an earlier one that is still valid, and ControllerKey the
-	// key of the controller. Each may be nil.
+	// Key is the host's, OldKey an earlier valid one, ControllerKey the controller's; nil: none.
 	Key, OldKey, ControllerKey *auth.Key
 	// The PSKs of TLS are derived from TLSKey, and from OldTLSKey while it is valid; nil: none.
 	TLSKey, OldTLSKey *auth.TLSKey

@@ -125,8 +125,7 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 	return m.subsystem() && c.Kind == KindNamespace && c.NQN == m.Subsystem && c.Op != Modify
 }
 
-// Object returns the object of a configuration that corresponds to m or contains it, even if the
-// configuration has no such object.
+// Object returns the object of a configuration, existing or not, that m is or belongs to.
 func (m Managed) Object(c *Config) Object {
 	switch {
 	case m.Listener != "":
@@ -188,8 +187,7 @@ func (m Managed) Content(body, before []byte) ([]byte, error) {
 	return yaml.Marshal(entry)
 }
 
-// entry returns the keys that name the object, as an entry of the last of lists. Each list is
-// inside the entry of the one before.
+// entry returns the keys that name the object, as an entry of the last of nested lists.
 func (m Managed) entry() (lists []string, entry *yaml.Node) {
 	switch {
 	case m.Listener != "":

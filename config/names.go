@@ -17,8 +17,7 @@ import (
 
 // This file has the Values of names and identifiers of NVMe.
 
-// nqn is the NQN of a host or subsystem. check, if not nil, checks it further. A name in no form of
-// the specification causes a warning.
+// nqn is an NQN, with further checks unless check is nil. A name of no known form gets a warning.
 func nqn(p *string, check func(string) error) lang.Value {
 	rules := lang.Schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
 	return named{lang.Checked(p, "NQN", rules, func(s string) (what, hint string) {

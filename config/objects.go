@@ -28,8 +28,7 @@ const (
 	KindReferral  Kind = "referral"
 )
 
-// Object names a part of a configuration. Objects of two configurations with the same name are the
-// same object, wherever they are in the files.
+// Object names a part of a configuration. Equal names in two files mean the same object.
 type Object struct {
 	Kind Kind
 	// Listener is the Name of a listener, else "".

@@ -198,8 +198,7 @@ func physicalBlock(dev sysfs, physical, logical int) int {
 	return max(physical, logical)
 }
 
-// memoryAlignment returns the alignment of memory that the device requires, if the kernel reports
-// it (Linux 6.0), otherwise a block.
+// memoryAlignment returns the memory alignment of the device (Linux 6.0), otherwise a block.
 func memoryAlignment(dev sysfs, logical int) int {
 	if dev.text("queue/dma_alignment") == "" {
 		return logical

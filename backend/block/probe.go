@@ -9,8 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// Probe reports the errors that Open would return, and the users of the device. It opens the device
-// exclusively, for reading, and closes it again.
+// Probe reports errors of Open, by an exclusive open for reading, and the device's users.
 func Probe(cfg Config) (r backend.Report) {
 	cfg.Engine.Probe(&r)
 	dc, err := attach(cfg, unix.O_RDONLY)

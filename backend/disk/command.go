@@ -15,8 +15,7 @@ import (
 // Driver accesses a disk by its own commands instead of the system calls for files. Any goroutine
 // may call the methods, with a Command that nothing else uses at that time.
 type Driver interface {
-	// Limit returns the maximum length of one command in bytes, a multiple of the block size; 0 or
-	// less if there is no such command.
+	// Limit returns the longest command in bytes, whole blocks; 0 or less: there is none.
 	Limit(op backend.Op) int64
 	// Start queues a command. Its result is a status: 0 for success, a positive number that Failure
 	// explains, or a negative errno. It returns false if the ring is full.
@@ -65,8 +64,7 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand passes the step of o to the ring, or to a worker if its data has too many segments.
-// It returns false if the ring is full.
+// startCommand passes the step to the ring, or a large one to a worker; false: the ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
 		o.step = stepBounced

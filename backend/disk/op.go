@@ -33,8 +33,7 @@ const (
 	shared                // the flush that it shares is over; err is the outcome
 )
 
-// op is an IO in progress. It belongs to the reactor of its channel, except while it is with a
-// worker, or waits for its range or for a flush.
+// op is an IO of its channel's reactor, or of a worker, or it waits for its range or a flush.
 type op struct {
 	c     *channel
 	index int // in channel.ops, and Scratch of its IO

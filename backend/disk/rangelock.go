@@ -40,8 +40,7 @@ const (
 // An op takes the cost of visited units, and grants to others, from the turn of its channel.
 type rangeLock struct {
 	shift uint
-	// units has the state of each unit: 0 if it is free, otherwise the sum of the holds of the ops
-	// that have it, plus queued while others wait.
+	// units has the sum of holds of each unit, 0 if it is free, and queued while others wait.
 	units [nUnits]atomic.Int32
 	gate  atomic.Pointer[op] // set under mu
 

@@ -15,8 +15,7 @@ import (
 // checkInterval is the time between checks of the size of a disk.
 const checkInterval = time.Second
 
-// watcher notices, on its own goroutine, that a disk grows, shrinks, goes offline and comes back.
-// Only the watcher changes Disk.info.
+// watcher notices by a goroutine that a disk changes or goes offline. It alone changes Disk.info.
 //
 // A disk that is offline (its size is zero) may come back. Then Reopen opens it again, and the new
 // file gets the number of the old descriptor, so users of that number continue; rings see from
@@ -176,8 +175,7 @@ func (c *channel) stepError(o *op, e syscall.Errno) error {
 	return o.failure(e)
 }
 
-// removed reports whether an error comes from a disk that is offline and may come back. Then
-// wentOffline decides whether writes were lost.
+// removed reports whether an error is of an offline disk. wentOffline finds lost writes then.
 func (d *Disk) removed(err error) bool {
 	return d.cfg.Reopen != nil && errors.Is(err, backend.ErrOffline)
 }

@@ -103,8 +103,7 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// change changes the marks of the blocks of an IO; a write removes marks with at most an id. It
-// returns false if that is not done yet.
+// change changes the marks of an IO's blocks; a write removes marks up to id. false: not yet.
 func (c *channel) change(io *backend.IO, id uint64) bool {
 	m := &change{
 		mark: mark{backend.Range{Off: io.Off, End: io.Off + io.Len}, id},

@@ -153,8 +153,7 @@ func New(store Store, nqn string, nsid uint32) *Marks {
 	return &Marks{store: store, nqn: nqn, nsid: nsid}
 }
 
-// Forget forgets the marks of a namespace that was removed for good, also in the store. After an
-// error they stay in the store. It blocks.
+// Forget forgets the marks of a removed namespace, also stored ones, unless it fails. It blocks.
 func (u *Marks) Forget() error {
 	if !u.Begun() && (u.store == nil || u.store.Load(u.nqn, u.nsid) == nil) {
 		return nil
@@ -222,8 +221,7 @@ func (u *Marks) Begun() bool { return u.now.Load() != nil }
 // Begin makes channels check for marks.
 func (u *Marks) Begin() { u.now.CompareAndSwap(nil, new(set)) }
 
-// apply makes changes of marks in order. next is the result. grown is the union of the old marks
-// and all added ones, without removals.
+// apply makes changes in order to next. grown is the union of old and added marks.
 func (m set) apply(changes []*change) (grown, next set) {
 	grown, next = m, m
 	for _, c := range changes {

@@ -1,5 +1,4 @@
-// Package null is storage that stores nothing: reads return zeroes, and writes are dropped. It
-// shows the speed of the rest of the target.
+// Package null is storage without data, to show the speed of the rest: reads return zeroes.
 package null
 
 import (
@@ -20,8 +19,7 @@ type Config struct {
 	BlockSize int
 }
 
-// zeroes is the size of the memory for zero-copy reads, in bytes. It is never written, so all of it
-// is the kernel's one page of zeroes.
+// zeroes is the memory for zero-copy reads in bytes, all of it the kernel's page of zeroes.
 const zeroes = 1 << 20
 
 type device struct {

@@ -143,8 +143,7 @@ func (d *driver) Do(c *disk.Command) int32 {
 	return int32(st)
 }
 
-// try reads the first block by io_uring, to find out whether the kernel passes commands on. The
-// answer of the drive does not matter.
+// try reads a block by io_uring to find out whether the kernel passes commands on at all.
 func (d *driver) try(fd int) (err error) {
 	m, err := mem.Map("NVMe trial", 1<<d.shift)
 	if err != nil {

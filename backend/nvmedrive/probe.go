@@ -7,8 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/block"
 )
 
-// Probe reports the errors that Open would return, as far as possible without sending a command to
-// the drive, and the users of the namespace.
+// Probe reports errors of Open, as far as possible without commands, and the users.
 func Probe(cfg block.Config) (r backend.Report) {
 	n, err := Find(cfg.Path)
 	if err != nil {

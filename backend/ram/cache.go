@@ -71,8 +71,7 @@ func (c *frameCache) evict(n int) {
 	c.runs = c.runs[:copy(c.runs, c.runs[n:])]
 }
 
-// take takes up to n adjacent frames and returns their number, 0 if there is none. It splits a
-// longer run rather than use up shorter ones.
+// take takes up to n adjacent frames, of a longer run rather than all of shorter ones.
 func (c *frameCache) take(n int64) (first, got int64) {
 	want := min(n, c.f.per)
 	if !c.find(want) && c.refill() {

@@ -158,8 +158,7 @@ func (f *frames) populated(from, to int64) bool {
 	return true
 }
 
-// discard gives the memory of frames within a group, which belong to the caller, back to the
-// kernel, unless a device has it registered.
+// discard gives the memory of the caller's frames back to the kernel, unless a device has it.
 func (f *frames) discard(first, n int64) error {
 	g, mask := f.mask(first, n)
 	if f.dirty[g].Load()&mask == 0 {

@@ -132,8 +132,7 @@ func (d *device) reserve() (err error) {
 
 func (d *device) Info() backend.Info { return d.info }
 
-// OpenChannel implements backend.Device. Reads complete within Submit, as do writes that are not
-// blocked; long discards take several polls.
+// OpenChannel implements backend.Device. Only blocked writes and long discards outlast Submit.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return &channel{
 		d: d, wake: r.Wake, cache: newFrameCache(&d.frames), retry: d.blocked.Join(r.Wake),
@@ -152,8 +151,7 @@ type channel struct {
 	d    *device
 	wake func()
 	done list.List[backend.IO]
-	// long has discards larger than zeroStep. Each Poll makes one step of one of them, so that
-	// nothing else waits for gigabytes.
+	// long has discards above zeroStep. Each Poll makes one step, so that nothing waits long.
 	long list.List[backend.IO]
 
 	blocked list.List[backend.IO] // changes that wait for a frame, in order

@@ -11,8 +11,7 @@ func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }
 
-// StartZeroCopyRead implements backend.ZeroCopyReader. It refuses while a change waits for a frame,
-// or if reads hold enough frames already.
+// StartZeroCopyRead implements ZeroCopyReader. It refuses for waiting changes or too many reads.
 func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
 	if d.outside(off, n) || d.blocked.Waiting() {

@@ -67,8 +67,7 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), timer: t}, nil
 }
 
-// channel takes every operation at once. An operation is delayed, ready for the device, in the
-// device, or done; then Poll returns it.
+// channel takes every operation at once: it is delayed, ready, in the device, or done for Poll.
 type channel struct {
 	inner    backend.Channel
 	policy   policy

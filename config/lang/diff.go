@@ -9,15 +9,13 @@ import (
 type KeyChange struct {
 	// Key is "reactors.count", "hosts" or "of.size": its path below the object.
 	Key string
-	// Old and New are the values as written in a file. Without a value they are the default, or ""
-	// if the default cannot be written.
+	// Old and New are the values as in a file, or the default, "" if that cannot be written.
 	Old, New string
 	// Entry: New is added to the list, or Old is removed; the other one is "".
 	Entry bool
 	// Restart: the change needs a restart of the program.
 	Restart bool
-	// Storage: the key belongs to something that holds data. Its changes need a restart if the data
-	// ends with the program, see Settings.Volatile.
+	// Storage: the key belongs to data. It needs a restart if that ends; see Settings.Volatile.
 	Storage bool
 	// Secret: the values are secrets, and hidden.
 	Secret bool
@@ -70,8 +68,7 @@ func (all Settings) Changes(wanted Settings) (out []KeyChange) {
 	return out
 }
 
-// Merge returns the part of wanted that can be applied to the running settings without a restart:
-// keys that need one keep their running values.
+// Merge returns the part of wanted that needs no restart; other keys keep their running values.
 func (all Settings) Merge(wanted Settings) (merged Settings) {
 	merged.Volatile = all.Volatile || wanted.Volatile
 	for _, s := range wanted.list {

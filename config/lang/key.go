@@ -19,8 +19,7 @@ type Key struct {
 
 	// extended: the lists of several files are one.
 	extended bool
-	// name is the key that names an entry of an extended list; shared are the keys that further
-	// entries of the same name may have.
+	// name is the key that names an entry of an extended list; further entries have shared.
 	name   string
 	shared []string
 	// include and directory are the variables of IncludeKey and DirectoryKey.

@@ -44,8 +44,7 @@ func (d *Decoder) Printed() Option {
 // Within is an option that ends programs when ctx is done.
 func Within(ctx context.Context) Option { return option(func(d *Decoder) { d.ctx = ctx }) }
 
-// fromProgram runs the program and arguments in n and returns the output, less the final newline,
-// in place of n. It reports errors at path.
+// fromProgram runs the command in n and returns its output, less the last newline, in place of n.
 func (d *Decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	args, what, hint := d.arguments(n)

@@ -257,8 +257,7 @@ func Checked(p *string, doc string, rules Schema, check func(text string) (what,
 		})
 }
 
-// Unmarshaled is text for a type that parses it. hint returns the hint for text that it does not
-// parse; check may reject the result.
+// Unmarshaled is text for a type that parses it, with a hint for other text, and checks by check.
 func Unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
@@ -337,8 +336,7 @@ func Either(p *bool, no, yes string) Value {
 	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
 }
 
-// Doubtful returns v with a warning about words that are valid but probably a mistake. why returns
-// the warning and a hint, or "" for other words.
+// Doubtful returns v with a warning about words that are probably a mistake; why is "" for others.
 func Doubtful(v Value, why func(word string) (what, hint string)) Value { return doubtful{v, why} }
 
 type doubtful struct {

@@ -12,8 +12,7 @@ import (
 // warnEvery is the interval of warnings while the target runs.
 const warnEvery = 24 * time.Hour
 
-// keyWatch logs the warnings of check.ExpiringKeys once a day, and when keys have expired. Loading
-// a configuration has warned already.
+// keyWatch logs check.ExpiringKeys once a day and at expiry. Loading has warned already.
 type keyWatch struct{ warned, checked time.Time }
 
 func (w *keyWatch) check(c *config.Config, log *slog.Logger, now time.Time) {

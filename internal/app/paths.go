@@ -20,8 +20,7 @@ import (
 // usageTimeout bounds the wait for the usage of a reactor.
 const usageTimeout = time.Second
 
-// hostTotals adds up the counters of the connections of hosts. The growth between the last look at
-// a connection and its end is lost.
+// hostTotals sums counters of hosts' connections, without growth after the last look.
 type hostTotals struct {
 	mu     sync.Mutex
 	last   map[observed.ConnectionID]connectionCounts

@@ -12,8 +12,7 @@ import (
 
 // This file removes unusable items from a configuration, with a note for each.
 
-// item matches the path of a problem: "subsystems[0].namespaces[1].nsid". Every group for a list is
-// followed by the group for its index.
+// item matches "subsystems[0].namespaces[1].nsid". A group for a list comes before its index.
 var item = regexp.MustCompile(`^(listeners|discovery\.referrals|hosts|subsystems)\[(\d+)\]` +
 	`(?:\.(namespaces)\[(\d+)\])?\.?([a-z0-9_]*)(?:\[(\d+)\])?`)
 

@@ -21,14 +21,12 @@ const (
 	SPDKSocket = "/var/tmp/spdk.sock"
 )
 
-// groups are the prefixes of attributes of nvmet: nvmetcli saves the attribute GROUP_NAME as the
-// member NAME of GROUP (nvmet/nvme.py).
+// groups prefix attributes: nvmetcli saves GROUP_NAME as NAME of GROUP (nvmet/nvme.py).
 var groups = []string{
 	"addr", "ana", "attr", "device", "dhchap", "discovery", "param", "resv",
 }
 
-// ReadNVMet reads the configuration of the running nvmet, below dir in configfs, in the form that
-// nvmetcli saves. It changes nothing.
+// ReadNVMet reads the running nvmet, below dir in configfs, in the form of nvmetcli.
 func ReadNVMet(dir string) ([]byte, error) {
 	tree, err := nvmetObject(dir)
 	if err != nil {

@@ -208,8 +208,7 @@ func (r *reader) nvmetPort(v *value) {
 	r.nvmetServes(v, id, subsystems, ana, l, lost)
 }
 
-// nvmetServes lets subsystems use a listener of a port, with the ANA states of the port. If the
-// address is a host name, lost is the listener.
+// nvmetServes lets subsystems use a port's listener, or lost, with a host name, and its states.
 func (r *reader) nvmetServes(v *value, id uint64, subsystems []string, ana map[uint64]string,
 	l, lost *listener,
 ) {

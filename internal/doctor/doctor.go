@@ -41,8 +41,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	// Found describes the fact, with its value.
 	Found string `json:"found"`
-	// Why is the reason why it matters, in one sentence, and Fix the command or the key that helps.
-	// Both are "" if the severity is OK.
+	// Why is a sentence about the importance, Fix the command or key; "" if Severity is OK.
 	Why string `json:"why,omitempty"`
 	Fix string `json:"fix,omitempty"`
 }

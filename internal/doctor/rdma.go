@@ -200,8 +200,7 @@ type rdmaPort struct {
 
 func (p rdmaPort) read(name string) string { return p.m.read(append(p.dir, name)...) }
 
-// values returns the contents of the files in a directory, without unreadable ones, such as the
-// empty entries of a table of GIDs.
+// values returns the contents of readable files in a directory; empty GIDs are unreadable.
 func (p rdmaPort) values(dir string) (list []string) {
 	for _, name := range p.m.list(append(p.dir, dir)...) {
 		if v := p.read(dir + "/" + name); v != "" && !slices.Contains(list, v) {

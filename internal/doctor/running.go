@@ -46,8 +46,7 @@ type Watch struct {
 	err    error
 }
 
-// Begin takes the first sample of the target at a control socket, and of the ports in a directory;
-// see PortsDir. The caller calls Close.
+// Begin takes the first sample of a target at a socket, and of ports; see PortsDir. Call Close.
 func Begin(socket, ports string) *Watch {
 	w := &Watch{client: control.NewClient(socket), ports: Ports(ports)}
 	w.first, w.err = w.Look()

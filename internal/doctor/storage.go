@@ -11,8 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// disks checks the block devices below the namespaces, each once
-// (Documentation/ABI/stable/sysfs-block).
+// disks checks the block devices of namespaces once each (sysfs-block in Documentation).
 func (m Machine) disks(t Target) (list []Finding) {
 	var seen []string
 	for _, s := range t.Storage {

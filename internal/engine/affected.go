@@ -134,8 +134,7 @@ func (im *impact) onNamespace(c config.Change, conn *observed.Connection) string
 	return ""
 }
 
-// takesPort reports whether a change closes the port of a connection, or gives it to a listener
-// that does not serve its subsystem.
+// takesPort reports whether a change takes the port of a connection from its subsystem.
 func (im *impact) takesPort(c config.Change, conn *observed.Connection) bool {
 	port := im.ports[conn.PortID]
 	switch {

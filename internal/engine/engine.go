@@ -58,8 +58,7 @@ type Config struct {
 	OnFileStep state.Step
 }
 
-// Setter makes the target follow some keys of a configuration. It is called once even if several of
-// its keys change, so it opens everything once.
+// Setter makes the target follow keys. It is called once for all of its changed keys.
 type Setter struct{ Set func(*config.Config) error }
 
 // Setters has setters by key or by section. The setter of a section is for its other keys.

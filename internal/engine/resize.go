@@ -12,8 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// Resize changes the size of a namespace in a file. Other storage is resized by its owner or by the
-// configuration, and the target notices.
+// Resize changes the size of a namespace in a file. The owner resizes other storage.
 func (e *Engine) Resize(r control.Resize) error {
 	e.applying.Lock()
 	defer e.applying.Unlock()

@@ -171,8 +171,7 @@ func (l *Load) Shutdown(ctx context.Context) (err error) {
 	return err
 }
 
-// Pass makes the next run of workloads with Verify write every place, or read every place and
-// compare it with the data written in this pass.
+// Pass makes the next run with Verify write every place, or compare it with this pass.
 func (l *Load) Pass(pass int, write bool) {
 	for _, s := range l.streams {
 		if s.w.Verify {

@@ -25,8 +25,7 @@ type Latency struct {
 	// Total is the time from arrival until the response has left, Stages its parts.
 	Total  LatencyStage   `json:"total"`
 	Stages []LatencyStage `json:"stages"`
-	// Buckets is the histogram of Total, without empty buckets. The difference of two answers gives
-	// the quantiles of the time between them.
+	// Buckets is the histogram of Total; the difference of two gives quantiles in between.
 	Buckets []LatencyBucket `json:"buckets"`
 }
 

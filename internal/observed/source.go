@@ -2,8 +2,7 @@ package observed
 
 import "context"
 
-// Source has the facts of a running target. Several goroutines may call its functions at once.
-// Functions without a context return soon.
+// Source has the facts of a running target, for any goroutine. Without a context it returns soon.
 type Source struct {
 	Status      func() Status
 	Listeners   func() []Listener
@@ -27,8 +26,7 @@ type TraceQuery struct {
 	// Host and Subsystem are NQNs, "" means all; Queue is a queue ID, negative means all.
 	Host, Subsystem string
 	Queue           int
-	// Follow asks for commands as they complete, and Dumps for the commands kept of queues that
-	// failed or had commands that took too long.
+	// Follow asks for commands as they complete, Dumps for kept ones of failed or slow queues.
 	Follow, Dumps bool
 }
 

@@ -283,14 +283,12 @@ type Connection struct {
 	PortID uint16 `json:"port_id"`
 	// AgeSeconds is the age of the connection.
 	AgeSeconds float64 `json:"age_seconds"`
-	// KeepAliveTimeoutSeconds is the timeout of the controller, 0 for none, KeepAliveLeftSeconds
-	// the time left if the host sends nothing more.
+	// KeepAliveTimeoutSeconds is the timeout, 0 for none, KeepAliveLeftSeconds its rest.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
 	// KeepAliveMarginSeconds is the least time left in the last one or two minutes.
 	KeepAliveMarginSeconds float64 `json:"keep_alive_margin_seconds"`
-	// RTTSeconds is the recent round-trip time, Retransmits the number of packets that the target
-	// has sent again, both of TCP; 0 for rdma.
+	// RTTSeconds is the recent round-trip time, Retransmits the packets sent again, by TCP.
 	RTTSeconds  float64 `json:"rtt_seconds"`
 	Retransmits uint64  `json:"retransmits"`
 	// TLS is the cipher suite, empty if the connection is not encrypted.

@@ -49,8 +49,7 @@ type kind struct {
 // share has the lines because of one network.
 type share struct{ lines, dropped int }
 
-// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers refusals,
-// including lines that are not passed on.
+// New makes a Logger before log. A Recorder behind it remembers all refusals.
 func New(log *slog.Logger) *Logger {
 	l := &Logger{log: log}
 	if r, ok := log.Handler().(*Recorder); ok {

@@ -98,8 +98,7 @@ func (r *Recorder) WithGroup(name string) slog.Handler {
 // bounded returns the remembered part of a text.
 func bounded(s string) string { return secret.Mask(s[:min(len(s), maxDetails)]) }
 
-// masked returns a line without secrets, which a peer may have sent as its name, for instance. It
-// returns the same line if it has none.
+// masked returns a line without secrets, which a peer may have sent as its name, for instance.
 func masked(line slog.Record) slog.Record {
 	found := secret.Mask(line.Message) != line.Message
 	var attrs []slog.Attr

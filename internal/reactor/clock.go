@@ -55,8 +55,7 @@ func pace(every int, d int64) int {
 	return every
 }
 
-// Now returns the monotonic clock in nanoseconds since a fixed time in the life of the process. It
-// is at most about a millisecond old.
+// Now returns the monotonic clock in nanoseconds of the process, at most about a ms old.
 func (r *Reactor) Now() int64 { return r.clock.now }
 
 // Clock reads the same clock. Any goroutine may call it.

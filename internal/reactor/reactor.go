@@ -70,8 +70,7 @@ const (
 	asleep          // in epoll_wait or about to: Wake must write to the eventfd
 )
 
-// Reactor is one loop. Except where a comment says otherwise, its methods may be called only on its
-// own goroutine, or by any goroutine before Run.
+// Reactor is one loop. Only its goroutine calls it, or any before Run, unless noted.
 type Reactor struct {
 	cfg  Config
 	epfd int
@@ -153,8 +152,7 @@ func New(cfg Config) (*Reactor, error) {
 	return r, nil
 }
 
-// Close frees the descriptors. Run must have returned or never been called, and Post must no longer
-// be called. Afterwards Wake does nothing.
+// Close frees the descriptors after Run, and after the last Post. Wake does nothing then.
 func (r *Reactor) Close() error {
 	for r.state.Store(notified); r.waking.Load() > 0; {
 		runtime.Gosched() // a call of Wake has not returned
@@ -165,8 +163,7 @@ func (r *Reactor) Close() error {
 // Index returns the number of the reactor. Any goroutine may call it.
 func (r *Reactor) Index() int { return r.cfg.Index }
 
-// EventFD returns the eventfd that ends the sleep of the reactor when something is added to it. Any
-// goroutine may call it, until Close.
+// EventFD returns the eventfd that ends the sleep. Any goroutine may call it, until Close.
 func (r *Reactor) EventFD() int { return r.evfd }
 
 // Stats returns the counters.

@@ -24,8 +24,7 @@ var secrets = regexp.MustCompile(chapKey + `[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|` 
 	`[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|-----BEGIN [A-Z ]*` + privateKey +
 	`[A-Za-z0-9+/=\s\\]*(-----END [A-Z ]*` + privateKey + `)?`)
 
-// Mask returns the text without keys of hosts and without private keys, or the same string if it
-// has none. Any goroutine may call it.
+// Mask returns the text without keys of hosts and private keys. Any goroutine may call it.
 func Mask(text string) string {
 	if !strings.Contains(text, chapKey) && !strings.Contains(text, tlsKey) &&
 		!strings.Contains(text, privateKey) {

@@ -36,8 +36,7 @@ func (d *Datagrams) Set(i int, name, control []byte, iov []Iovec) {
 	d.room[i] = capacity{len(name), len(control)}
 }
 
-// Send sends the messages from first to end-1 and returns how many the socket took. An error refers
-// to message first, and nothing has been sent.
+// Send sends messages first to end-1 and returns the number. An error is about first.
 func (d *Datagrams) Send(fd, first, end int) (int, syscall.Errno) {
 	return d.call(unix.SYS_SENDMMSG, fd, first, end, unix.MSG_NOSIGNAL)
 }
@@ -66,8 +65,7 @@ func (d *Datagrams) call(trap uintptr, fd, first, end, flags int) (int, syscall.
 	}
 }
 
-// Received returns the number of bytes of data and control messages that Recv has put in message i.
-// The rest of a longer datagram is lost.
+// Received returns the data and control bytes of message i. Longer datagrams are cut.
 func (d *Datagrams) Received(i int) (data, control int) {
 	h := &d.headers[i]
 	return int(h.size), int(h.Controllen)

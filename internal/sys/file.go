@@ -10,14 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Preadv2 reads from fd at off, which is not negative, into iov (preadv2(2)). Unlike the calls on
-// sockets it may block, and the scheduler knows.
+// Preadv2 is preadv2(2) at off, not negative. It may block, and the scheduler knows.
 func Preadv2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PREADV2, fd, iov, off, flags)
 }
 
-// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on
-// sockets it may block, and the scheduler knows.
+// Pwritev2 is pwritev2(2) at off, not negative. It may block, and the scheduler knows.
 func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PWRITEV2, fd, iov, off, flags)
 }

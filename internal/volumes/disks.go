@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
-// ListDisks returns the disks of this machine with their health, which may take long. It returns
-// the namespaces on them, too, unless c is nil.
+// ListDisks returns the disks with health and, unless c is nil, namespaces. It may take long.
 func ListDisks(c *config.Config) ([]observed.Disk, error) {
 	var users map[string][]string
 	if c != nil {

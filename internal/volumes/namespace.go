@@ -94,8 +94,7 @@ func (n *Namespace) BlockPath() string {
 	return n.Path()
 }
 
-// Memory returns the amount of memory that the storage may take, in bytes; 0: next to none. The
-// content of such storage ends with the target.
+// Memory returns the bytes of memory that volatile storage may take; 0: next to none.
 func (n *Namespace) Memory() int64 {
 	if s, _ := n.backing(); s.memory != nil {
 		return *s.memory
@@ -111,8 +110,7 @@ func (n *Namespace) ConfiguredSize() int64 {
 	return 0
 }
 
-// Overlaps reports whether two namespaces are on the same storage, or may be: images with the same
-// name can be of two clusters.
+// Overlaps reports whether two namespaces have the same storage; images may be of two clusters.
 func (n *Namespace) Overlaps(o *Namespace) bool {
 	if n.Image() != "" {
 		return n.Image() == o.Image()
@@ -126,8 +124,7 @@ func (n *Namespace) Overlaps(o *Namespace) bool {
 	return overlaps
 }
 
-// drive returns the drive that is, or has as a partition, the storage of the namespace. It is nil
-// for other storage, such as files on a drive.
+// drive returns the drive of the namespace, also of its partition; nil for others, as of files.
 func (n *Namespace) drive() admin.Drive {
 	var st unix.Stat_t
 	if err := unix.Stat(n.BlockPath(), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {

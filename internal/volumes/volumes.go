@@ -126,8 +126,7 @@ func (vs *Volumes) open(n *Namespace) (backend.Device, error) {
 	return nil, err
 }
 
-// add adds a namespace to its subsystem, with its storage or, if dev is nil, as soon as that can be
-// used. After an error dev is closed.
+// add adds a namespace with storage dev or, if nil, once that is usable. Errors close dev.
 func (vs *Volumes) add(n *Namespace, dev backend.Device) error {
 	v := &volume{Namespace: n}
 	if dev != nil {

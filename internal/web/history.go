@@ -19,8 +19,7 @@ const (
 	rarely = 10 * time.Second
 	// paused is the time after which the history has a gap, because the target did not run.
 	paused = 3 * rarely
-	// recentPoints is the number of points of the last minutes, one for each look; hourPoints is
-	// the number of points of length rarely.
+	// recentPoints is the number of points of the last minutes, hourPoints that of length rarely.
 	recentPoints, hourPoints = 150, 360
 	// maxSeries is the number of series: one for all namespaces, and one for each of the busiest.
 	maxSeries = 12

@@ -165,8 +165,7 @@ func (s *sampler) glance() {
 	s.history.look(s.elapsed(), s.src.Namespaces(), latencies, err == nil)
 }
 
-// show makes states until no page is open. It ends a turn later, so that pages that come and go
-// cost no more than one that stays.
+// show makes states until no page is open, and a turn longer for pages that come and go.
 func (s *sampler) show() {
 	load := past{now: s.now}
 	for s.goesOn(s.ctx) {
@@ -215,8 +214,7 @@ func (s *sampler) find(found *slow, looked *time.Time) {
 	}
 }
 
-// safely keeps a panic in code that only displays from ending the target, as net/http and
-// Prometheus do in their goroutines.
+// safely keeps a panic of displaying from ending the target, as net/http does.
 func (s *sampler) safely(fn func()) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
