@@ -156,7 +156,7 @@ func manyControllers(r *harness, n int) {
 	// A list of them would be made with the lock held.
 	allocations := testutil.AllocsPerRun(10, func() { sub.each(func(*controller) {}) })
 	testutil.True(r.t, allocations <= 2, "%v allocations to look at %d", allocations, n)
-	if n > fewControllers {
+	if n > controllers.FewControllers {
 		ns := channelOf(r, 0).ns
 		r.must(ns.Init(testSub, namespaces.Config{
 			NSID: 1, Device: oneBlock{}, Hosts: []string{otherHost},
@@ -165,16 +165,14 @@ func manyControllers(r *harness, n int) {
 		more := 0
 		sub.Admit(&twin.Controller, func() association.Refusal { // nobody looks at all meanwhile
 			for range 100 {
-				sub.tell(notice{ns: ns})
+				sub.Tell(ns, namespaces.Degrades, nil)
 			}
 			more = runtime.NumGoroutine() - before
 			return association.Busy
 		})
 		testutil.True(r.t, more <= 1, "%d goroutines for notices", more)
 		testutil.Until(r.t, "the controllers are told", func() bool {
-			sub.notices.mu.Lock()
-			defer sub.notices.mu.Unlock()
-			return !sub.notices.telling
+			return runtime.NumGoroutine() <= before
 		})
 	}
 	for _, c := range append(all, twin) {

@@ -58,7 +58,7 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 	}
 	s := ns.Owner.(*subsystem)
 	list := s.Namespaces.Drop(func(o *namespaces.Namespace) bool { return o == ns })
-	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
+	s.Tell(ns, namespaces.Changed, ns.Attributes().Visible)
 	return t.retire(list), nil
 }
 

@@ -218,7 +218,7 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 		return err
 	}
 	s.Namespaces.Store(append(slices.Clone(old.List), ns))
-	s.notify(ns, namespaces.Changed, ns.Attributes().Visible)
+	s.Tell(ns, namespaces.Changed, ns.Attributes().Visible)
 	return nil
 }
 

@@ -26,6 +26,8 @@ type Subsystem struct {
 	hosts   association.Hosts[*Controller]
 	ids     association.Identifiers
 	removed bool
+
+	notices notices
 }
 
 // Init makes a subsystem without controllers and namespaces.
