@@ -69,7 +69,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
 			o := soft.Options{Engines: reactors, IWARP: iwarp, Log: log}
 			if sockets != nil {
-				o.MPA.Sockets = sockets
+				o.MPA.Sockets, o.CM.Memory = sockets, sockets.Memory
 			}
 			return soft.New(o)
 		},

@@ -293,6 +293,19 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 	m.wantKept(1)
 }
 
+// TestMemoryOfProcesses: the next process gets the memory of the previous one.
+func TestMemoryOfProcesses(t *testing.T) {
+	m := newManager(t)
+	for i := range byte(3) {
+		b := m.sockets().Memory(100)
+		testutil.MustEqual(t, len(b), 100, "bytes")
+		testutil.Equal(t, b[99], i, "byte of the previous process")
+		b[99]++
+		testutil.Must(t, unix.Munmap(b))
+		m.wantKept(1)
+	}
+}
+
 // TestRestartElsewhere: a kept socket does not hold an address that something else has in the next
 // configuration, which a start may need at once.
 func TestRestartElsewhere(t *testing.T) {

@@ -22,6 +22,7 @@ type Sockets struct {
 	mu sync.Mutex // guards the rest; held while the service manager is notified
 	// before has the sockets kept since the previous process and not taken yet.
 	before map[netip.AddrPort]*os.File
+	memory *os.File // see Memory
 	ending bool
 }
 
@@ -41,6 +42,10 @@ func NewSockets(log *slog.Logger, files []*os.File,
 ) *Sockets {
 	s := &Sockets{log: log, notify: notify, before: map[netip.AddrPort]*os.File{}}
 	for _, f := range files {
+		if f.Name() == memoryName {
+			s.memory = f
+			continue
+		}
 		at, err := boundTo(f)
 		if err == nil && s.before[at] != nil {
 			err = fmt.Errorf("it is a second one of %v", at)
@@ -99,6 +104,42 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	}
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
+}
+
+// memoryName is the name of the memory in the store.
+const memoryName = "memory"
+
+// Memory returns memory that the next process gets as this one has left it. There is one; another
+// call returns it again. If there is none, it returns nil.
+func (s *Sockets) Memory(size int) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.mapMemory(size)
+	if err != nil {
+		s.log.Warn("hosts of RoCE without a device will not notice at once if the target crashes",
+			"err", err)
+	}
+	return b
+}
+
+func (s *Sockets) mapMemory(size int) ([]byte, error) {
+	if s.memory == nil {
+		fd, err := unix.MemfdCreate(memoryName, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+		if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+			fd, err = unix.MemfdCreate(memoryName, unix.MFD_CLOEXEC)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("memfd_create: %w", err)
+		}
+		s.memory = os.NewFile(uintptr(fd), memoryName)
+		s.tell("FDSTORE=1\nFDNAME="+memoryName, fd)
+	}
+	if err := s.memory.Truncate(int64(size)); err != nil {
+		return nil, err
+	}
+	b, err := unix.Mmap(int(s.memory.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
+	return b, os.NewSyscallError("mmap", err)
 }
 
 // DropOthers drops the kept sockets that no listener has taken, because the configuration has

@@ -52,6 +52,7 @@ type conn struct {
 
 	host  *host
 	class class
+	saved int // number of its entry in Manager.saved, plus one
 
 	notes atomic.Uint32
 }

@@ -59,6 +59,11 @@ func (m *Manager) admit(addr netip.Addr) (class, bool) {
 // account moves a connection to another account.
 func (c *conn) account(to class) {
 	m := c.m
+	if to == classLive {
+		m.saved.save(c)
+	} else {
+		m.saved.forget(c)
+	}
 	if c.class != classNone {
 		m.total[c.class]--
 		c.host.counts[c.class]--

@@ -66,6 +66,9 @@ type Options struct {
 	// Replies is the number of REPs that answer one REQ. Default 3; Linux sends 16, which a forged
 	// source address turns into an attack.
 	Replies int
+	// Memory returns memory of so many bytes, which outlives the process: the next one disconnects
+	// the connections of one that was killed. It may return nil. Default: none.
+	Memory func(size int) []byte
 }
 
 func (o *Options) setDefaults() {
@@ -133,6 +136,7 @@ type Manager struct {
 	timers    timers
 	armed     time.Duration
 	psn       uint32
+	saved     saved
 	scratch   message // for the message being sent
 
 	// noteMu is held for a moment by the engine, which must not wait for mu.
@@ -162,6 +166,7 @@ func New(net wire.Network, socket wire.Conn, dev Device, opt Options) (*Manager,
 	if err != nil {
 		return nil, errors.Join(err, m.file.Close())
 	}
+	m.resume()
 	m.done = make(chan struct{})
 	go m.run(raw)
 	return m, nil

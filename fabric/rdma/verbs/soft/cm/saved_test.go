@@ -1,0 +1,96 @@
+package cm
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
+)
+
+// TestKilled: after a process was killed, the next one with its memory disconnects its live
+// connections at once, and no others.
+func TestKilled(t *testing.T) {
+	w := newWorld(t, wiretest.Options{})
+	memory := make([]byte, memorySize)
+	opt := Options{Memory: func(int) []byte { return memory }}
+	a, p := w.host(1, Options{}), w.host(2, opt)
+	p.m.resume()
+	p.listen(port, 0)
+	p.serve()
+	var live []verbs.ID
+	for i := range 4 {
+		id := a.connect(p)
+		w.settle()
+		if i%2 == 0 {
+			live = append(live, id)
+			continue
+		}
+		testutil.Must(t, id.Disconnect())
+		w.run(ever)
+		a.end(id)
+	}
+	a.log, w.sent = nil, nil
+	ended := func() (ids []verbs.ID) {
+		w.settle()
+		for _, ev := range a.log {
+			if ev.Type == verbs.EventDisconnected {
+				ids = append(ids, ev.ID)
+			}
+		}
+		return ids
+	}
+	next := func() {
+		p.m = newManager(p.net, p.m.conn, p.dev, opt)
+		p.cm = testutil.Value(p.m.NewCM())(t)
+		p.m.resume()
+	}
+	testutil.Equal(t, len(ended()), 0, "connections that ended before")
+	next()
+	got := ended()
+	testutil.True(t, len(got) == len(live) && slices.Contains(got, live[0]) &&
+		slices.Contains(got, live[1]), "disconnected: %v, want %v", got, live)
+	for _, id := range live {
+		testutil.Must(t, id.Disconnect())
+		a.end(id)
+	}
+	w.run(ever)
+	a.empty("active")
+	p.empty("passive")
+	w.sent = nil
+	next()
+	testutil.Equal(t, len(ended()), len(live), "another process disconnects nothing")
+	testutil.Equal(t, len(w.sent), 0, "messages")
+	p.listen(port, 0)
+	id := a.connect(p)
+	w.settle()
+	testutil.Must(t, id.Disconnect())
+	w.run(ever)
+	a.end(id)
+	testutil.True(t, !slices.ContainsFunc(memory[len(savedHeader):], func(b byte) bool {
+		return b != 0
+	}), "an entry is left")
+}
+
+// TestMemoryFull: further connections are not saved, and entries are used again. Memory of another
+// version is not read.
+func TestMemoryFull(t *testing.T) {
+	w := newWorld(t, wiretest.Options{})
+	memory := make([]byte, memorySize)
+	for i := range memory {
+		memory[i] = 1
+	}
+	p := w.host(1, Options{Memory: func(int) []byte { return memory }})
+	p.m.resume()
+	testutil.Equal(t, len(p.m.conns), 0, "connections of another version")
+	conns := make([]*conn, savedConns+1)
+	for i := range conns {
+		conns[i] = &conn{local: uint32(i + 1)}
+		p.m.saved.save(conns[i])
+	}
+	testutil.True(t, conns[savedConns].saved == 0 && conns[savedConns-1].saved != 0, "saved")
+	p.m.saved.forget(conns[0])
+	p.m.saved.save(conns[savedConns])
+	testutil.True(t, conns[savedConns].saved != 0, "an entry that is free is not used")
+}
