@@ -403,7 +403,7 @@ func TestGroup(t *testing.T) {
 func TestMatching(t *testing.T) {
 	all := testutil.Value(scenarios())(t)
 	for pattern, want := range map[string]int{
-		"TestScenarios/connect": 8, "TestScenarios/connect/rxe$": 1, "TestScenarios/^fio$/siw": 1,
+		"TestScenarios/connect": 10, "TestScenarios/connect/rxe$": 1, "TestScenarios/^fio$/siw": 1,
 		"TestScenarios": len(everything(all)), "": len(everything(all)),
 	} {
 		got := matching(everything(all), pattern)

@@ -1,6 +1,6 @@
 # A Linux host connects, sees the namespaces with their sizes, reads and writes, and disconnects; on
 # TCP with every combination of digests.
-# variants: rxe rxe6 siw siw6 tcp tcp6 soft soft6
+# variants: rxe rxe6 siw siw6 tcp tcp6 soft soft6 softiw softiw6
 # smoke: rxe siw tcp
 # covers: fabric fabric/tcp fabric/rdma nvme/target nvme/target/association backend/ram backend/null
 . "$LAB_DIR/lib.sh"

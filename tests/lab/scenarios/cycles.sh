@@ -1,5 +1,5 @@
 # 64 times: connect, read, disconnect. Afterwards the target holds the same objects as before.
-# variants: rxe siw tcp soft
+# variants: rxe siw tcp soft softiw
 # covers: nvme/target fabric/tcp fabric/rdma fabric/admission internal/mem internal/list
 # limit: 640
 . "$LAB_DIR/lib.sh"

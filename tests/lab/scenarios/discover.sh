@@ -1,5 +1,5 @@
 # The discovery controller, on the same listener, lists the subsystem with the transport's fields.
-# variants: rxe rxe6 siw siw6 tcp tcp6 soft
+# variants: rxe rxe6 siw siw6 tcp tcp6 soft softiw
 # covers: nvme nvme/target nvme/target/discovery fabric/tcp fabric/rdma
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

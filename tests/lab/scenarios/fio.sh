@@ -1,8 +1,8 @@
 # fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then
 # from 4 jobs over 4 queues. A sample has three of the twelve combinations of depth and size, the
 # smoke set two.
-# variants: rxe siw tcp
-# smoke: rxe siw tcp
+# variants: rxe siw tcp soft softiw
+# smoke: rxe siw tcp soft
 # covers: fabric/tcp fabric/rdma backend/ram internal/reactor internal/mem internal/turns
 # cpus: 4
 # limit: 640

@@ -1,6 +1,6 @@
 # The target is killed while fio writes and verifies a file namespace, and started again: the host
 # reconnects, fio sees no error, and the data is intact.
-# variants: rxe siw tcp soft
+# variants: rxe siw tcp soft softiw
 # smoke: rxe siw tcp
 # covers: fabric/tcp fabric/rdma nvme/target backend/file internal/state
 # cpus: 2

@@ -1,6 +1,6 @@
 # A host with an NQN that is not allowed is refused with Connect Invalid Host, and its discovery log
 # does not list the subsystem.
-# variants: rxe siw tcp soft
+# variants: rxe siw tcp soft softiw
 # covers: nvme/target nvme/target/subsystems config config/lang
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

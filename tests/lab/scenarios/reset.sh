@@ -1,5 +1,5 @@
 # The controller is reset 8 times while fio writes and verifies: no I/O error, no wrong data.
-# variants: rxe siw tcp soft
+# variants: rxe siw tcp soft softiw
 # covers: nvme/target fabric/tcp fabric/rdma
 # cpus: 2
 . "$LAB_DIR/lib.sh"
