@@ -22,6 +22,7 @@ type Decoder struct {
 	format   Format
 	variable string // the environment variable being read, "" for the file
 	values   int
+	partial  bool                  // some of the text is missing, because it is not YAML
 	used     map[string]string     // the paths of values that may appear only once
 	files    map[*yaml.Node]string // the files of all nodes of included files
 	edits    []Edit
@@ -115,7 +116,7 @@ func (d *Decoder) Mapping(n *yaml.Node, path string, keys []Key,
 		d.value(e.key.Value, e.node, e.path)
 	}
 	for i, k := range keys {
-		if k.Required != "" && !d.bad[path] &&
+		if k.Required != "" && !d.bad[path] && !d.partial &&
 			!slices.ContainsFunc(given, func(e entry) bool { return e.key == &keys[i] }) {
 			d.Add(join(path, k.Name), "is missing", k.Required)
 		}

@@ -48,16 +48,16 @@ func ReadFile(file string) ([]byte, error) {
 }
 
 // Decode decodes the text of a configuration file, with the files that it includes and environment
-// variables laid over it. It returns false if no value can be used. Err has the errors.
+// variables laid over it. It returns false if no value can be used. Err has the errors, also of the
+// values in the parts that are YAML.
 func (d *Decoder) Decode(f Format, data []byte) bool {
 	d.format = f
 	doc := d.document("", data)
-	if doc != nil {
-		doc = d.include(doc, maxFile-len(data))
-	}
-	if len(d.problems) > 0 {
+	if doc == nil {
 		return false
 	}
+	doc = d.include(doc, maxFile-len(data))
+	d.partial = len(d.problems) > 0
 	// viper lays the environment over the file; both are YAML nodes until they are decoded.
 	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
 	if err := v.MergeConfigMap(d.tree(f.Keys, doc, "")); err != nil {
@@ -75,10 +75,11 @@ func (d *Decoder) Decode(f Format, data []byte) bool {
 			"Make the configuration smaller.")
 		return false
 	}
-	return true
+	return !d.partial
 }
 
-// document parses a file; "" is the main file. It returns nil unless the file is one YAML document.
+// document parses a file; "" is the main file. It returns nil unless the file, or a part of it, is
+// one YAML document.
 func (d *Decoder) document(file string, data []byte) *yaml.Node {
 	if len(data) > maxFile {
 		d.Add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
@@ -95,7 +96,7 @@ func (d *Decoder) document(file string, data []byte) *yaml.Node {
 		return nil
 	case err != nil:
 		d.syntaxError(file, data)
-		return nil
+		return d.withoutFaults(file, data)
 	}
 	switch err := dec.Decode(&more); {
 	case err == nil:
@@ -165,7 +166,7 @@ func (d *Decoder) set(l leaf, from any) {
 	if g, ok := from.(given); ok {
 		d.variable = g.variable
 		d.value(l.Value, g.node, l.path)
-	} else if l.Required != "" && !d.bad[""] {
+	} else if l.Required != "" && !d.bad[""] && !d.partial {
 		d.Add(l.path, "is missing", l.Required)
 	}
 }

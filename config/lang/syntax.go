@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -35,6 +36,46 @@ func (s *Source) syntaxError(file string, data []byte) {
 	s.addAt(at, "", "not valid YAML: "+what,
 		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", "+
 			"or text with ':' or '#' that needs quotes, such as \"::\".")
+}
+
+const (
+	// maxEntries and maxFaulty bound the entries and the bytes of a file that withoutFaults reads.
+	maxEntries = 64
+	maxFaulty  = 128 << 10
+)
+
+// topKey begins an entry of the mapping that a file is.
+var topKey = regexp.MustCompile(`(?m)^[A-Za-z_]+:(?:\s|$)`)
+
+// withoutFaults parses the file without the entries that are not YAML, so that the errors in the
+// others are reported as well. The first error has been reported. It returns nil if nothing is
+// left.
+func (s *Source) withoutFaults(file string, data []byte) (doc *yaml.Node) {
+	keys := topKey.FindAllIndex(data, maxEntries+1)
+	if len(keys) == 0 || len(keys) > maxEntries || len(data) > maxFaulty {
+		return nil
+	}
+	good, faults := slices.Clone(data[:keys[0][0]]), 0
+	for i, at := range keys {
+		entry := data[at[0]:]
+		if i+1 < len(keys) {
+			entry = data[at[0]:keys[i+1][0]]
+		}
+		var n yaml.Node
+		with := slices.Concat(good, entry)
+		err := yaml.Unmarshal(with, &n)
+		if err == nil && len(n.Content) > 0 {
+			good, doc = with, n.Content[0]
+			continue
+		}
+		// An unknown anchor is in a fault.
+		if err != nil && faults > 0 && !strings.Contains(err.Error(), "unknown anchor") {
+			s.syntaxError(file, with)
+		}
+		faults++
+		good = append(good, bytes.Repeat([]byte("\n"), bytes.Count(entry, []byte("\n")))...)
+	}
+	return doc
 }
 
 // parserLine returns the line of an error of the parser, where the first line is 0. It is the last

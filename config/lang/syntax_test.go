@@ -2,6 +2,7 @@ package lang
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,9 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 		plain = strings.NewReplacer(" @\n", "\n", " #\n", "\n").Replace(plain)
 		d := NewDecoder("F", nil)
 		d.Decode(Format{}, []byte(plain))
+		d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool {
+			return strings.HasSuffix(p.What, "unknown key") // in the part that is YAML
+		})
 		err := d.Err()
 		want := fmt.Sprintf("F:%d: not valid YAML: ", stop)
 		within := fmt.Sprintf("in the text that begins on line %d. ", begin)
