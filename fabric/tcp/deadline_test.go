@@ -236,6 +236,11 @@ func TestStuckHolderEnds(t *testing.T) {
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
 				return short
 			})
+			testutil.Until(t, "the sockets take no more", func() bool {
+				sends := true
+				tg.do(func() { sends = !tg.g.scheduled.Empty() })
+				return !sends
+			})
 			tg.do(func() { tg.g.checkDeadlines() }) // data moved so far is no progress later
 			tg.later(11 * time.Minute)
 			m := waits.recv()

@@ -222,7 +222,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, 0, false
+	r.state, r.damaged, r.unsent, r.crc, r.digested = requestFree, false, 0, 0, 0
 	q.free = append(q.free, r)
 }
 

@@ -12,20 +12,20 @@ type request struct {
 	node   list.Node[request] // on sendq, grants, dropped or resumed
 	memory mem.Allocation     // memory of the pool, or the wait for it
 	// data is in-capsule data in the receive buffer until Execute returns, or for sendRaw.
-	data    []byte
-	asked   int64  // when its R2T left, or the last data for it arrived
-	dataBy  int64  // deadline for more of that data
-	wire    int    // bytes to send
-	recvd   uint32 // data bytes of R2Ts received
-	crc     uint32 // data digest of the response
-	tag     uint16 // index in queue.reqs
-	ttag    uint16
-	round   uint16 // counts uses, to recognize stale transfer tags
-	unsent  uint16 // ticks that found it on sendq, or waiting for data
-	state   requestState
-	send    sendKind // the PDUs to send, while it is on sendq
-	damaged bool     // a data digest was wrong
-	crcDone bool
+	data     []byte
+	asked    int64  // when its R2T left, or the last data for it arrived
+	dataBy   int64  // deadline for more of that data
+	wire     int    // bytes to send
+	recvd    uint32 // data bytes of R2Ts received
+	crc      uint32 // data digest of the response, of the bytes digested so far
+	digested uint32
+	tag      uint16 // index in queue.reqs
+	ttag     uint16
+	round    uint16 // counts uses, to recognize stale transfer tags
+	unsent   uint16 // ticks that found it on sendq, or waiting for data
+	state    requestState
+	send     sendKind // the PDUs to send, while it is on sendq
+	damaged  bool     // a data digest was wrong
 }
 
 // requestState is the life of a command. In each state exactly one party may touch the request.

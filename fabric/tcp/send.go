@@ -24,11 +24,12 @@ const (
 	iovFull   = 128 // beyond it no further PDU is started
 	headsFull = headsSize - headMax
 	// headMax is the most header bytes of a response: aligned C2HData, digests, response capsule.
-	headMax  = 256
-	sendMost = 1 << 20 // bytes per sendmsg, and per turn
-	// turnVectors and turnBytes limit a turn of sending: 32 small reads, or three of 128 KiB.
+	headMax = 256
+	// sendMost limits the bytes of a sendmsg and of a turn, also in the middle of the data of a
+	// read. So the time of a step does not depend on the size of transfers.
+	sendMost = 384 << 10
+	// turnVectors limits the turn of a queue beside others: 32 small reads.
 	turnVectors = 64
-	turnBytes   = 384 << 10
 )
 
 // sendKind is the kind of PDUs that a request on sendq sends.
@@ -78,7 +79,8 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as a turn allows, and returns the number of completely sent requests.
+// flush sends as much as a turn allows, and returns the number of steps made: a part of a large
+// read is work, too, after which the reactor must not sleep or yield.
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	inTurns := g.takesTurns()
@@ -98,7 +100,7 @@ func (q *queue) flush() int {
 		g.moved, g.inTurn = g.moved+n, g.inTurn+n
 		if n > 0 {
 			q.acknowledged = false
-			done += q.advanceSend(n, g.loop.Clock())
+			done += max(q.advanceSend(n, g.loop.Clock()), 1)
 		}
 		q.blocked = n < want || q.pending()
 		if q.blocked {
@@ -147,12 +149,12 @@ func (q *queue) finishSend(r *request, now int64) {
 // number. Adjacent headers share a vector. It gathers less if the queue takes turns with others.
 func (q *queue) gather(inTurns bool) int {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
-	vectors, bytes := iovFull, sendMost
+	vectors := iovFull
 	if inTurns {
-		vectors, bytes = turnVectors, turnBytes
+		vectors = turnVectors
 	}
 	for r := range q.sendq.All() {
-		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= bytes {
+		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= sendMost {
 			break
 		}
 		switch r.send {
@@ -187,7 +189,7 @@ type sender struct {
 	run   int
 	skip  int // bytes to leave out
 	total int
-	full  bool // out of vectors in the middle of a PDU
+	full  bool // out of vectors or bytes in the middle of a PDU
 	hd    bool // the last head has room for a digest
 }
 
@@ -216,7 +218,7 @@ func (s *sender) response(q *queue, r *request) {
 	s.digest(b)
 }
 
-// read adds a C2HData with all the data of a command; false: there are not enough vectors.
+// read adds a C2HData with all the data of a command; false: it is full before the end.
 func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 	b := s.head(pdu.DataSize, q.params.HeaderDigest)
 	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)
@@ -226,29 +228,25 @@ func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 		s.heads = s.heads[:at+pad]
 		clear(s.heads[at:])
 	}
+	s.close()
+	at := 0 // in the data
 	for i := range r.Segs {
-		if s.data(r.Segs[i].B); s.full {
+		b := r.Segs[i].B
+		n := s.vector(b)
+		if from := int(r.digested) - at; q.params.DataDigest && n > from {
+			r.crc = pdu.CRC(r.crc, b[from:n])
+			r.digested = uint32(at + n)
+		}
+		if at += n; s.full {
 			return false
 		}
 	}
 	if q.params.DataDigest {
-		if !r.crcDone {
-			r.crc, r.crcDone = 0, true
-			for i := range r.Segs {
-				r.crc = pdu.CRC(r.crc, r.Segs[i].B)
-			}
-		}
 		at := len(s.heads)
 		s.heads = s.heads[:at+pdu.DigestSize]
 		pdu.PutCRC(s.heads[at:], r.crc)
 	}
 	return true
-}
-
-// data adds b after the headers so far.
-func (s *sender) data(b []byte) {
-	s.close()
-	s.vector(b)
 }
 
 // close puts the headers so far into a vector.
@@ -260,21 +258,29 @@ func (s *sender) close() {
 	}
 }
 
-// vector adds b without the bytes to skip. After the last vector the rest is sent next time.
-func (s *sender) vector(b []byte) {
-	if s.skip >= len(b) {
-		s.skip -= len(b)
-		return
+// vector adds b without the bytes to skip, as far as there is room; the rest is sent next time. It
+// returns the number of bytes added or skipped.
+func (s *sender) vector(b []byte) int {
+	skip := min(s.skip, len(b))
+	s.skip -= skip
+	b = b[skip:]
+	if len(b) == 0 {
+		return skip
 	}
-	b = b[s.skip:]
-	s.skip = 0
 	if len(s.iov) == cap(s.iov) {
 		s.full = true
-		return
+		return skip
+	}
+	if most := sendMost - s.total; len(b) > most {
+		s.full = true
+		if b = b[:most]; most == 0 {
+			return skip
+		}
 	}
 	s.iov = s.iov[:len(s.iov)+1]
 	sys.SetIovec(&s.iov[len(s.iov)-1], b)
 	s.total += len(b)
+	return skip + len(b)
 }
 
 // CanSendFrom implements fabric.Queue: the kernel reads from any memory.

@@ -17,7 +17,7 @@ import (
 func TestTurnOfOutput(t *testing.T) {
 	for _, reads := range []struct{ size, count, most int }{
 		{4 << 10, 127, turnVectors / 2},
-		{128 << 10, 8, (turnBytes + 128<<10 - 1) / (128 << 10)},
+		{128 << 10, 8, sendMost / (128 << 10)},
 	} {
 		t.Run(fmt.Sprint(reads.size), func(t *testing.T) {
 			h, c := joined(t, options{}, pdu.Params{}, 128)
@@ -54,6 +54,33 @@ func TestTurnOfOutput(t *testing.T) {
 			h.close()
 		})
 	}
+}
+
+// TestLargeReadInSteps: a step gathers, digests and sends a bounded part of a large read.
+func TestLargeReadInSteps(t *testing.T) {
+	const size = 4*sendMost - 1024
+	h, c := joined(t, options{hold: true}, pdu.Params{DataDigest: true}, 8)
+	sqe := rw(nvme.NVMRead, 1, 0, size, false)
+	sqe.SetNSID(holdNSID)
+	h.send(c.capsule(&sqe, nil))
+	h.d.release()
+	q := h.queue()
+	r := q.sendq.First()
+	whole, steps := r.wire, 0
+	for ; q.sent < whole; steps++ {
+		n := q.gather(false)
+		clear(h.g.iov)
+		testutil.MustTrue(t, n > 0 && n <= sendMost && int(r.digested) <= q.sent+n &&
+			q.sent+n <= whole, "%d bytes after %d, %d digested", n, q.sent, r.digested)
+		q.sent += n
+	}
+	want := uint32(0)
+	for _, s := range r.Segs {
+		want = pdu.CRC(want, s.B)
+	}
+	testutil.True(t, steps == 4 && r.digested == size && r.crc == want,
+		"%d steps, %d bytes digested", steps, r.digested)
+	h.close()
 }
 
 // TestEveryPartialSend: when the socket stops taking bytes anywhere, in a header, in data or in a

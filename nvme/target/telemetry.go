@@ -35,9 +35,9 @@ func (a *queueAnswers) next(ctx context.Context) (*connections, error) {
 }
 
 // capture captures the state of the controller, in the turn of its host: each capture takes
-// processor time from the reactors. It waits for their answers without a worker, and for those to
-// the last capture first, so that few posts wait for a reactor that does not answer. No reactor
-// calls it; one goroutine at a time.
+// processor time from the reactors. It waits for their answers without a worker, and first for the
+// answers to the last capture, so that few posts wait for a reactor that does not answer. No
+// reactor calls it; one goroutine at a time.
 func (c *controller) capture() (data *[]byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), admin.AnswerWait)
 	defer cancel()
