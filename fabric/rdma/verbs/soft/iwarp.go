@@ -55,7 +55,7 @@ func (d *iwarpDevice) NewQP(pd verbs.PD, init verbs.QPInit) (mpa.QP, error) {
 		return nil, fmt.Errorf("create queue pair: protection domain of another device: %w",
 			unix.EINVAL)
 	}
-	q, err := iwarp.New(d.net, d.Device, p, init, &d.stats)
+	q, err := iwarp.New(d.net, p, init, &d.stats)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func (d *roceDevice) NewQP(pd verbs.PD, init verbs.QPInit) (cm.QP, error) {
 		return nil, fmt.Errorf("create queue pair: protection domain of another device: %w",
 			unix.EINVAL)
 	}
-	q, err := roce.New(d.Device, p, init, &d.stats)
+	q, err := roce.New(p, init, &d.stats)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // Package engine runs the queue pairs of a soft RDMA device and implements the objects around them:
 // device, protection domain, memory region, completion queue, completion channel and shared receive
-// queue. It knows nothing about protocols; a queue pair is an Endpoint.
+// queue. It knows nothing about protocols; a queue pair is an Endpoint, which embeds a Base.
 //
 // A device has one Engine per completion vector. An engine has one socket (wire.Conn) and the
 // endpoints with a queue pair number of that socket. It is no thread. The goroutine that has work

@@ -71,7 +71,7 @@ type node struct {
 func (w *world) node() *node {
 	n := &node{w: w}
 	n.cq = testutil.Value(w.dev.CreateCQ(256, nil, 0))(w.t).(*engine.CQ)
-	n.QP = testutil.Value(New(w.net, w.dev, w.pd, verbs.QPInit{
+	n.QP = testutil.Value(New(w.net, w.pd, verbs.QPInit{
 		SendCQ: n.cq, RecvCQ: n.cq, MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: 3, MaxRecvSGE: 2,
 	}, &w.st))(w.t)
 	w.t.Cleanup(func() {
@@ -135,7 +135,7 @@ func (n *node) wait() verbs.WC {
 func (n *node) want(id uint64, status verbs.WCStatus) verbs.WC {
 	n.w.t.Helper()
 	wc := n.wait()
-	if wc.WRID != id || wc.Status != status || wc.QPNum != n.num {
+	if wc.WRID != id || wc.Status != status || wc.QPNum != n.Num() {
 		n.w.t.Fatalf("completion %+v, want status %d of %d", wc, status, id)
 	}
 	return wc

@@ -36,10 +36,9 @@ type receiver struct {
 	trail  [maxTrailer]byte
 	sum    uint32 // CRC so far
 
-	// The SEND that comes in. recv is the receive taken last.
+	// The SEND that comes in.
 	inSend  bool
 	sendOp  opcode
-	recv    verbs.RecvWR
 	got     uint32 // bytes of it, or of the response to the oldest READ
 	readGot uint32
 	// The next message numbers (RFC 5041, section 4.3: they begin with 1).
@@ -69,7 +68,7 @@ func (q *QP) receive() (again bool) {
 				return false
 			}
 			direct = int(q.left)
-			for _, b := range q.pieces {
+			for _, b := range q.Pieces {
 				iov = iov[:len(iov)+1]
 				sys.SetIovec(&iov[len(iov)-1], b)
 			}
@@ -109,7 +108,7 @@ const ended reason = 0xfffe
 // placed counts n bytes of payload received into pieces.
 func (q *QP) placed(n int) {
 	left := n
-	for _, b := range q.pieces {
+	for _, b := range q.Pieces {
 		k := min(left, len(b))
 		q.sum = crc(q.peer.CRC, q.sum, b[:k])
 		left -= k
@@ -145,7 +144,7 @@ func (q *QP) consume(b []byte) reason {
 				return why
 			}
 			from := b[:n]
-			for _, to := range q.pieces {
+			for _, to := range q.Pieces {
 				from = from[copy(to, from):]
 			}
 			q.sum = crc(q.peer.CRC, q.sum, b[:n])
@@ -247,7 +246,7 @@ func (q *QP) beginSend(h *header) reason {
 		if h.mo != 0 {
 			return badOffset
 		}
-		if !q.rq.Take(&q.recv) {
+		if !q.RQ.Take(&q.Recv) {
 			return noBuffer
 		}
 		q.inSend, q.sendOp, q.got = true, h.op, 0
@@ -257,12 +256,12 @@ func (q *QP) beginSend(h *header) reason {
 		return badOffset
 	}
 	room := uint64(0)
-	for _, s := range q.recv.SGE[:q.recv.NumSGE] {
+	for _, s := range q.Recv.SGE[:q.Recv.NumSGE] {
 		room += uint64(s.Length)
 	}
 	if uint64(q.got)+uint64(h.n) > room {
 		q.inSend = false
-		q.completeRecv(verbs.WC{Status: verbs.WCLocLenErr})
+		q.CompleteRecv(verbs.WC{Status: verbs.WCLocLenErr})
 		return tooLong
 	}
 	return noReason
@@ -274,8 +273,8 @@ func (q *QP) readBytes() uint32 {
 	if r.rtr {
 		return 0
 	}
-	e, _ := q.slot(r.wr)
-	return e.bytes
+	e, _ := q.Slot(r.wr)
+	return e.Bytes
 }
 
 // target locates the memory of the next n bytes of payload.
@@ -284,19 +283,19 @@ func (q *QP) target(n uint32) reason {
 	off := h.n - q.left
 	switch {
 	case h.op.send():
-		if !q.locate(q.recv.SGE[:q.recv.NumSGE], q.got+off, n, verbs.AccessLocalWrite) {
+		if !q.Locate(q.Recv.SGE[:q.Recv.NumSGE], q.got+off, n, verbs.AccessLocalWrite) {
 			q.inSend = false
-			q.completeRecv(verbs.WC{Status: verbs.WCLocProtErr})
+			q.CompleteRecv(verbs.WC{Status: verbs.WCLocProtErr})
 			return localError
 		}
 	case h.op == opReadResponse:
-		e, sges := q.slot(q.reads[q.readDone%uint64(len(q.reads))].wr)
-		if !q.locate(sges, q.readGot+off, n, verbs.AccessLocalWrite) {
-			e.status = verbs.WCLocProtErr
+		e, sges := q.Slot(q.reads[q.readDone%uint64(len(q.reads))].wr)
+		if !q.Locate(sges, q.readGot+off, n, verbs.AccessLocalWrite) {
+			e.Status = verbs.WCLocProtErr
 			return localError
 		}
 	case h.op == opTerminate:
-		q.pieces = append(q.pieces[:0], q.term[off:])
+		q.Pieces = append(q.Pieces[:0], q.term[off:])
 	default:
 		if !q.locateRemote(h.stag, h.to+uint64(off), n, verbs.AccessRemoteWrite) {
 			return badSTag
@@ -353,13 +352,13 @@ func (q *QP) endSend(h *header) reason {
 	q.sendMSN++
 	wc := verbs.WC{ByteLen: q.got}
 	if h.op.invalidates() {
-		if !q.dev.Invalidate(q.pd, h.stag) {
-			q.completeRecv(verbs.WC{Status: verbs.WCRemInvReqErr})
+		if !q.Dev.Invalidate(q.PD, h.stag) {
+			q.CompleteRecv(verbs.WC{Status: verbs.WCRemInvReqErr})
 			return badInvalidate
 		}
 		wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, h.stag
 	}
-	q.completeRecv(wc)
+	q.CompleteRecv(wc)
 	return noReason
 }
 
@@ -368,8 +367,8 @@ func (q *QP) endRead() {
 	q.readDone++
 	q.readGot = 0
 	if !r.rtr {
-		e, _ := q.slot(r.wr)
-		e.done = true
+		e, _ := q.Slot(r.wr)
+		e.State.done = true
 		q.completeSends()
 	}
 }
@@ -381,8 +380,8 @@ func (q *QP) endTerminate() reason {
 	why := reason(binary.BigEndian.Uint16(q.term[:]))
 	if why.protection() && q.readDone < q.pos.read {
 		if r := q.reads[q.readDone%uint64(len(q.reads))]; !r.rtr {
-			e, _ := q.slot(r.wr)
-			e.status = verbs.WCRemAccessErr
+			e, _ := q.Slot(r.wr)
+			e.Status = verbs.WCRemAccessErr
 		}
 	}
 	q.toError(false)

@@ -1,14 +1,13 @@
 package iwarp
 
 import (
-	"fmt"
 	"hash/crc32"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -22,149 +21,62 @@ const (
 	minFPDU = 512
 )
 
-// A sendWR is a slot of the send queue.
-type sendWR struct {
-	verbs.SendWR
-	bytes uint32
-	done  bool
-	// status is set if the work request has failed.
-	status verbs.WCStatus
-}
-
-// sendQueue is a ring of work requests: head is the oldest that is not completed, tail the end.
-type sendQueue struct {
-	sq         []sendWR
-	sges       []verbs.SGE // maxSGE for each slot
-	maxSGE     int
-	head, tail atomic.Uint64
-}
-
-func (r *sendQueue) init(init verbs.QPInit) {
-	r.sq = make([]sendWR, init.MaxSendWR)
-	r.maxSGE = init.MaxSendSGE
-	r.sges = make([]verbs.SGE, init.MaxSendWR*init.MaxSendSGE)
-}
-
-// Errors of posting are made once, because posting does not allocate.
-var (
-	errSendFull  = fmt.Errorf("post send: the send queue is full: %w", unix.ENOMEM)
-	errSendState = fmt.Errorf("post send: the queue pair is not connected: %w", unix.EINVAL)
-	errSendWR    = fmt.Errorf("post send: malformed work request: %w", unix.EINVAL)
+// A sendWR is a work request of the send queue. It is done when the socket has all of it, and a
+// READ when it is answered.
+type (
+	sendWR = engine.SendSlot[sent]
+	sent   struct{ done bool }
 )
 
 // PostSend implements verbs.QP. It sends as much as the socket takes; if another goroutine holds
 // the engine, that one sends.
 func (q *QP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	if q.load() == stateInit {
-		return 0, errSendState
+		return 0, engine.ErrSendState
 	}
-	r := &q.sendQueue
-	tail := r.tail.Load()
-	n, err := 0, error(nil)
-	for n < len(wrs) {
-		if tail-r.head.Load() >= uint64(len(r.sq)) {
-			err = errSendFull
-			break
-		}
-		if !r.put(tail, &wrs[n], sges) {
-			err = errSendWR
-			break
-		}
-		tail++
-		n++
-	}
+	n, err := q.Post(wrs, sges)
 	if n > 0 {
-		r.tail.Store(tail)
 		q.Kick()
 	}
 	return n, err
 }
 
-// put fills a slot. It returns false for a malformed work request.
-func (r *sendQueue) put(at uint64, wr *verbs.SendWR, sges []verbs.SGE) bool {
-	n := int(wr.NumSGE)
-	if n > r.maxSGE || wr.Flags&verbs.SendInline != 0 ||
-		uint64(wr.FirstSGE)+uint64(n) > uint64(len(sges)) && n > 0 {
-		return false
-	}
-	switch wr.Opcode {
-	case verbs.WRSend, verbs.WRSendWithInv, verbs.WRRDMAWrite, verbs.WRRDMARead:
-	default:
-		return false
-	}
-	total := uint64(0)
-	slot := int(at % uint64(len(r.sq)))
-	if n > 0 {
-		to := r.sges[slot*r.maxSGE:][:copy(r.sges[slot*r.maxSGE:][:n], sges[wr.FirstSGE:])]
-		for i := range to {
-			total += uint64(to[i].Length)
-		}
-	}
-	if total > MaxMessage {
-		return false
-	}
-	r.sq[slot] = sendWR{SendWR: *wr, bytes: uint32(total)}
-	return true
-}
-
 // PostRecv implements verbs.QP.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	n, err := q.rq.Post(wrs)
+	n, err := q.Own.Post(wrs)
 	if q.load() == stateError {
 		q.Kick() // to flush them
 	}
 	return n, err
 }
 
-func (r *sendQueue) slot(at uint64) (*sendWR, []verbs.SGE) {
-	i := int(at % uint64(len(r.sq)))
-	e := &r.sq[i]
-	return e, r.sges[i*r.maxSGE:][:e.NumSGE]
-}
-
 // completeSends completes the oldest work requests, as far as they are done.
 func (q *QP) completeSends() {
-	head := q.head.Load()
-	for ; head < q.tail.Load(); head++ {
-		e, _ := q.slot(head)
-		if !e.done {
+	head := q.Head.Load()
+	for ; head < q.Tail.Load(); head++ {
+		e, _ := q.Slot(head)
+		if !e.State.done {
 			break
 		}
 		if e.Flags&verbs.SendSignaled != 0 {
-			q.completeSend(e, verbs.WCSuccess)
+			q.CompleteSend(e.WRID, e.Opcode, e.Bytes, verbs.WCSuccess)
 		}
 	}
-	q.head.Store(head)
+	q.Head.Store(head)
 }
 
 // flushSends completes all work requests: the ones that are not done fail.
 func (q *QP) flushSends() {
 	q.completeSends()
-	head := q.head.Load()
-	for ; head < q.tail.Load(); head++ {
-		e, _ := q.slot(head)
-		if e.status == verbs.WCSuccess {
-			e.status = verbs.WCWRFlushErr
+	head := q.Head.Load()
+	for ; head < q.Tail.Load(); head++ {
+		e, _ := q.Slot(head)
+		if e.Status == verbs.WCSuccess {
+			e.Status = verbs.WCWRFlushErr
 		}
-		q.completeSend(e, e.status)
+		q.CompleteSend(e.WRID, e.Opcode, e.Bytes, e.Status)
 	}
-	q.head.Store(head)
-}
-
-func (q *QP) completeSend(e *sendWR, status verbs.WCStatus) {
-	wc := verbs.WC{WRID: e.WRID, Status: status, QPNum: q.num, Opcode: badWCOpcode}
-	if status == verbs.WCSuccess {
-		wc.ByteLen = e.bytes
-		switch e.Opcode {
-		case verbs.WRRDMAWrite:
-			wc.Opcode = verbs.WCRDMAWrite
-		case verbs.WRRDMARead:
-			wc.Opcode = verbs.WCRDMARead
-		default:
-			wc.Opcode = verbs.WCSend
-		}
-	}
-	q.complete(q.scq, &wc)
+	q.Head.Store(head)
 }
 
 // The transmitter has the place in the stream of FPDUs that the socket takes next.
@@ -310,7 +222,7 @@ func (q *QP) gather() (iov []sys.Iovec, plan []fpdu, want int) {
 			}
 			break // the FPDUs before it are sent first
 		}
-		if len(iov)+len(q.pieces)+2 > maxVectors && len(plan) > 0 {
+		if len(iov)+len(q.Pieces)+2 > maxVectors && len(plan) > 0 {
 			break
 		}
 		// Header and payload; the header goes with the trailer before it.
@@ -318,7 +230,7 @@ func (q *QP) gather() (iov []sys.Iovec, plan []fpdu, want int) {
 		used += h.put(l.heads[used:])
 		sum := crc(q.peer.CRC, 0, l.heads[begin:used])
 		iov = q.appendHead(iov, begin, used)
-		for _, b := range q.pieces {
+		for _, b := range q.Pieces {
 			if len(b) > 0 {
 				iov = iov[:len(iov)+1]
 				sys.SetIovec(&iov[len(iov)-1], b)
@@ -359,8 +271,8 @@ func (q *QP) choose(p *position) source {
 	}
 	response := p.response < q.responseEnd
 	wr := false
-	if p.wr < q.tail.Load() {
-		e, _ := q.slot(p.wr)
+	if p.wr < q.Tail.Load() {
+		e, _ := q.Slot(p.wr)
 		wr = e.Opcode != verbs.WRRDMARead || len(q.reads) == 0 ||
 			p.read-q.readDone < uint64(len(q.reads))
 	}
@@ -388,33 +300,33 @@ func (q *QP) segment(p *position, h *header) verbs.WCStatus {
 		}
 		return verbs.WCSuccess
 	}
-	e, sges := q.slot(p.wr)
+	e, sges := q.Slot(p.wr)
 	switch e.Opcode {
 	case verbs.WRRDMARead:
 		if len(q.reads) == 0 {
 			return verbs.WCLocQPOpErr
 		}
-		if !q.locate(sges, 0, e.bytes, verbs.AccessLocalWrite) {
+		if !q.Locate(sges, 0, e.Bytes, verbs.AccessLocalWrite) {
 			return verbs.WCLocProtErr
 		}
-		q.pieces = q.pieces[:0]
+		q.Pieces = q.Pieces[:0]
 		*h = header{
 			op: opReadRequest, last: true, queue: queueRead, msn: uint32(p.read) + 1,
-			stag: q.stag + uint32(p.read), size: e.bytes, source: e.RKey, sourceTo: e.RemoteAddr,
+			stag: q.stag + uint32(p.read), size: e.Bytes, source: e.RKey, sourceTo: e.RemoteAddr,
 		}
 		return verbs.WCSuccess
 	case verbs.WRRDMAWrite:
-		n := min(e.bytes-p.off, room)
+		n := min(e.Bytes-p.off, room)
 		*h = header{op: opWrite, n: n, stag: e.RKey, to: e.RemoteAddr + uint64(p.off)}
 	default:
-		n := min(e.bytes-p.off, room-(untaggedSize-taggedSize))
+		n := min(e.Bytes-p.off, room-(untaggedSize-taggedSize))
 		*h = header{op: opSend, n: n, queue: queueSend, msn: p.msn, mo: p.off}
 		if e.Opcode == verbs.WRSendWithInv {
 			h.op, h.stag = opSendInvalidate, e.InvalidateRKey
 		}
 	}
-	h.last = p.off+h.n == e.bytes
-	if !q.locate(sges, p.off, h.n, 0) {
+	h.last = p.off+h.n == e.Bytes
+	if !q.Locate(sges, p.off, h.n, 0) {
 		return verbs.WCLocProtErr
 	}
 	return verbs.WCSuccess
@@ -463,8 +375,8 @@ func (q *QP) advance(plan []fpdu, n int) {
 		case f.after.read != before.read:
 			q.reads[before.read%uint64(len(q.reads))] = read{wr: before.wr}
 		default:
-			e, _ := q.slot(before.wr)
-			e.done = true
+			e, _ := q.Slot(before.wr)
+			e.State.done = true
 		}
 	}
 	q.partial = n
@@ -477,8 +389,8 @@ func (q *QP) cannotSend(from source, status verbs.WCStatus) {
 		q.terminate(badSourceSTag)
 		return
 	}
-	e, _ := q.slot(q.pos.wr)
-	e.status = status
+	e, _ := q.Slot(q.pos.wr)
+	e.Status = status
 	q.toError(true)
 }
 

@@ -18,7 +18,7 @@ func TestAckWithResponse(t *testing.T) {
 	var kinds []packet.Kind
 	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
-		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
+		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.Num() {
 			kinds = append(kinds, h.Kind)
 		}
 		return true
@@ -64,7 +64,7 @@ func TestFewAcks(t *testing.T) {
 	asked := 0
 	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
-		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.num {
+		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.Num() {
 			kinds = append(kinds, h.Kind)
 			if h.AckReq {
 				asked++

@@ -55,7 +55,7 @@ func FuzzPackets(f *testing.F) {
 		}
 		x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 			var h packet.Header
-			return !h.Parse(p.Data) || h.QPN != x.b.qp.num // b hears nothing
+			return !h.Parse(p.Data) || h.QPN != x.b.qp.Num() // b hears nothing
 		}})
 		psn := x.b.qp.PSN() // of the first packet of a
 		x.a.send(10, 0, 700)
@@ -122,7 +122,7 @@ func FuzzPackets(f *testing.F) {
 func check(t *testing.T, q *QP) {
 	t.Helper()
 	r, e := &q.requester, &q.responder
-	head, tail := r.head.Load(), r.tail.Load()
+	head, tail := r.Head.Load(), r.Tail.Load()
 	pending := 0
 	for i := range e.reads {
 		if e.reads[i].next < e.reads[i].to {

@@ -95,7 +95,7 @@ func newSide(t testing.TB, m *wiretest.Network, name, addr string, o *options) *
 func (s *side) create(o *options) {
 	t := s.t
 	s.cq = testutil.Value(s.dev.CreateCQ(o.cqe, nil, 0))(t).(*engine.CQ)
-	s.qp = testutil.Value(New(s.dev, s.pd, verbs.QPInit{
+	s.qp = testutil.Value(New(s.pd, verbs.QPInit{
 		SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: o.send, MaxRecvWR: o.recv, MaxSendSGE: 3,
 		MaxRecvSGE: 2,
 	}, &s.st))(t)

@@ -42,7 +42,7 @@ func (x *attacker) expected() uint32 { return x.a.qp.responder.expected.psn() }
 // header returns a header of the connection with the PSN that a expects.
 func (x *attacker) header(op packet.Opcode) packet.BTH {
 	return packet.BTH{
-		Opcode: op, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: x.expected(), AckReq: true,
+		Opcode: op, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), PSN: x.expected(), AckReq: true,
 	}
 }
 
@@ -353,7 +353,7 @@ func TestForgedResponses(t *testing.T) {
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
 			c.do(x, packet.BTH{
-				Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: psn,
+				Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), PSN: psn,
 			})
 			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
 			for i, b := range x.a.buf[1<<17:] {
@@ -531,7 +531,8 @@ func (x *attacker) count(kind packet.Kind) *int {
 	n := new(int)
 	x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 		var h packet.Header
-		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == kind && h.QPN == x.b.qp.num {
+		if p.Local.Addr() == x.a.addr && h.Parse(p.Data) && h.Kind == kind &&
+			h.QPN == x.b.qp.Num() {
 			*n++
 		}
 		return true
@@ -652,10 +653,10 @@ func TestSilentPeer(t *testing.T) {
 			x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
 				var h packet.Header
 				ok := h.Parse(p.Data)
-				if ok && h.QPN == x.b.qp.num {
+				if ok && h.QPN == x.b.qp.Num() {
 					sent++
 				}
-				return !ok || h.QPN != x.b.qp.num && lost == "requests" ||
+				return !ok || h.QPN != x.b.qp.Num() && lost == "requests" ||
 					h.QPN != victim && lost == "answers"
 			}})
 			begin := x.now()
@@ -673,7 +674,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-func (p *pair) now() time.Duration { return p.a.qp.eng.Conn().Now() }
+func (p *pair) now() time.Duration { return p.a.qp.Eng.Conn().Now() }
 
 // TestFarPeer has a peer that is farther away than the first repetition: the requester learns that.
 func TestFarPeer(t *testing.T) {
@@ -692,7 +693,7 @@ func TestFarPeer(t *testing.T) {
 func TestCNPFlood(t *testing.T) {
 	x := newAttacker(t, options{})
 	cnp := packet.BTH{
-		Opcode: packet.CNP, PKey: packet.PKeyDefault, QPN: x.a.qp.num, BECN: true,
+		Opcode: packet.CNP, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), BECN: true,
 	}
 	for range 200 {
 		x.send(cnp, 16)

@@ -48,9 +48,9 @@ func TestLoss(t *testing.T) {
 				}
 			}
 			noticed, timeouts := p.a.st.Retransmissions.Load(), p.a.st.Timeouts.Load()
-			sent := p.a.qp.eng.Conn().Stats().Sent.Load()
+			sent := p.a.qp.Eng.Conn().Stats().Sent.Load()
 			if c.op == verbs.WRRDMARead {
-				sent = p.b.qp.eng.Conn().Stats().Sent.Load()
+				sent = p.b.qp.Eng.Conn().Stats().Sent.Load()
 			}
 			const needed = transfers * size / mtu
 			t.Logf("%d losses noticed, %d by a timer; %d packets for %d", noticed, timeouts, sent,
@@ -78,7 +78,7 @@ func lossOfSends(p *pair, packets int) func(*wire.Packet) bool {
 		if pk.Local.Addr() == p.b.addr {
 			s = &sends[1]
 		}
-		now := p.a.qp.eng.Now()
+		now := p.a.qp.Eng.Now()
 		if s.n++; now != s.at || s.n >= packets || h.Parse(pk.Data) && len(h.Payload) == 0 {
 			s.at, s.n, s.lost = now, 0, rnd.IntN(100) == 0
 		}

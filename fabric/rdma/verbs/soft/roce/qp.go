@@ -18,9 +18,6 @@ import (
 
 // Limits of a queue pair.
 const (
-	// MaxMessage is the largest message in bytes. PSNs allow 2^31 (section 9.7.2), but then two of
-	// them could not be told apart at the smallest MTU.
-	MaxMessage = 1 << 30
 	// maxReads is the largest number of READs that a queue pair issues or answers at once.
 	maxReads = 128
 	// burst is the number of packets that a queue pair sends before others get their turn: the data
@@ -43,28 +40,19 @@ const (
 // the engine: they write behind the tail of a ring, the holder reads before it. Everything else is
 // used only by the goroutine that holds the engine.
 type QP struct {
-	engine.Handle
-	dev      *engine.Device
-	eng      *engine.Engine
-	pd       *engine.PD
-	scq, rcq *engine.CQ
-	rq       engine.RecvQueue
-	own      *engine.RecvRing // rq if it is the queue pair's own
-	holds    []holder
-	num, psn uint32
-	state    atomic.Int32
+	engine.Base
+	psn   uint32
+	state atomic.Int32
 
 	path    wire.Path
 	shareAt time.Duration // when packets may share sends again
 	mtu     uint32
 	peerQPN uint32
-	pieces  [][]byte // of one packet's payload, see locate
 
 	onFirst, onFatal func()
 
 	requester requester
 	responder responder
-	overrun   bool // a completion queue has failed
 	lastCNP   time.Duration
 	sendCNP   bool
 
@@ -110,85 +98,21 @@ type Peer struct {
 
 // New makes a queue pair of a protection domain. Both completion queues belong to one engine. stats
 // counts its events; queue pairs may share it, and nil counts nothing.
-func New(d *engine.Device, pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
-	scq, ok1 := init.SendCQ.(*engine.CQ)
-	rcq, ok2 := init.RecvCQ.(*engine.CQ)
-	attr := d.Attr()
-	switch {
-	case !ok1 || !ok2 || scq.Engine() != rcq.Engine():
-		return nil, fmt.Errorf("create queue pair: both completion queues need to be of this "+
-			"device and have the same vector: %w", unix.EINVAL)
-	case init.MaxSendWR < 0 || init.MaxSendWR > attr.MaxQPWR || init.MaxRecvWR < 0 ||
-		init.MaxRecvWR > attr.MaxQPWR || init.MaxSendSGE < 0 || init.MaxSendSGE > attr.MaxSGE ||
-		init.MaxRecvSGE < 0 || init.MaxRecvSGE > attr.MaxSGE:
-		return nil, fmt.Errorf("create queue pair: %d send and %d receive work requests with %d "+
-			"and %d elements, the device has %d with %d: %w", init.MaxSendWR, init.MaxRecvWR,
-			init.MaxSendSGE, init.MaxRecvSGE, attr.MaxQPWR, attr.MaxSGE, unix.EINVAL)
-	}
+func New(pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
-	q := &QP{dev: d, eng: scq.Engine(), pd: pd, scq: scq, rcq: rcq, stats: stats}
-	q.pieces = make([][]byte, 0, max(init.MaxSendSGE, len(verbs.RecvWR{}.SGE)))
-	q.requester.init(init)
+	q := &QP{stats: stats}
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
 	q.responder.expected = firstSeq(binary.BigEndian.Uint32(psn[:]))
 	q.psn = q.responder.expected.psn()
-	if err := q.attach(init); err != nil {
-		return nil, fmt.Errorf("create queue pair: %w", err)
+	if err := q.Create(q, pd, init); err != nil {
+		return nil, err
 	}
+	q.requester.Init(init)
 	return q, nil
 }
-
-// attach holds the objects that the queue pair uses and makes it known to the engine.
-func (q *QP) attach(init verbs.QPInit) (err error) {
-	q.holds = append(q.holds, q.pd, q.scq, q.rcq)
-	if init.SRQ != nil {
-		srq, ok := init.SRQ.(*engine.SRQ)
-		if !ok {
-			return fmt.Errorf("shared receive queue of another device: %w", unix.EINVAL)
-		}
-		q.rq = srq
-		q.holds = append(q.holds, srq)
-	} else {
-		if q.own, err = engine.NewRecvRing(init.MaxRecvWR, init.MaxRecvSGE); err != nil {
-			return err
-		}
-		q.rq = q.own
-	}
-	for i, h := range q.holds {
-		if err = h.Hold(); err != nil {
-			q.holds = q.holds[:i]
-			q.release()
-			return fmt.Errorf("an object of the queue pair was destroyed: %w", err)
-		}
-	}
-	q.eng.Do(func() { q.num, err = q.eng.Attach(q) })
-	if err != nil {
-		q.release()
-	}
-	return err
-}
-
-// A holder is an object that cannot be destroyed while the queue pair uses it.
-type holder interface {
-	Hold() error
-	Release()
-}
-
-func (q *QP) release() {
-	for _, h := range q.holds {
-		h.Release()
-	}
-	q.holds = nil
-}
-
-// Num implements verbs.QP.
-func (q *QP) Num() uint32 { return q.num }
-
-// MaxInline implements verbs.QP: inline data is not offered.
-func (q *QP) MaxInline() int { return 0 }
 
 // PSN returns the PSN of the first packet that the peer shall send: the communication manager tells
 // it (Starting PSN, section 12.7.31).
@@ -196,37 +120,37 @@ func (q *QP) PSN() uint32 { return q.psn }
 
 // OnFirstPacket sets a function that is called once, with the engine held, when the first request
 // of the peer arrives: it has seen the reply of the communication manager. Call it before Connect.
-func (q *QP) OnFirstPacket(fn func()) { q.eng.Do(func() { q.onFirst = fn }) }
+func (q *QP) OnFirstPacket(fn func()) { q.Eng.Do(func() { q.onFirst = fn }) }
 
 // OnFatal sets a function that is called once, with the engine held, when the queue pair goes to
 // the error state by itself. Call it before Connect.
-func (q *QP) OnFatal(fn func()) { q.eng.Do(func() { q.onFatal = fn }) }
+func (q *QP) OnFatal(fn func()) { q.Eng.Do(func() { q.onFatal = fn }) }
 
 // Connect connects the queue pair to its peer. It sends and receives from now on.
 func (q *QP) Connect(p Peer) (err error) {
 	if p.Path.MTU < 256 || p.Path.MTU > 4096 || p.Path.MTU&(p.Path.MTU-1) != 0 {
 		return fmt.Errorf("connect queue pair: path MTU %d: %w", p.Path.MTU, unix.EINVAL)
 	}
-	q.eng.Do(func() {
+	q.Eng.Do(func() {
 		if q.load() != stateInit {
 			err = fmt.Errorf("connect queue pair: it is connected already, or failed: %w",
 				unix.EINVAL)
 			return
 		}
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
-		q.path.Segment = !q.dev.SendsSingly(p.Path.Remote)
-		q.shareAt = q.eng.Now() + engine.SingleTime
+		q.path.Segment = !q.Dev.SendsSingly(p.Path.Remote)
+		q.shareAt = q.Eng.Now() + engine.SingleTime
 		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
 		q.state.Store(int32(stateReady))
-		q.eng.Schedule(&q.Handle)
+		q.Eng.Schedule(&q.Handle)
 	})
 	return err
 }
 
 // ShortenRNRTimer implements verbs.QP.
 func (q *QP) ShortenRNRTimer() (err error) {
-	q.eng.Do(func() {
+	q.Eng.Do(func() {
 		if q.load() != stateReady {
 			err = fmt.Errorf("shorten RNR timer: the queue pair is not connected: %w", unix.EINVAL)
 			return
@@ -238,7 +162,7 @@ func (q *QP) ShortenRNRTimer() (err error) {
 
 // ToError implements verbs.QP. The queue pair sends nothing from then on.
 func (q *QP) ToError() error {
-	q.eng.Do(func() {
+	q.Eng.Do(func() {
 		q.responder.failed = 0
 		q.toError()
 	})
@@ -247,13 +171,13 @@ func (q *QP) ToError() error {
 
 // Destroy implements verbs.QP. It is called once.
 func (q *QP) Destroy() error {
-	q.eng.Do(func() {
+	q.Eng.Do(func() {
 		q.rewind() // returns what it has reserved
-		q.eng.Detach(q.num)
+		q.Eng.Detach(q.Num())
 		q.state.Store(int32(stateDestroyed))
 		q.onFirst, q.onFatal = nil, nil
 	})
-	q.release()
+	q.Release()
 	return nil
 }
 
@@ -265,12 +189,12 @@ func (q *QP) toError() {
 		return
 	}
 	q.state.Store(int32(stateError))
-	q.eng.SetDeadline(&q.Handle, 0)
-	q.eng.ForgetReads(&q.Handle)
+	q.Eng.SetDeadline(&q.Handle, 0)
+	q.Eng.ForgetReads(&q.Handle)
 	q.rewind()
 	q.flush()
-	if q.own == nil {
-		q.dev.Raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.num})
+	if q.Own == nil {
+		q.Dev.Raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.Num()})
 	}
 }
 
@@ -286,34 +210,8 @@ func (q *QP) fatal() {
 // flush completes everything posted in the error state.
 func (q *QP) flush() {
 	q.flushSends()
-	if r := &q.responder; r.message == messageSend {
-		r.message = messageNone
-		q.completeRecv(verbs.WC{Status: verbs.WCWRFlushErr})
-	}
-	for q.own != nil && q.own.Take(&q.responder.recv) {
-		q.completeRecv(verbs.WC{Status: verbs.WCWRFlushErr})
-	}
-}
-
-// badOpcode is the opcode of failed completions, where it has no meaning.
-const badOpcode verbs.WCOpcode = 0xbad
-
-// completeRecv completes the receive taken last.
-func (q *QP) completeRecv(wc verbs.WC) {
-	wc.WRID, wc.QPNum, wc.Opcode = q.responder.recv.WRID, q.num, verbs.WCRecv
-	if wc.Status != verbs.WCSuccess {
-		wc.Opcode = badOpcode
-	}
-	q.complete(q.rcq, &wc)
-}
-
-// complete adds a completion to a queue. If the queue has failed, the queue pair fails as well,
-// when it runs.
-func (q *QP) complete(cq *engine.CQ, wc *verbs.WC) {
-	if !cq.Push(wc) && q.load() == stateReady {
-		q.overrun = true
-		q.eng.Schedule(&q.Handle)
-	}
+	q.FlushRecvs(q.responder.message == messageSend)
+	q.responder.message = messageNone
 }
 
 // Receive implements engine.Endpoint. A packet that does not belong to the connection is silently
@@ -359,7 +257,7 @@ const cnpInterval = 50 * time.Microsecond
 
 // congested answers a packet that a router has marked (section A17.9.3).
 func (q *QP) congested() {
-	if now := q.eng.Now(); q.lastCNP == 0 || now-q.lastCNP >= cnpInterval {
+	if now := q.Eng.Now(); q.lastCNP == 0 || now-q.lastCNP >= cnpInterval {
 		q.lastCNP, q.sendCNP = now, true
 	}
 }
@@ -367,7 +265,7 @@ func (q *QP) congested() {
 // Run implements engine.Endpoint: responses first, because the peer waits for them with its
 // resources occupied, then requests.
 func (q *QP) Run() (again bool) {
-	if q.overrun && q.load() == stateReady {
+	if q.Overrun && q.load() == stateReady {
 		q.fatal()
 	}
 	switch q.load() {
@@ -407,7 +305,7 @@ func (q *QP) transmitAndAck(left int) (again bool) {
 		return again
 	}
 	alone := q.requester.next == next
-	if r.waited < maxWaits && (again || alone && q.eng.Polled()) {
+	if r.waited < maxWaits && (again || alone && q.Eng.Polled()) {
 		r.waited++
 		return true
 	}
@@ -426,7 +324,7 @@ func (q *QP) Expire() {
 // It returns nil if there is no room.
 func (q *QP) alloc(op packet.Opcode, psn uint32, ackReq bool, n int) []byte {
 	size := op.HeaderSize()
-	b := q.eng.Conn().Alloc(&q.path, size+n+packet.Pad(n))
+	b := q.Eng.Conn().Alloc(&q.path, size+n+packet.Pad(n))
 	if b == nil {
 		return nil
 	}
@@ -453,39 +351,16 @@ func (q *QP) cnp() bool {
 	return true
 }
 
-// locate finds the bytes [off, off+n) of the elements and keeps them in pieces. It reports false if
-// a key does not allow it, or the elements are shorter. The rights are checked for each packet,
-// because a region may be deregistered in between.
-func (q *QP) locate(sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
-	q.pieces = q.pieces[:0]
-	for i := 0; i < len(sges) && n > 0; i++ {
-		s := sges[i]
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		s.Addr += uint64(off)
-		s.Length = min(n, s.Length-off)
-		b, ok := q.dev.Local(q.pd, s, need)
-		if !ok {
-			return false
-		}
-		q.pieces = append(q.pieces, b)
-		n, off = n-s.Length, 0
-	}
-	return n == 0
-}
-
 // gather copies the pieces to a packet.
 func (q *QP) gather(to []byte) {
-	for _, b := range q.pieces {
+	for _, b := range q.Pieces {
 		to = to[copy(to, b):]
 	}
 }
 
 // scatter copies a payload to the pieces.
 func (q *QP) scatter(from []byte) {
-	for _, b := range q.pieces {
+	for _, b := range q.Pieces {
 		from = from[copy(b, from):]
 	}
 }

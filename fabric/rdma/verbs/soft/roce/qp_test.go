@@ -67,11 +67,11 @@ func TestShared(t *testing.T) {
 	init := verbs.QPInit{
 		SendCQ: p.b.cq, RecvCQ: p.b.cq, SRQ: srq, MaxSendWR: 4, MaxSendSGE: 1,
 	}
-	q := testutil.Value(New(p.b.dev, p.b.pd, init, nil))(t)
+	q := testutil.Value(New(p.b.pd, init, nil))(t)
 	_, err := q.PostRecv([]verbs.RecvWR{{}})
 	testutil.Is(t, err, unix.EINVAL, "PostRecv of a queue pair with a shared receive queue")
 	testutil.Is(t, srq.Destroy(), unix.EBUSY, "Destroy of a shared receive queue in use")
-	other := testutil.Value(New(p.a.dev, p.a.pd, verbs.QPInit{
+	other := testutil.Value(New(p.a.pd, verbs.QPInit{
 		SendCQ: p.a.cq, RecvCQ: p.a.cq, MaxSendWR: 4, MaxSendSGE: 1,
 	}, nil))(t)
 	first := 0
@@ -125,13 +125,14 @@ func TestRefused(t *testing.T) {
 		func(i *verbs.QPInit) { i.RecvCQ = nil },
 		func(i *verbs.QPInit) { i.MaxSendWR = p.a.dev.Attr().MaxQPWR + 1 },
 		func(i *verbs.QPInit) { i.MaxRecvSGE = -1 },
+		func(i *verbs.QPInit) { i.MaxSendWR = -1 },
 	} {
 		i := init
 		change(&i)
-		_, err := New(p.a.dev, p.a.pd, i, nil)
+		_, err := New(p.a.pd, i, nil)
 		testutil.Is(t, err, unix.EINVAL, "New with %+v", i)
 	}
-	q := testutil.Value(New(p.a.dev, p.a.pd, init, nil))(t)
+	q := testutil.Value(New(p.a.pd, init, nil))(t)
 	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend}}, nil)
 	testutil.Is(t, err, unix.EINVAL, "PostSend before Connect")
 	testutil.Is(t, q.Connect(Peer{Path: wire.Path{MTU: 1500}}), unix.EINVAL, "an MTU of 1,500")
@@ -156,7 +157,7 @@ func TestRefused(t *testing.T) {
 	n, err := p.a.qp.PostSend([]verbs.SendWR{wr, wr, wr}, []verbs.SGE{p.a.sge(0, 1)})
 	testutil.Equal(t, n, 2, "work requests posted to a queue of 2")
 	testutil.Is(t, err, unix.ENOMEM, "PostSend to a full queue")
-	huge := []verbs.SGE{{Length: MaxMessage}, {Length: 1}}
+	huge := []verbs.SGE{{Length: engine.MaxMessage}, {Length: 1}}
 	p.b.recv(1, 0, 8)
 	p.b.recv(1, 0, 8)
 	p.settle()
@@ -169,8 +170,8 @@ func TestOverrun(t *testing.T) {
 	p := newPair(t, options{cqe: 2})
 	small := testutil.Value(p.b.dev.CreateCQ(1, nil, 0))(t).(*engine.CQ)
 	defer func() { testutil.Check(t, small.Destroy()) }()
-	real := p.b.qp.rcq
-	p.b.qp.rcq = small
+	real := p.b.qp.RecvCQ
+	p.b.qp.RecvCQ = small
 	for i := range 4 {
 		p.b.recv(uint64(i), 0, 64)
 	}
@@ -178,5 +179,5 @@ func TestOverrun(t *testing.T) {
 		p.a.post(verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend}, p.a.sge(0, 64))
 	}
 	p.until("the queue pair fails", func() bool { return p.b.dead > 0 })
-	p.b.qp.rcq = real
+	p.b.qp.RecvCQ = real
 }

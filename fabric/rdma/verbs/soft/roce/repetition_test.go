@@ -93,7 +93,7 @@ func TestLateRead(t *testing.T) {
 			if pk.Local.Addr() != p.a.addr {
 				return true
 			}
-			sent = append(sent, p.a.qp.eng.Now())
+			sent = append(sent, p.a.qp.Eng.Now())
 			return len(sent) > 2
 		}})
 		p.a.rdma(1, op, 0, 64, p.b.at(0), p.b.mr.RKey())

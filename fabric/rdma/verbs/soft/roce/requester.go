@@ -2,7 +2,6 @@ package roce
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,27 +51,20 @@ const (
 	maxAckTimeout = 20
 )
 
-// A sendWR is a slot of the send queue.
-type sendWR struct {
-	verbs.SendWR
-	bytes uint32
-	// status is set if the work request has failed here. It completes after earlier ones.
-	status verbs.WCStatus
-	// PSNs, assigned when its first packet is due.
-	first, end seq
-}
+// A sendWR is a work request with its PSNs, assigned when its first packet is due.
+type (
+	sendWR = engine.SendSlot[psns]
+	psns   struct{ first, end seq }
+)
 
 // The requester has a ring of work requests:
 //
-//	head      oldest work request not completed
+//	Head      oldest work request not completed
 //	cur       the one with the next packet to send
 //	numbered  first one without PSNs
-//	tail      end of the work requests posted
+//	Tail      end of the work requests posted
 type requester struct {
-	sq         []sendWR
-	sges       []verbs.SGE // maxSGE for each slot
-	maxSGE     int
-	head, tail atomic.Uint64
+	engine.SendRing[psns]
 	cur        uint64
 	numbered   uint64
 	numberedTo seq // first PSN of the next work request
@@ -139,12 +131,6 @@ type timer struct {
 	retryTime  time.Duration // without progress before we give up
 }
 
-func (r *requester) init(init verbs.QPInit) {
-	r.sq = make([]sendWR, init.MaxSendWR)
-	r.maxSGE = init.MaxSendSGE
-	r.sges = make([]verbs.SGE, init.MaxSendWR*init.MaxSendSGE)
-}
-
 func (r *requester) start(s seq) {
 	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 }
@@ -165,98 +151,44 @@ func (r *requester) connect(p *Peer, mtu uint32) {
 	r.retry = min(r.patience, r.ackTimeout)
 }
 
-// Errors of posting are made once, because posting does not allocate.
-var (
-	errSendFull  = fmt.Errorf("post send: the send queue is full: %w", unix.ENOMEM)
-	errSendState = fmt.Errorf("post send: the queue pair is not connected: %w", unix.EINVAL)
-	errSendWR    = fmt.Errorf("post send: malformed work request: %w", unix.EINVAL)
-	errRecvSRQ   = fmt.Errorf("post receive: the queue pair has a shared receive queue: %w",
-		unix.EINVAL)
-)
+var errRecvSRQ = fmt.Errorf("post receive: the queue pair has a shared receive queue: %w",
+	unix.EINVAL)
 
 // PostSend implements verbs.QP. It sends as much as the window allows, unless another goroutine
 // holds the engine, which then does it.
 func (q *QP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	if q.load() == stateInit {
-		return 0, errSendState
+		return 0, engine.ErrSendState
 	}
-	r := &q.requester
-	tail := r.tail.Load()
-	n, err := 0, error(nil)
-	for n < len(wrs) {
-		if tail-r.head.Load() >= uint64(len(r.sq)) {
-			err = errSendFull
-			break
-		}
-		if !r.put(tail, &wrs[n], sges) {
-			err = errSendWR
-			break
-		}
-		tail++
-		n++
-	}
+	n, err := q.requester.Post(wrs, sges)
 	if n > 0 {
-		r.tail.Store(tail)
 		q.Kick()
 	}
 	return n, err
 }
 
-// put fills a slot.
-func (r *requester) put(at uint64, wr *verbs.SendWR, sges []verbs.SGE) bool {
-	n := int(wr.NumSGE)
-	if n > r.maxSGE || wr.Flags&verbs.SendInline != 0 ||
-		uint64(wr.FirstSGE)+uint64(n) > uint64(len(sges)) && n > 0 {
-		return false
-	}
-	switch wr.Opcode {
-	case verbs.WRSend, verbs.WRSendWithInv, verbs.WRRDMAWrite, verbs.WRRDMARead:
-	default:
-		return false
-	}
-	total := uint64(0)
-	slot := int(at % uint64(len(r.sq)))
-	if n > 0 {
-		to := r.sges[slot*r.maxSGE:][:copy(r.sges[slot*r.maxSGE:][:n], sges[wr.FirstSGE:])]
-		for i := range to {
-			total += uint64(to[i].Length)
-		}
-	}
-	if total > MaxMessage {
-		return false
-	}
-	r.sq[slot] = sendWR{SendWR: *wr, bytes: uint32(total)}
-	return true
-}
-
 // PostRecv implements verbs.QP.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	if q.own == nil {
+	if q.Own == nil {
 		return 0, errRecvSRQ
 	}
-	n, err := q.own.Post(wrs)
+	n, err := q.Own.Post(wrs)
 	if q.load() == stateError {
 		q.Kick() // to flush them
 	}
 	return n, err
 }
 
-func (r *requester) slot(at uint64) (*sendWR, []verbs.SGE) {
-	i := int(at % uint64(len(r.sq)))
-	e := &r.sq[i]
-	return e, r.sges[i*r.maxSGE:][:e.NumSGE]
-}
-
 // current returns the work request with the next packet to send, nil if there is none.
 func (r *requester) current() (*sendWR, []verbs.SGE) {
-	for r.cur < r.tail.Load() {
-		e, sges := r.slot(r.cur)
+	for r.cur < r.Tail.Load() {
+		e, sges := r.Slot(r.cur)
 		if r.cur == r.numbered {
-			e.first, e.end = r.numberedTo, r.numberedTo+packets(e.bytes, r.mtu)
-			r.numberedTo = e.end
+			e.State.first, e.State.end = r.numberedTo, r.numberedTo+packets(e.Bytes, r.mtu)
+			r.numberedTo = e.State.end
 			r.numbered++
 		}
-		if r.next < e.end {
+		if r.next < e.State.end {
 			return e, sges
 		}
 		r.cur++
@@ -270,11 +202,11 @@ func (q *QP) transmit(n int) (again bool) {
 	waiting := false // for room in the receive buffer
 	for !r.rnrWait && !again && !waiting {
 		e, sges := r.current()
-		if e == nil || e.status != verbs.WCSuccess || !r.open(e) {
+		if e == nil || e.Status != verbs.WCSuccess || !r.open(e) {
 			break
 		}
-		off := uint32(r.next-e.first) * r.mtu
-		size, need := min(r.mtu, e.bytes-off), verbs.Access(0)
+		off := uint32(r.next-e.State.first) * r.mtu
+		size, need := min(r.mtu, e.Bytes-off), verbs.Access(0)
 		if e.Opcode == verbs.WRRDMARead {
 			if len(r.reads) == 0 {
 				q.localError(e, verbs.WCLocQPOpErr)
@@ -282,7 +214,7 @@ func (q *QP) transmit(n int) (again bool) {
 			}
 			size, need = r.chunkSize(e, off), verbs.AccessLocalWrite
 		}
-		if !q.locate(sges, off, size, need) {
+		if !q.Locate(sges, off, size, need) {
 			q.localError(e, verbs.WCLocProtErr)
 			break
 		}
@@ -294,14 +226,14 @@ func (q *QP) transmit(n int) (again bool) {
 		default:
 			room := int(size) + int(packets(size, r.mtu))*packetRoom
 			c := &r.reads[(r.readHead+r.readNo)%len(r.reads)]
-			if waiting = !q.eng.ReserveReads(&q.Handle, &c.room, room); !waiting {
+			if waiting = !q.Eng.ReserveReads(&q.Handle, &c.room, room); !waiting {
 				again = !q.sendRead(e, c, off, size)
 			}
 		}
 		n--
 	}
 	if !waiting {
-		q.eng.ForgetReads(&q.Handle)
+		q.Eng.ForgetReads(&q.Handle)
 	}
 	if q.load() == stateReady {
 		q.arm()
@@ -319,7 +251,7 @@ func (r *requester) open(e *sendWR) bool {
 	}
 	n := seq(1)
 	if e.Opcode == verbs.WRRDMARead {
-		n = packets(r.chunkSize(e, uint32(r.next-e.first)*r.mtu), r.mtu)
+		n = packets(r.chunkSize(e, uint32(r.next-e.State.first)*r.mtu), r.mtu)
 	}
 	return int(r.next-r.una+n) <= r.window || r.nudge
 }
@@ -327,7 +259,7 @@ func (r *requester) open(e *sendWR) bool {
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
 func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
 	chunk := max(readChunk, readPackets*r.mtu)
-	return min(chunk-off%chunk, e.bytes-off)
+	return min(chunk-off%chunk, e.Bytes-off)
 }
 
 // sendRead sends a READ request, for the response to which room is reserved.
@@ -335,7 +267,7 @@ func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 	r := &q.requester
 	b := q.alloc(packet.ReadRequest, r.next.psn(), true, 0)
 	if b == nil {
-		q.eng.ReleaseReads(&c.room)
+		q.Eng.ReleaseReads(&c.room)
 		return false
 	}
 	packet.RETH{Addr: e.RemoteAddr + uint64(off), RKey: e.RKey, Len: size}.Put(b[packet.BTHSize:])
@@ -351,10 +283,10 @@ func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {
 // of the peer gets the same bytes, and only the whole work request completes.
 func (q *QP) sendData(e *sendWR, off, size uint32) bool {
 	r := &q.requester
-	last := r.next+1 == e.end
+	last := r.next+1 == e.State.end
 	op := packet.WriteOnly
 	if e.Opcode != verbs.WRRDMAWrite {
-		op = opcodes[e.Opcode&15][position(r.next == e.first, last)]
+		op = opcodes[e.Opcode&15][position(r.next == e.State.first, last)]
 	}
 	ack := r.wantAck(e, last)
 	b := q.alloc(op, r.next.psn(), ack, int(size))
@@ -387,11 +319,11 @@ func (r *requester) wantAck(e *sendWR, last bool) bool {
 	if !last {
 		return false
 	}
-	if r.cur+1 >= r.tail.Load() {
+	if r.cur+1 >= r.Tail.Load() {
 		return true
 	}
-	following, _ := r.slot(r.cur + 1)
-	return following.Opcode == verbs.WRRDMARead || following.status != verbs.WCSuccess
+	following, _ := r.Slot(r.cur + 1)
+	return following.Opcode == verbs.WRRDMARead || following.Status != verbs.WCSuccess
 }
 
 // sent notes that packets were sent.
@@ -400,7 +332,7 @@ func (q *QP) sent(to seq) {
 	r.next, r.nudge = to, false
 	if to > r.max {
 		if r.max = to; r.timed == 0 {
-			r.timed, r.timedAt = to, q.eng.Now()
+			r.timed, r.timedAt = to, q.Eng.Now()
 		}
 	}
 }
@@ -477,12 +409,12 @@ func (q *QP) advance(to seq) bool {
 	r := &q.requester
 	from := r.una
 	for r.una < to && q.load() == stateReady {
-		e, _ := r.slot(r.head.Load())
+		e, _ := r.Slot(r.Head.Load())
 		if e.Opcode == verbs.WRRDMARead {
 			break
 		}
-		r.una = min(to, e.end)
-		if r.una == e.end {
+		r.una = min(to, e.State.end)
+		if r.una == e.State.end {
 			q.completeSend(verbs.WCSuccess)
 		}
 	}
@@ -514,7 +446,7 @@ func (q *QP) readResponse(h *packet.Header) {
 	}
 	if r.readNo == 0 {
 		// Nobody asked for it, or it came behind a gap and the request will be repeated.
-		if e, _ := r.slot(r.head.Load()); e.Opcode != verbs.WRRDMARead {
+		if e, _ := r.Slot(r.Head.Load()); e.Opcode != verbs.WRRDMARead {
 			q.stats.Ignored.Add(1)
 		}
 		return
@@ -522,24 +454,24 @@ func (q *QP) readResponse(h *packet.Header) {
 	if !q.advance(s) {
 		return
 	}
-	e, sges := r.slot(r.head.Load())
+	e, sges := r.Slot(r.Head.Load())
 	if e.Opcode != verbs.WRRDMARead {
 		q.stats.Ignored.Add(1)
 		return
 	}
-	off := uint32(s-e.first) * r.mtu
-	n := min(r.mtu, e.bytes-off)
+	off := uint32(s-e.State.first) * r.mtu
+	n := min(r.mtu, e.Bytes-off)
 	if uint32(len(h.Payload)) != n {
 		q.stats.Ignored.Add(1)
 		return
 	}
-	if !q.locate(sges, off, n, verbs.AccessLocalWrite) {
+	if !q.Locate(sges, off, n, verbs.AccessLocalWrite) {
 		q.fail(verbs.WCLocProtErr)
 		return
 	}
 	q.scatter(h.Payload)
 	r.una++
-	if r.una == e.end {
+	if r.una == e.State.end {
 		q.completeSend(verbs.WCSuccess)
 	}
 	q.progress(1)
@@ -560,7 +492,7 @@ func (q *QP) progress(n int) {
 	if r.timed != 0 && r.una >= r.timed {
 		// The time of a packet that was repeated counts from the first: too long rather than too
 		// short. Losses must not slow us down, so the usual time falls faster than it rises.
-		t := min(q.eng.Now()-r.timedAt, maxUsual)
+		t := min(q.Eng.Now()-r.timedAt, maxUsual)
 		switch {
 		case r.smoothed == 0:
 			r.smoothed = t
@@ -586,7 +518,7 @@ func (q *QP) progress(n int) {
 // readDone forgets the oldest READ request.
 func (q *QP) readDone() {
 	r := &q.requester
-	q.eng.ReleaseReads(&r.reads[r.readHead].room)
+	q.Eng.ReleaseReads(&r.reads[r.readHead].room)
 	r.readHead = (r.readHead + 1) % len(r.reads)
 	r.readNo--
 }
@@ -613,7 +545,7 @@ func (r *requester) readRetry() time.Duration {
 // rewind makes una the next packet to send.
 func (q *QP) rewind() {
 	r := &q.requester
-	r.next, r.cur = r.una, r.head.Load()
+	r.next, r.cur = r.una, r.Head.Load()
 	for r.readNo > 0 {
 		q.readDone()
 	}
@@ -648,7 +580,7 @@ func (q *QP) reviewPath() {
 		r.singles = 0
 	default:
 		r.singles++
-		e, _ := r.slot(r.head.Load())
+		e, _ := r.Slot(r.Head.Load())
 		q.suspect(r.singles, e.Opcode != verbs.WRRDMARead) // of a READ the response may be lost
 	}
 	r.lostAt = r.una
@@ -658,9 +590,9 @@ func (q *QP) reviewPath() {
 // surely of our packets, and later connections to the peer do not share sends either.
 func (q *QP) suspect(n int, ours bool) {
 	if n >= suspicions && q.path.Segment {
-		q.path.Segment, q.shareAt = false, q.eng.Now()+engine.SingleTime
+		q.path.Segment, q.shareAt = false, q.Eng.Now()+engine.SingleTime
 		if ours {
-			q.dev.SendSingly(q.path.Remote)
+			q.Dev.SendSingly(q.path.Remote)
 		}
 		q.stats.Unsegmented.Add(1)
 	}
@@ -693,7 +625,7 @@ func (q *QP) receiverNotReady(code uint8) {
 	q.rewind()
 	r.rnrWait, r.probe, r.timed, r.before.next = true, true, 0, 0
 	r.armed = true
-	q.eng.SetDeadline(&q.Handle, q.eng.Now()+max(minRNR, rnrTime(code)))
+	q.Eng.SetDeadline(&q.Handle, q.Eng.Now()+max(minRNR, rnrTime(code)))
 }
 
 // arm starts the timer if something is outstanding, and stops it if nothing is.
@@ -703,20 +635,20 @@ func (q *QP) arm() {
 	case r.armed || r.rnrWait:
 		return
 	case r.next == r.una:
-		q.eng.SetDeadline(&q.Handle, 0)
+		q.Eng.SetDeadline(&q.Handle, 0)
 		return
 	}
-	now := q.eng.Now()
+	now := q.Eng.Now()
 	r.armed, r.since, r.giveUp = true, now, now+r.retryTime
-	q.eng.SetDeadline(&q.Handle, now+r.retry)
-	if !q.path.Segment && now >= q.shareAt && !q.dev.SendsSingly(q.path.Remote) {
+	q.Eng.SetDeadline(&q.Handle, now+r.retry)
+	if !q.path.Segment && now >= q.shareAt && !q.Dev.SendsSingly(q.path.Remote) {
 		q.path.Segment, r.singles = true, 0
 	}
 }
 
 func (q *QP) expire() {
 	r := &q.requester
-	now := q.eng.Now()
+	now := q.Eng.Now()
 	switch {
 	case !r.armed:
 	case r.rnrWait:
@@ -725,7 +657,7 @@ func (q *QP) expire() {
 		q.fail(verbs.WCRetryExcErr)
 	case r.readNo > 0 && now < r.since+r.readRetry():
 		r.nudge = true
-		q.eng.SetDeadline(&q.Handle, r.since+r.readRetry())
+		q.Eng.SetDeadline(&q.Handle, r.since+r.readRetry())
 	default:
 		r.since = now
 		q.stats.Timeouts.Add(1)
@@ -737,14 +669,14 @@ func (q *QP) expire() {
 		if r.retries++; r.retries > sameRetries {
 			r.retry = min(2*r.retry, r.ackTimeout)
 		}
-		q.eng.SetDeadline(&q.Handle, min(now+r.retry, r.giveUp))
+		q.Eng.SetDeadline(&q.Handle, min(now+r.retry, r.giveUp))
 	}
 }
 
 // localError fails a work request that cannot be sent. Earlier ones complete first.
 func (q *QP) localError(e *sendWR, status verbs.WCStatus) {
-	e.status = status
-	if q.requester.cur == q.requester.head.Load() {
+	e.Status = status
+	if q.requester.cur == q.requester.Head.Load() {
 		q.fail(status)
 	}
 }
@@ -752,28 +684,18 @@ func (q *QP) localError(e *sendWR, status verbs.WCStatus) {
 // completeSend completes the oldest work request.
 func (q *QP) completeSend(status verbs.WCStatus) {
 	r := &q.requester
-	head := r.head.Load()
-	e, _ := r.slot(head)
-	wc := verbs.WC{WRID: e.WRID, Status: status, QPNum: q.num, ByteLen: e.bytes, Opcode: badOpcode}
-	if status == verbs.WCSuccess {
-		switch e.Opcode {
-		case verbs.WRRDMAWrite:
-			wc.Opcode = verbs.WCRDMAWrite
-		case verbs.WRRDMARead:
-			wc.Opcode = verbs.WCRDMARead
-		default:
-			wc.Opcode = verbs.WCSend
-		}
-	}
+	head := r.Head.Load()
+	e, _ := r.Slot(head)
+	id, op, bytes := e.WRID, e.Opcode, e.Bytes
 	signaled := e.Flags&verbs.SendSignaled != 0 || status != verbs.WCSuccess
-	r.head.Store(head + 1) // the slot is free when the completion can be seen
+	r.Head.Store(head + 1) // the slot is free when the completion can be seen
 	r.cur = max(r.cur, head+1)
 	if signaled {
-		q.complete(q.scq, &wc)
+		q.CompleteSend(id, op, bytes, status)
 	}
 	if status == verbs.WCSuccess && head+1 < r.numbered {
-		if e, _ := r.slot(head + 1); e.status != verbs.WCSuccess {
-			q.fail(e.status)
+		if e, _ := r.Slot(head + 1); e.Status != verbs.WCSuccess {
+			q.fail(e.Status)
 		}
 	}
 }
@@ -786,8 +708,8 @@ func (q *QP) fail(status verbs.WCStatus) {
 
 func (q *QP) flushSends() {
 	r := &q.requester
-	for r.head.Load() < r.tail.Load() {
+	for r.Head.Load() < r.Tail.Load() {
 		q.completeSend(verbs.WCWRFlushErr)
 	}
-	r.cur, r.numbered = r.head.Load(), r.head.Load()
+	r.cur, r.numbered = r.Head.Load(), r.Head.Load()
 }

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
 
@@ -23,9 +24,8 @@ type responder struct {
 	msn     uint32 // messages completed
 	message message
 
-	recv     verbs.RecvWR // of the SEND that has begun, or the one completed last
-	recvRoom uint32       // bytes its elements have
-	recvDone uint32       // bytes of the message so far
+	recvRoom uint32 // bytes its elements have
+	recvDone uint32 // bytes of the message so far
 
 	write     packet.RETH // of the WRITE that has begun
 	writeDone uint32
@@ -132,18 +132,18 @@ func (q *QP) send(h *packet.Header) packet.Syndrome {
 		return packet.NAKInvalid
 	}
 	if first {
-		if !q.rq.Take(&r.recv) {
+		if !q.RQ.Take(&q.Recv) {
 			return packet.SyndromeRNR | packet.Syndrome(r.rnrTimer)
 		}
 		r.message, r.recvRoom, r.recvDone = messageSend, 0, 0
-		for _, s := range r.recv.SGE[:r.recv.NumSGE] {
-			r.recvRoom += min(s.Length, MaxMessage)
+		for _, s := range q.Recv.SGE[:q.Recv.NumSGE] {
+			r.recvRoom += min(s.Length, engine.MaxMessage)
 		}
 	}
 	if n > r.recvRoom-r.recvDone {
 		return q.failRecv(verbs.WCLocLenErr, packet.NAKInvalid)
 	}
-	if !q.locate(r.recv.SGE[:r.recv.NumSGE], r.recvDone, n, verbs.AccessLocalWrite) {
+	if !q.Locate(q.Recv.SGE[:q.Recv.NumSGE], r.recvDone, n, verbs.AccessLocalWrite) {
 		return q.failRecv(verbs.WCLocProtErr, packet.NAKOperational)
 	}
 	q.scatter(h.Payload)
@@ -151,14 +151,14 @@ func (q *QP) send(h *packet.Header) packet.Syndrome {
 	if h.Opcode.Last() {
 		wc := verbs.WC{ByteLen: r.recvDone}
 		if h.Opcode.Invalidates() {
-			if !q.dev.Invalidate(q.pd, uint32(h.IETH)) {
+			if !q.Dev.Invalidate(q.PD, uint32(h.IETH)) {
 				return q.failRecv(verbs.WCRemInvReqErr, packet.NAKInvalid)
 			}
 			wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, uint32(h.IETH)
 		}
 		r.message = messageNone
 		r.msn++
-		q.completeRecv(wc)
+		q.CompleteRecv(wc)
 	}
 	r.acked = r.expected
 	r.expected++
@@ -168,7 +168,7 @@ func (q *QP) send(h *packet.Header) packet.Syndrome {
 // failRecv completes the receive of a SEND that cannot be executed and passes the NAK on.
 func (q *QP) failRecv(status verbs.WCStatus, nak packet.Syndrome) packet.Syndrome {
 	q.responder.message = messageNone
-	q.completeRecv(verbs.WC{Status: status})
+	q.CompleteRecv(verbs.WC{Status: status})
 	return nak
 }
 
@@ -181,11 +181,11 @@ func (q *QP) write(h *packet.Header) packet.Syndrome {
 	}
 	if first {
 		w := h.RETH
-		if w.Len > MaxMessage || h.Opcode.Last() && w.Len != n {
+		if w.Len > engine.MaxMessage || h.Opcode.Last() && w.Len != n {
 			return packet.NAKInvalid
 		}
 		// All of it, before any byte is written (section 9.7.4.1.5).
-		if _, ok := q.dev.Remote(q.pd, w.RKey, w.Addr, w.Len, verbs.AccessRemoteWrite); !ok {
+		if _, ok := q.Dev.Remote(q.PD, w.RKey, w.Addr, w.Len, verbs.AccessRemoteWrite); !ok {
 			return packet.NAKAccess
 		}
 		r.message, r.write, r.writeDone = messageWrite, w, 0
@@ -195,7 +195,7 @@ func (q *QP) write(h *packet.Header) packet.Syndrome {
 		return packet.NAKInvalid
 	}
 	// Again for each packet: the region may have been deregistered or invalidated.
-	to, ok := q.dev.Remote(q.pd, w.RKey, w.Addr+uint64(r.writeDone), n, verbs.AccessRemoteWrite)
+	to, ok := q.Dev.Remote(q.PD, w.RKey, w.Addr+uint64(r.writeDone), n, verbs.AccessRemoteWrite)
 	if !ok {
 		return packet.NAKAccess
 	}
@@ -213,7 +213,7 @@ func (q *QP) write(h *packet.Header) packet.Syndrome {
 // read executes a READ request: it notes it for respond. It returns the NAK, or 0.
 func (q *QP) read(h *packet.Header) packet.Syndrome {
 	r := &q.responder
-	if r.message != messageNone || h.RETH.Len > MaxMessage || len(r.reads) == 0 {
+	if r.message != messageNone || h.RETH.Len > engine.MaxMessage || len(r.reads) == 0 {
 		return packet.NAKInvalid
 	}
 	e := &r.reads[r.readNo%uint64(len(r.reads))]
@@ -223,7 +223,7 @@ func (q *QP) read(h *packet.Header) packet.Syndrome {
 		}
 		r.pending-- // the peer has the data, else it had one READ less outstanding
 	}
-	if _, ok := q.dev.Remote(q.pd, h.RETH.RKey, h.RETH.Addr, h.RETH.Len,
+	if _, ok := q.Dev.Remote(q.PD, h.RETH.RKey, h.RETH.Addr, h.RETH.Len,
 		verbs.AccessRemoteRead); !ok {
 		e.next = e.to
 		return packet.NAKAccess
@@ -328,7 +328,7 @@ func (q *QP) readData(e *read, left *int) bool {
 		}
 		off := uint32(e.next-e.first) * q.mtu
 		n := min(q.mtu, e.Len-off)
-		from, ok := q.dev.Remote(q.pd, e.RKey, e.Addr+uint64(off), n, verbs.AccessRemoteRead)
+		from, ok := q.Dev.Remote(q.PD, e.RKey, e.Addr+uint64(off), n, verbs.AccessRemoteRead)
 		if !ok {
 			q.readGone(e)
 			return true

@@ -162,7 +162,7 @@ func TestRepeatedNAK(t *testing.T) {
 	x.a.rdma(1, verbs.WRRDMAWrite, 0, 20*1024, x.b.at(0), x.b.mr.RKey())
 	testutil.Equal(t, *sent, 20, "packets")
 	h := packet.BTH{
-		Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.num, PSN: psn + 5,
+		Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), PSN: psn + 5,
 	}
 	for range 3 {
 		b := x.conn.Alloc(&x.path, packet.BTHSize+packet.AETHSize)
@@ -184,7 +184,7 @@ func TestReceiveBuffer(t *testing.T) {
 	for range 20 {
 		pairs = append(pairs, x.neighbour(o))
 	}
-	deaf := x.b.qp.num
+	deaf := x.b.qp.Num()
 	x.mem.SetFaults(wiretest.Options{Queue: queue, Filter: func(p *wire.Packet) bool {
 		h, _ := packet.ParseBTH(p.Data)
 		return h.QPN != deaf
@@ -205,7 +205,7 @@ func TestReceiveBuffer(t *testing.T) {
 		p.a.statuses(i, verbs.WCSuccess)
 	}
 	x.a.filled(300000, 200000, 1)
-	testutil.Equal(t, x.a.qp.eng.Conn().Stats().Overflows.Load(), 0, "packets lost")
+	testutil.Equal(t, x.a.qp.Eng.Conn().Stats().Overflows.Load(), 0, "packets lost")
 	testutil.Equal(t, x.near.a.st.Timeouts.Load(), 0, "timeouts of another connection")
 	testutil.Equal(t, x.a.st.Timeouts.Load(), 0, "timeouts of the silent connection so far")
 }
