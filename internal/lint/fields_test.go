@@ -45,9 +45,8 @@ func TestFields(t *testing.T) {
 		}
 	}
 	for name := range manyFields {
-		if found[name] == 0 {
-			t.Errorf("%s has no more than %d fields: delete it in manyFields", name, maxFields)
-		}
+		testutil.True(t, found[name] != 0, "%s has no more than %d fields: delete it in manyFields",
+			name, maxFields)
 	}
 }
 

@@ -283,9 +283,7 @@ func TestArenaNoAlloc(t *testing.T) {
 	for _, n := range []int{512, BlockMin, 12 << 10, 128 << 10, BlockMax, 4 * BlockMax} {
 		if got := testing.AllocsPerRun(100, func() {
 			s, ok := a.Alloc(segs, n)
-			if !ok {
-				t.Fatal("out of memory")
-			}
+			testutil.MustTrue(t, ok, "out of memory")
 			a.Free(s)
 		}); got != 0 {
 			t.Errorf("Alloc(%d) and Free allocate %v times", n, got)

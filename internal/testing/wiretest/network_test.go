@@ -50,9 +50,7 @@ func pair(t testing.TB, opts Options) (m *Network, a, b []wire.Conn) {
 func send(t testing.TB, c wire.Conn, p *wire.Path, qpn, psn uint32, n int) {
 	t.Helper()
 	b := c.Alloc(p, packet.BTHSize+n)
-	if b == nil {
-		t.Fatal("the batch is full")
-	}
+	testutil.MustTrue(t, b != nil, "the batch is full")
 	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: qpn, PSN: psn}
 	h.Put(b)
 	for i := range b[packet.BTHSize:] {
@@ -108,9 +106,7 @@ func TestNetwork(t *testing.T) {
 				got = append(got, k)
 			}
 		}
-		if len(got) != 100 {
-			t.Fatalf("%d packets", len(got))
-		}
+		testutil.MustTrue(t, len(got) == 100, "%d packets", len(got))
 		for i, k := range got {
 			if !received(k, uint32(i), 256) || k.Local != netip.AddrPortFrom(p.Remote, wire.Port) ||
 				k.Remote.Addr() != p.Local {
@@ -137,26 +133,18 @@ func TestClock(t *testing.T) {
 	p := &wire.Path{Local: addrA, Remote: addrB}
 	send(t, a[0], p, 5, 0, 0)
 	a[0].Flush()
-	if readable(t, b[0], 0) || len(recv(t, b[0])) != 0 {
-		t.Fatal("arrived too early")
-	}
+	testutil.MustTrue(t, !readable(t, b[0], 0) && len(recv(t, b[0])) == 0, "arrived too early")
 	b[0].SetTimer(b[0].Now() + 3*time.Millisecond)
 	for _, want := range []struct {
 		next time.Duration
 		n    int
 	}{{time.Millisecond, 1}, {2 * time.Millisecond, 0}} {
 		d, ok := m.Next()
-		if !ok || d != want.next {
-			t.Fatalf("next in %v %v, want %v", d, ok, want.next)
-		}
+		testutil.MustTrue(t, ok && d == want.next, "next in %v %v, want %v", d, ok, want.next)
 		m.Advance(d - 1)
-		if readable(t, b[0], 0) {
-			t.Fatal("readable too early")
-		}
+		testutil.MustTrue(t, !readable(t, b[0], 0), "readable too early")
 		m.Advance(1)
-		if !readable(t, b[0], 0) {
-			t.Fatal("not readable")
-		}
+		testutil.MustTrue(t, readable(t, b[0], 0), "not readable")
 		if n := len(recv(t, b[0])); n != want.n || readable(t, b[0], 0) {
 			t.Fatalf("%d packets, want %d", n, want.n)
 		}
@@ -167,9 +155,7 @@ func TestClock(t *testing.T) {
 	b[0].SetTimer(b[0].Now() + 1)
 	b[0].SetTimer(0)
 	m.Advance(time.Hour)
-	if readable(t, b[0], 0) {
-		t.Error("a stopped timer fired")
-	}
+	testutil.True(t, !readable(t, b[0], 0), "a stopped timer fired")
 }
 
 // The real clock: packets with a delay and timers make the descriptor readable.
@@ -181,17 +167,11 @@ func TestRealClock(t *testing.T) {
 	for len(got) == 0 && readable(t, b[0], 10_000) {
 		got = recv(t, b[0])
 	}
-	if len(got) != 1 || !received(got[0], 9, 0) {
-		t.Fatalf("%v", got)
-	}
+	testutil.MustTrue(t, len(got) == 1 && received(got[0], 9, 0), "%v", got)
 	b[0].SetTimer(b[0].Now() + time.Millisecond)
-	if !readable(t, b[0], 10_000) {
-		t.Fatal("the timer does not fire")
-	}
+	testutil.MustTrue(t, readable(t, b[0], 10_000), "the timer does not fire")
 	recv(t, b[0])
-	if readable(t, b[0], 0) {
-		t.Error("readable after the timer was consumed")
-	}
+	testutil.True(t, !readable(t, b[0], 0), "readable after the timer was consumed")
 }
 
 func TestFaults(t *testing.T) {
@@ -247,9 +227,7 @@ func TestFaults(t *testing.T) {
 				}
 				for _, k := range recv(t, b[0]) {
 					psn := int(binary.BigEndian.Uint32(k.Data[8:]))
-					if !received(k, uint32(psn), 64) {
-						t.Fatalf("%+v", k)
-					}
+					testutil.MustTrue(t, received(k, uint32(psn), 64), "%+v", k)
 					arrived++
 					if seen[psn] {
 						doubles++
@@ -280,9 +258,8 @@ func TestRefuses(t *testing.T) {
 	for i := range wire.MaxBatch {
 		send(t, a[0], p, 5, uint32(i), 4)
 	}
-	if a[0].Alloc(p, packet.BTHSize) != nil || !readable(t, a[0], 0) {
-		t.Fatal("the batch is not full")
-	}
+	testutil.MustTrue(t, a[0].Alloc(p, packet.BTHSize) == nil && readable(t, a[0], 0),
+		"the batch is not full")
 	recv(t, a[0])
 	send(t, a[0], p, 5, wire.MaxBatch, 4)
 	if n := len(recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != wire.MaxBatch-10 {
@@ -302,9 +279,8 @@ func TestOpen(t *testing.T) {
 	}
 	open(t, h, 2)
 	local, mtu, err := h.Route(netip.Addr{}, addrB6)
-	if local != addrA6 || mtu != 1024 || err != nil {
-		t.Errorf("route %s %d %v", local, mtu, err)
-	}
+	testutil.True(t, local == addrA6 && mtu == 1024 && err == nil, "route %s %d %v", local, mtu,
+		err)
 	if _, _, err := h.Route(addrB, addrA); err == nil {
 		t.Error("a route from an address of others")
 	}

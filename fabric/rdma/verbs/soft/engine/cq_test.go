@@ -68,9 +68,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 	var posted [3]atomic.Int64
 	var room [3]chan struct{} // completions that may be made
 	push := func(kind uint64) {
-		if !cq.Push(&verbs.WC{WRID: kind}) {
-			t.Error("overrun")
-		}
+		testutil.True(t, cq.Push(&verbs.WC{WRID: kind}), "overrun")
 	}
 	// Packets of B, one completion in three.
 	to := attach(t, e, &endpoint{onReceive: func(ep *endpoint) {
@@ -142,9 +140,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 			continue
 		}
 		sleeps++
-		if !sleep() {
-			t.Fatalf("asleep with %d of %d completions consumed", consumed, n)
-		}
+		testutil.MustTrue(t, sleep(), "asleep with %d of %d completions consumed", consumed, n)
 		if !edge || sleeps%64 == 0 {
 			testutil.Value(ch.Drain())(t)
 		}

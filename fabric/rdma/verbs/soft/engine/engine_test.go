@@ -28,9 +28,7 @@ func TestCombining(t *testing.T) {
 	var eps [workers + shared]*endpoint
 	for i := range eps {
 		eps[i] = attach(t, e, &endpoint{onRun: func(*endpoint) bool {
-			if inside.Add(1) != 1 {
-				t.Error("two goroutines hold the engine")
-			}
+			testutil.True(t, inside.Add(1) == 1, "two goroutines hold the engine")
 			seen[i] = posted[i].Load()
 			inside.Add(-1)
 			return false

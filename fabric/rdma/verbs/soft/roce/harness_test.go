@@ -249,17 +249,14 @@ func (s *side) statuses(want ...any) {
 	s.t.Helper()
 	got := s.take()
 	for i := 0; i < len(want); i += 2 {
-		if i/2 >= len(got) {
-			s.t.Fatalf("%d completions: %+v, want %v", len(got), got, want)
-		}
+		testutil.MustTrue(s.t, i/2 < len(got), "%d completions: %+v, want %v", len(got), got, want)
 		if wc := got[i/2]; wc.WRID != uint64(want[i].(int)) || wc.Status != want[i+1] ||
 			wc.QPNum != s.qp.Num() {
 			s.t.Fatalf("completion %+v, want %v of work request %v", wc, want[i+1], want[i])
 		}
 	}
-	if len(got) != len(want)/2 {
-		s.t.Fatalf("%d completions: %+v, want %v", len(got), got, want)
-	}
+	testutil.MustTrue(s.t, len(got) == len(want)/2, "%d completions: %+v, want %v", len(got), got,
+		want)
 }
 
 // fill writes a pattern.

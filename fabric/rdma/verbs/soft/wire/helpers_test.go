@@ -39,9 +39,7 @@ func open(t testing.TB, n Network, engines int) []Conn {
 func send(t testing.TB, c Conn, p *Path, qpn, psn uint32, n int) {
 	t.Helper()
 	b := c.Alloc(p, packet.BTHSize+n)
-	if b == nil {
-		t.Fatal("the batch is full")
-	}
+	testutil.MustTrue(t, b != nil, "the batch is full")
 	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: qpn, PSN: psn}
 	h.Put(b)
 	for i := range b[packet.BTHSize:] {
@@ -84,40 +82,26 @@ func recv(t testing.TB, c Conn) []Packet { t.Helper(); return testutil.Value(c.R
 func testTimer(t *testing.T, c Conn) {
 	t.Helper()
 	c.SetTimer(c.Now() + time.Millisecond)
-	if !readable(t, c, 10_000) {
-		t.Fatal("the timer does not fire")
-	}
+	testutil.MustTrue(t, readable(t, c, 10_000), "the timer does not fire")
 	recv(t, c)
-	if readable(t, c, 0) {
-		t.Error("readable after the timer was consumed")
-	}
+	testutil.True(t, !readable(t, c, 0), "readable after the timer was consumed")
 	c.SetTimer(c.Now() + time.Hour)
 	c.SetTimer(c.Now() + time.Millisecond) // earlier
-	if !readable(t, c, 10_000) {
-		t.Fatal("the timer does not fire at an earlier time")
-	}
+	testutil.MustTrue(t, readable(t, c, 10_000), "the timer does not fire at an earlier time")
 	recv(t, c)
 	c.SetTimer(c.Now() + time.Millisecond)
 	c.SetTimer(c.Now() + time.Hour) // the first wake-up may come, but no other
 	if readable(t, c, 5) {
 		recv(t, c)
 	}
-	if readable(t, c, 5) {
-		t.Error("readable without a cause")
-	}
+	testutil.True(t, !readable(t, c, 5), "readable without a cause")
 	c.SetTimer(0)
 	c.Wake()
 	c.Wake()
-	if !readable(t, c, 0) {
-		t.Error("not readable after Wake")
-	}
+	testutil.True(t, readable(t, c, 0), "not readable after Wake")
 	recv(t, c)
-	if readable(t, c, 0) {
-		t.Error("readable after the Wake was consumed")
-	}
+	testutil.True(t, !readable(t, c, 0), "readable after the Wake was consumed")
 	c.Wake()
-	if !readable(t, c, 0) {
-		t.Error("not readable after a second Wake")
-	}
+	testutil.True(t, readable(t, c, 0), "not readable after a second Wake")
 	recv(t, c)
 }

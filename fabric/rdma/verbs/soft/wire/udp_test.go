@@ -60,9 +60,7 @@ func recvAll(t testing.TB, c Conn, n int) (all []Packet) {
 			all = append(all, p)
 		}
 	}
-	if len(all) != n || readable(t, c, 0) {
-		t.Fatalf("%d packets, want %d", len(all), n)
-	}
+	testutil.MustTrue(t, len(all) == n && !readable(t, c, 0), "%d packets, want %d", len(all), n)
 	return all
 }
 
@@ -91,9 +89,7 @@ func TestUDPSteering(t *testing.T) {
 			ports[k.Remote] = true
 		}
 	}
-	if len(ports) != engines+1 {
-		t.Errorf("source ports %v, want one for each engine", ports)
-	}
+	testutil.True(t, len(ports) == engines+1, "source ports %v, want one for each engine", ports)
 }
 
 // A network on all addresses: each packet tells the address that it came to, and goes out from the
@@ -137,9 +133,7 @@ func TestUDPAddresses(t *testing.T) {
 	for _, i := range testutil.Value(n.Addrs())(t) {
 		found = found || i.Addr == netip.MustParseAddr("127.0.0.1") && i.Up && i.MTU > 4096
 	}
-	if !found {
-		t.Error("127.0.0.1 is missing")
-	}
+	testutil.True(t, found, "127.0.0.1 is missing")
 	testTimer(t, c)
 }
 
@@ -159,9 +153,8 @@ func TestUDPUnsendable(t *testing.T) {
 	a[0].Flush()
 	got := recvAll(t, b[0], 3)
 	dropped, sent := a[0].Stats().Dropped.Load(), a[0].Stats().Sent.Load()
-	if !received(got[2], 5, 0) || dropped != 3 || sent != 3 {
-		t.Errorf("%d dropped, %d sent", dropped, sent)
-	}
+	testutil.True(t, received(got[2], 5, 0) && dropped == 3 && sent == 3, "%d dropped, %d sent",
+		dropped, sent)
 }
 
 func TestUDPPortTaken(t *testing.T) {
@@ -228,9 +221,7 @@ func TestUDPHostile(t *testing.T) {
 		{"much too long", make([]byte, 60_000), 0, 0, 1},
 	} {
 		testutil.Value(from.WriteToUDPAddrPort(tt.data, to))(t)
-		if !readable(t, c, 10_000) {
-			t.Fatalf("%s: nothing arrived", tt.name)
-		}
+		testutil.MustTrue(t, readable(t, c, 10_000), "%s: nothing arrived", tt.name)
 		n := len(recv(t, c))
 		bad, malformed = bad+uint64(tt.badICRC), malformed+uint64(tt.m)
 		if n != tt.arrives || c.stats.BadICRC.Load() != bad ||
@@ -244,9 +235,7 @@ func TestUDPHostile(t *testing.T) {
 		testutil.Value(from.WriteToUDPAddrPort(datagram(0, 0), netip.AddrPortFrom(loopB, port)))(t)
 		var one [1]byte
 		_, _, err := unix.Recvfrom(c.sender[ip4], one[:], unix.MSG_DONTWAIT)
-		if err != unix.EAGAIN {
-			t.Errorf("the sender received: %v", err)
-		}
+		testutil.True(t, err == unix.EAGAIN, "the sender received: %v", err)
 	}
 }
 
@@ -304,9 +293,8 @@ func TestUDPBlocked(t *testing.T) {
 			break
 		}
 		c.Flush()
-		if c.out.packets.count > 0 && readable(t, c, 0) {
-			t.Fatal("readable while the socket takes nothing")
-		}
+		testutil.MustTrue(t, c.out.packets.count <= 0 || !readable(t, c, 0),
+			"readable while the socket takes nothing")
 		for arrived < n {
 			k, _, err := unix.Recvfrom(pair[1], buf, unix.MSG_DONTWAIT)
 			if err == unix.EAGAIN {
@@ -314,15 +302,13 @@ func TestUDPBlocked(t *testing.T) {
 			}
 			testutil.Must(t, err)
 			psn := binary.BigEndian.Uint32(buf[8:])
-			if k != packet.BTHSize+packet.ICRCSize || psn != uint32(arrived) {
-				t.Fatalf("packet %d has number %d, %d bytes", arrived, psn, k)
-			}
+			testutil.MustTrue(t, k == packet.BTHSize+packet.ICRCSize && psn == uint32(arrived),
+				"packet %d has number %d, %d bytes", arrived, psn, k)
 			arrived++
 		}
 		if c.out.packets.count > 0 {
-			if !readable(t, c, 10_000) {
-				t.Fatal("not readable when the socket takes packets")
-			}
+			testutil.MustTrue(t, readable(t, c, 10_000),
+				"not readable when the socket takes packets")
 			recv(t, c)
 		}
 	}
@@ -382,9 +368,7 @@ func TestTimerMovedAway(t *testing.T) {
 	d := a[0].(*udpConn).descriptor
 	a[0].SetTimer(a[0].Now() + time.Millisecond)
 	a[0].SetTimer(a[0].Now() + time.Hour)
-	if !readable(t, a[0], 10_000) {
-		t.Fatal("no wake-up")
-	}
+	testutil.MustTrue(t, readable(t, a[0], 10_000), "no wake-up")
 	recv(t, a[0])
 	if d.want == 0 || d.armed != d.want || readable(t, a[0], 0) {
 		t.Errorf("armed for %v, want %v", d.armed, d.want)
@@ -434,9 +418,7 @@ func TestMetadata(t *testing.T) {
 		in, rest := putControl(b, tt.level, tt.kind, len(data))
 		copy(in, data)
 		m := readMetadata(b[:len(b)-len(rest)])
-		if m.local.String() != tt.want {
-			t.Errorf("%s: %s, want %s", tt.data, m.local, tt.want)
-		}
+		testutil.True(t, m.local.String() == tt.want, "%s: %s, want %s", tt.data, m.local, tt.want)
 	}
 }
 
@@ -454,7 +436,7 @@ func TestUDPAllocations(t *testing.T) {
 		for range 100 { // loopback delivers before Flush returns
 			n += len(recv(t, b[0]))
 		}
-		if n != 16 {
+		if n != 16 { // measured
 			t.Fatalf("%d packets", n)
 		}
 	}
@@ -473,9 +455,7 @@ func BenchmarkUDP(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					for range 32 {
-						if s[0].Alloc(p, packet.BTHSize+size) == nil {
-							b.Fatal("full")
-						}
+						testutil.MustTrue(b, s[0].Alloc(p, packet.BTHSize+size) != nil, "full")
 					}
 					s[0].Flush()
 					for n := 0; n < 32; {
@@ -578,9 +558,7 @@ func TestUDPEdges(t *testing.T) {
 	for edge() {
 		got += len(recv(t, b[0]))
 	}
-	if got != 2*MaxBatch+1 {
-		t.Errorf("%d packets of %d", got, 2*MaxBatch+1)
-	}
+	testutil.True(t, got == 2*MaxBatch+1, "%d packets of %d", got, 2*MaxBatch+1)
 }
 
 // A receive takes few packets of one family and leaves many of the other: the descriptor becomes
@@ -636,19 +614,13 @@ func TestZones(t *testing.T) {
 		t.Errorf("%v, want %v", one, want)
 	}
 	n := testing.AllocsPerRun(100, func() {
-		if sender(2) == one || sender(1) != one {
-			t.Error("wrong address")
-		}
+		testutil.True(t, sender(2) != one && sender(1) == one, "wrong address")
 	})
-	if n != 0 {
-		t.Errorf("%v allocations for two senders", n)
-	}
+	testutil.True(t, n == 0, "%v allocations for two senders", n)
 	for index := range uint32(3 * maxZones) {
 		b.zone(index)
 	}
-	if len(b.zones) > maxZones {
-		t.Errorf("%d names", len(b.zones))
-	}
+	testutil.True(t, len(b.zones) <= maxZones, "%d names", len(b.zones))
 }
 
 // The packets of a send have the identifications 0, 1, 2 and so on, and nothing but the length of
@@ -696,9 +668,8 @@ func TestUDPRuns(t *testing.T) {
 			n := b.lengths[k] + packet.ICRCSize
 			v := &b.paths[k].route.icrc
 			v.Identify(uint16(id))
-			if !v.Check(b.data[at:at+n], false) {
-				t.Errorf("send %d: packet %d has a wrong ICRC", i, id)
-			}
+			testutil.True(t, v.Check(b.data[at:at+n], false), "send %d: packet %d has a wrong ICRC",
+				i, id)
 			at += n
 		}
 	}
