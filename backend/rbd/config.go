@@ -29,6 +29,16 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// Access is a description of the access to a cluster, for doctor.
+type Access struct {
+	// Library is the version of librbd.
+	Library string
+	// Fences is an error if the client may not fence connections; see backend.Fencer.
+	Fences error
+	// Fenced has the connections of this machine that are fenced, and until when.
+	Fenced []string
+}
+
 // Name is the name of an image. Namespace and Snapshot may be empty.
 type Name struct{ Pool, Namespace, Image, Snapshot string }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
 
 var errNotBuilt = errors.New("this program was built without cgo and cannot export images of " +
@@ -16,6 +17,9 @@ func Probe(Config) (r backend.Report) {
 	r.Add(errNotBuilt)
 	return r
 }
+
+// Examine returns an error, since this program cannot export images.
+func Examine(rados.Access) (Access, error) { return Access{}, errNotBuilt }
 
 // Open returns an error, since this program cannot export images.
 func Open(Config) (backend.Device, error) { return nil, errNotBuilt }

@@ -37,6 +37,7 @@ enum { fast_diff = 1 << 4, map_invalid = 3 };
 enum { write_zeroes_thick = 1 };
 
 #define RBD(F) \
+	F(void, rbd_version, (int *major, int *minor, int *extra)) \
 	F(int, rbd_open, (void *ioctx, const char *name, void **image, const char *snapshot)) \
 	F(int, rbd_open_read_only, \
 		(void *ioctx, const char *name, void **image, const char *snapshot)) \
@@ -85,6 +86,13 @@ const char *rbd_load(void)
 		return dlerror();
 	RBD(FIND)
 	return NULL;
+}
+
+int library_version(void)
+{
+	int major, minor, extra;
+	rbd_version(&major, &minor, &extra);
+	return major * 1000 + minor;
 }
 
 struct channel *channel_new(int depth, int eventfd)

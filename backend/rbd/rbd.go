@@ -387,6 +387,24 @@ func Probe(cfg Config) (r backend.Report) {
 	return r
 }
 
+// Examine describes the access to a cluster, in 40 s at most. It changes nothing.
+func Examine(c rados.Access) (a Access, err error) {
+	if err := load(); err != nil {
+		return a, err
+	}
+	cluster, err := rados.Connect(c)
+	if err != nil {
+		return a, err
+	}
+	defer cluster.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	v := C.library_version()
+	a.Library, a.Fences = fmt.Sprintf("%d.%d", v/1000, v%1000), cluster.MayFence(ctx)
+	a.Fenced, err = cluster.Fenced(ctx)
+	return a, err
+}
+
 // Open opens an image. It takes up to 15 s if the cluster does not answer.
 func Open(cfg Config) (backend.Device, error) {
 	if cfg.Log == nil {

@@ -33,6 +33,8 @@ struct channel {
 	struct op *ops;
 };
 
+// library_version returns the version of librbd, as major * 1000 + minor.
+int library_version(void);
 // rbd_load loads the library. It returns NULL, or the text of the error.
 const char *rbd_load(void);
 

@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone,
+		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -305,6 +305,25 @@ func poolGone(t *testing.T, c *cephtest.Cluster) {
 	})
 	testutil.True(t, dev.Info().Offline && !other.(*device).image.Load().cluster.Retired(),
 		"%+v", dev.Info())
+}
+
+// examine: doctor sees rights that are missing, and fences.
+func examine(t *testing.T, c *cephtest.Cluster) {
+	for name, mon := range map[string]string{"reader": "allow r", "rbd": "profile rbd"} {
+		c.Ceph(t, "auth", "get-or-create", "client."+name, "mon", mon, "osd", "profile rbd", "-o",
+			c.Path("client."+name+".keyring"))
+	}
+	c.Ceph(t, "osd", "blocklist", "add", "127.0.0.1:0/4242", "60")
+	c.Ceph(t, "osd", "blocklist", "add", "127.0.0.2:0/4242", "60")
+	got := testutil.Value(Examine(rados.Access{Conf: c.Conf(), User: "rbd"}))(t)
+	testutil.Check(t, got.Fences)
+	list := strings.Join(got.Fenced, "\n")
+	testutil.True(t, strings.Contains(list, "127.0.0.1:0/4242 until 2") &&
+		!strings.Contains(list, "127.0.0.2") && strings.HasPrefix(got.Library, "1."), "%+v", got)
+	testutil.True(t, !strings.Contains(c.Ceph(t, "osd", "blocklist", "ls"), "invalid"),
+		"the examination has fenced")
+	got = testutil.Value(Examine(rados.Access{Conf: c.Conf(), User: "reader"}))(t)
+	testutil.Fails(t, got.Fences, "ceph auth caps client.reader mon 'profile rbd'", "")
 }
 
 // watcher returns the address of the only connection that has an image open.

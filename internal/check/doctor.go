@@ -67,6 +67,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		}}
 	}
 	list = append(list, listeners.Findings(netif.Linux(), t.Listeners)...)
+	list = append(list, volumes.Findings(c)...)
 	return append(list, m.Examine(t, socket)...)
 }
 

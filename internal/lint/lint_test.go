@@ -237,9 +237,9 @@ var allowed = map[string][]string{
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/rbd", "backend/wrap", "config", "config/lang",
-		"internal/control", "internal/flight", "internal/inventory", "internal/observed",
-		"internal/rados", "internal/state", "internal/storage", "internal/sys", "nvme/target",
-		"nvme/target/admin",
+		"internal/control", "internal/doctor", "internal/flight", "internal/inventory",
+		"internal/observed", "internal/rados", "internal/state", "internal/storage",
+		"internal/sys", "nvme/target", "nvme/target/admin",
 	},
 	"internal/workers": {
 		"fabric", "internal/mem", "internal/observed", "internal/ratelog", "internal/reactor",

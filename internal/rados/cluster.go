@@ -10,11 +10,13 @@ package rados
 import "C"
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -306,12 +308,47 @@ func (cl *Cluster) Fence(ctx context.Context, addr string, d time.Duration) erro
 		"expire": json.Number(fmt.Sprintf("%.3f", d.Seconds())), // "3600" would not be a float
 	})
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-		err = backend.WithHint(fmt.Errorf("client.%s may not fence %s: %w", cl.access.User, addr,
-			err), "Allow it, and repeat the OSD capabilities of the client, which the command "+
-			"replaces: ceph auth caps client."+cl.access.User+" mon 'profile rbd' osd "+
-			"'profile rbd pool=POOL'.")
+		err = backend.WithHint(fmt.Errorf("client.%s may not fence connections at the cluster of "+
+			"%s: %w", cl.access.User, cl.access.Conf, unix.EACCES), "Allow it, and repeat the "+
+			"OSD capabilities of the client, which the command replaces: ceph auth caps client."+
+			cl.access.User+" mon 'profile rbd' osd 'profile rbd pool=POOL'.")
 	}
 	return err
+}
+
+// MayFence returns an error if the client has no right to fence connections. It changes nothing.
+func (cl *Cluster) MayFence(ctx context.Context) error {
+	// Monitors look at the rights first.
+	if err := cl.Fence(ctx, "invalid/0", time.Second); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+// Fenced returns the fenced connections of this machine with the ends of their fences, as text.
+func (cl *Cluster) Fenced(ctx context.Context) (list []string, err error) {
+	own, err := cl.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cl.MonCommand(ctx, map[string]any{
+		"prefix": "osd blocklist ls", "format": "json",
+	})
+	if err != nil {
+		return nil, err
+	}
+	var entries []struct{ Addr, Until string }
+	// Ranges of addresses follow as another value.
+	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&entries); err != nil {
+		return nil, fmt.Errorf("fenced connections: %w", err)
+	}
+	machine := own[:strings.LastIndex(own, ":")+1]
+	for _, e := range entries {
+		if strings.HasPrefix(e.Addr, machine) {
+			list = append(list, e.Addr+" until "+e.Until)
+		}
+	}
+	return list, nil
 }
 
 // fenceTime is how long FenceSelf lasts. No address is used again, since its nonce is random.

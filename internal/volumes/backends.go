@@ -67,6 +67,7 @@ type store struct {
 	path *string
 	// image is the name of an image, which takes the place of a path; nil for other storage.
 	image *string
+	ceph  *rados.Access
 	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
@@ -213,7 +214,7 @@ func newRBD() config.Options {
 		return c
 	}
 	return &store{
-		image: &c.Image,
+		image: &c.Image, ceph: &c.Ceph,
 		probe: func(at env) backend.Report { return rbd.Probe(in(at)) },
 		open: func(at env, _ backend.Device) (backend.Device, error) {
 			return rbd.Open(in(at))

@@ -9,11 +9,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
 	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
@@ -38,6 +42,51 @@ func Probe(c *config.Config) (ps config.Problems) {
 		}
 	}
 	return ps
+}
+
+// Findings returns what doctor tells about the Ceph clusters of images. Probe reports clusters that
+// cannot be used.
+func Findings(c *config.Config) (list []doctor.Finding) {
+	seen := map[rados.Access]bool{}
+	for _, n := range All(c) {
+		s, _ := n.backing()
+		if s.ceph == nil || seen[*s.ceph] {
+			continue
+		}
+		seen[*s.ceph] = true
+		a, err := rbd.Examine(*s.ceph)
+		if a.Library == "" {
+			continue
+		}
+		name := fmt.Sprintf("client.%s of %s", s.ceph.User, s.ceph.Conf)
+		f := doctor.Finding{Check: "ceph", Severity: doctor.OK, Found: name + " may fence its " +
+			"connections, by librbd " + a.Library}
+		if a.Fences != nil {
+			var r backend.Report
+			r.Add(a.Fences)
+			f.Severity, f.Found, f.Fix = doctor.Warning, r.Errors[0].What, r.Errors[0].Hint
+			f.Why = "A write that takes longer than io_timeout stays without an answer."
+		}
+		list = append(list, f)
+		switch {
+		case err != nil:
+			list = append(list, doctor.Finding{
+				Check: "ceph", Severity: doctor.Note, Found: err.Error(),
+				Why: "Fences of this machine are not known.",
+				Fix: "ceph osd blocklist ls, as administrator",
+			})
+		case len(a.Fenced) > 0:
+			list = append(list, doctor.Finding{
+				Check: "ceph", Severity: doctor.Note,
+				Found: fmt.Sprintf("%d fenced connections of this machine at %s: %s",
+					len(a.Fenced), s.ceph.Conf, strings.Join(a.Fenced, ", ")),
+				Why: "The target fences a connection that does not answer for io_timeout; " +
+					"others are fenced by other clients.",
+				Fix: "nothing, if the log of the target explains them",
+			})
+		}
+	}
+	return list
 }
 
 // ProbeOne reports problems with the storage of one namespace while the others are served.
