@@ -14,7 +14,7 @@
 // (Request.ZeroCopy). The transport then sends from there, or receives into it, and calls
 // Handler.EndZeroCopy when its device no longer touches it.
 //
-// All is on the goroutine of the reactor that owns the queue, unless a comment differs.
+// Everything happens on the goroutine of the queue's reactor, unless a comment says otherwise.
 package fabric
 
 import (
@@ -255,7 +255,7 @@ type QueueInfo struct {
 	Local, Remote netip.AddrPort
 	// PortID identifies the listener (NVMe port) that accepted the connection; see Listener.
 	PortID uint16
-	// QID is the queue ID by the host (RDMA CM private data) before Connect, or -1.
+	// QID is the host's queue ID outside of Connect (RDMA CM private data), -1 if there is none.
 	QID int
 	// CNTLID is the controller ID that the host gave with QID, or FFFFh.
 	CNTLID uint16
@@ -334,7 +334,7 @@ type Share struct {
 type Loop interface {
 	// Post runs fn on the reactor soon. Any goroutine may call it.
 	Post(fn func())
-	// Wake makes a sleeping reactor poll. Any goroutine may call it, for an atomic load.
+	// Wake makes a sleeping reactor poll; else it is an atomic load. Any goroutine may call it.
 	Wake()
 	// Watch calls fn for each of the epoll events of fd, until Unwatch. Reactor only.
 	Watch(fd int, events uint32, fn func(events uint32)) error
@@ -365,7 +365,7 @@ type Group interface {
 	// descriptors, completion events). It returns false if work has arrived in the meantime; the
 	// reactor then polls again.
 	Arm() bool
-	// Adopt takes over an accepted connection, and closes it on error. Any goroutine.
+	// Adopt takes over a connection, and closes it on error. Any goroutine may call it.
 	Adopt(c Conn) error
 	// Load is the number of queues that are not known to be admin queues, including queues that are
 	// being accepted. It decides on which reactor a new connection is placed. Any goroutine may

@@ -69,7 +69,7 @@ type Config struct {
 	// multiple of InCapsuleUnit from MinInCapsuleSize to MaxInCapsuleSize. Fabrics and admin
 	// capsules may always carry 8192. Larger writes wait for an R2T.
 	InCapsuleSize int
-	// MaxH2CData is MAXH2CDATA, the most data of an H2CData: at least pdu.MinMaxH2CData, 4n.
+	// MaxH2CData is MAXH2CDATA: a multiple of 4, at least pdu.MinMaxH2CData.
 	MaxH2CData int
 	// NoHeaderDigest and NoDataDigest refuse digests in ICResp; hosts usually give up then.
 	NoHeaderDigest, NoDataDigest bool

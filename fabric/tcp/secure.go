@@ -41,7 +41,7 @@ var (
 	plainHint  = "nvme connect with --tls, and a key of the host in its keyring"
 )
 
-// begin checks the first bytes. It returns false for an ICReq without required TLS.
+// begin checks the first bytes; false: they begin an ICReq, and TLS is not required.
 func (q *queue) begin(b []byte) (handled bool) {
 	policy := q.conn.tls
 	switch {

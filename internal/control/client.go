@@ -63,12 +63,6 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	return call[Plan](ctx, c, "PUT "+o.Path()+c.query(false), keys)
 }
 
-// Create is Put for the namespace with the uuid in keys. Without one it may choose the NSID.
-func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
-) (NamespaceID, error) {
-	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.Path()+"/namespaces", keys)
-}
-
 // Delete deletes an object; recursive also deletes everything inside it.
 func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
 	return call[Plan](ctx, c, "DELETE "+o.Path()+c.query(recursive), nil)

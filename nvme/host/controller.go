@@ -48,7 +48,6 @@ type Controller struct {
 	o      Options
 	cntlid uint16
 	cap    nvme.CAP
-	vs     nvme.Version
 	id     *nvme.IdentifyController
 	mem    *memory
 	admin  *admin
@@ -146,10 +145,9 @@ func (c *Controller) Enable(ctx context.Context) error {
 	if err := c.waitStatus(ctx, "ready", func(s nvme.CSTS) bool { return s.RDY() }); err != nil {
 		return err
 	}
-	if v, err = c.PropertyGet(ctx, nvme.PropertyVS); err != nil {
+	if _, err = c.PropertyGet(ctx, nvme.PropertyVS); err != nil { // as Linux does
 		return err
 	}
-	c.vs = nvme.Version(v)
 	if c.id, err = c.IdentifyController(ctx); err != nil {
 		return err
 	}
@@ -197,7 +195,7 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
 }
 
-// Close disconnects the admin queue, after I/O queues, and frees the memory of Map.
+// Close ends the admin queue without a shutdown, after all I/O queues, and frees Map's memory.
 func (c *Controller) Close() {
 	c.close.Do(func() {
 		if c.admin != nil {
@@ -228,9 +226,6 @@ func (c *Controller) CNTLID() uint16 { return c.cntlid }
 
 // CAP returns the controller's capabilities, once enabled.
 func (c *Controller) CAP() nvme.CAP { return c.cap }
-
-// Version returns the controller's version, once enabled.
-func (c *Controller) Version() nvme.Version { return c.vs }
 
 // Identity returns the Identify Controller data read by Enable.
 func (c *Controller) Identity() *nvme.IdentifyController { return c.id }

@@ -13,9 +13,7 @@ import (
 
 var (
 	addrA  = netip.MustParseAddr("192.0.2.1")
-	addrB  = netip.MustParseAddr("192.0.2.2")
 	addrA6 = netip.MustParseAddr("2001:db8::1")
-	addrB6 = netip.MustParseAddr("2001:db8::2")
 )
 
 // open opens the sockets of a network and closes them after the test.
