@@ -56,9 +56,9 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/association",
 		"nvme/target/authn", "nvme/target/compound", "nvme/target/controllers",
 		"nvme/target/dispatch", "nvme/target/discovery", "nvme/target/namespaces",
-		"nvme/target/observe",
-		"nvme/target/qos", "nvme/target/reservation", "nvme/target/subsystems", "fabric",
-		"backend", "backend/marks", "internal/list", "internal/mem", "internal/observed",
+		"nvme/target/observe", "nvme/target/qos", "nvme/target/reservation",
+		"nvme/target/shares", "nvme/target/subsystems", "fabric", "backend",
+		"backend/marks", "internal/list", "internal/mem", "internal/observed",
 		"internal/ratelog", "internal/subnet", "internal/turns",
 	},
 	"nvme/target/admin":       {"backend", "internal/observed", "nvme"},
@@ -91,6 +91,10 @@ var allowed = map[string][]string{
 	"nvme/target/qos": {"internal/limit", "internal/list", "internal/observed"},
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
+	},
+	"nvme/target/shares": {
+		"internal/list", "internal/mem", "internal/subnet", "nvme/target/compound",
+		"nvme/target/namespaces", "nvme/target/observe", "nvme/target/qos",
 	},
 	"nvme/target/subsystems": {
 		"internal/observed", "nvme", "nvme/target/association", "nvme/target/discovery",

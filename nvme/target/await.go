@@ -65,7 +65,7 @@ func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 func (h *Handler) change(c *cmd, list []*namespaces.Namespace,
 	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
 ) {
-	ctrl, host, log := c.s.ctrl, c.s.host.payer.key, c.s.ctrl.peerLog()
+	ctrl, host, log := c.s.ctrl, c.s.host.Payer.Key, c.s.ctrl.peerLog()
 	a, st, many := &awaiting{left: len(list)}, nvme.Success, len(list) > 1
 	var changes []*reservation.Change
 	submitted := make(chan struct{})

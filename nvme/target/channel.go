@@ -4,23 +4,19 @@ import (
 	"errors"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/list"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 )
 
 // channel is one reactor's access to the device of one namespace, and the shares of its hosts.
 type channel struct {
 	dispatch.Channel
-	h  *Handler
-	ns *namespaces.Namespace
-	// share is the data memory of the commands of all hosts for the namespace, including memory
-	// that devices keep after the command was given up.
-	share mem.Share
-	flows list.List[flow] // of all hosts
+	h      *Handler
+	ns     *namespaces.Namespace
+	shares shares.Channel
 }
 
 // channelTo returns the channel of ns on this reactor, and opens it if there is none. It returns
@@ -29,7 +25,7 @@ func (h *Handler) channelTo(ns *namespaces.Namespace) *channel {
 	if ch := h.channel(ns); ch != nil {
 		return ch
 	}
-	ch := &channel{h: h, ns: ns}
+	ch := &channel{h: h, ns: ns, shares: shares.Channel{Namespace: ns}}
 	ch.User = ch
 	if !h.dispatch.Open(&ch.Channel, &ns.Namespace) {
 		return nil
@@ -56,7 +52,7 @@ func (h *Handler) channel(ns *namespaces.Namespace) *channel {
 // drop closes the channel of a retired namespace once its IOs are back, and then calls done.
 func (ch *channel) drop(done func()) {
 	h := ch.h
-	h.dropFlows(ch, func() {
+	h.shares.Drop(&ch.shares, h.gate, h.admit, func() {
 		ch.Close(func() {
 			h.channels[ch.ns.Slot] = nil
 			h.opened--

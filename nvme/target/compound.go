@@ -17,12 +17,12 @@ import (
 // request keeps its resources, and the command is executed anew afterwards.
 func (h *Handler) postpones(c *cmd) bool {
 	c.postponed.Command = c
-	return c.then == nil && h.compounds.Postpones(&c.s.host.payer.Owner, &c.postponed)
+	return c.then == nil && h.compounds.Postpones(&c.s.host.Payer.Owner, &c.postponed)
 }
 
 // newCompound returns a compound for a command that is not postponed.
 func (h *Handler) newCompound(c *cmd) *compound.Compound {
-	o := &c.s.host.payer.Owner
+	o := &c.s.host.Payer.Owner
 	if c.then != nil {
 		o = nil // it is the target's own
 	}
@@ -46,7 +46,7 @@ func (c *cmd) Takes(n int64, mayWait bool) bool {
 	case !c.limited:
 		return true
 	case !mayWait:
-		return c.flow.limits.Take(n, c.s.h.loop.Now())
+		return c.flow.Limits.Take(n, c.s.h.loop.Now())
 	case !c.waitsAtLimit(n):
 		return true
 	}
@@ -76,7 +76,7 @@ func (c *cmd) GivenUp() {
 // read begins a command that reads into memory of the target.
 func (h *Handler) read(c *cmd, v *compound.Read) {
 	v.Flow, v.Reserve, v.Data = c.req.Flow, c.req.Length > 0, c.req.Segs
-	flow := &c.flow.turns
+	flow := &c.flow.Turns
 	if v.Then == compound.CompareAndWrite { // which is one block, and keeps others from it
 		flow = nil
 	}
@@ -129,7 +129,7 @@ func (h *Handler) compareAndWrite(a, b *cmd) {
 	v := a.reads(compound.CompareAndWrite)
 	v.Second, v.Overwrite, v.Flags = b, b.req.Segs, b.io.Flags
 	v.Lock = &dispatch.Lock{
-		Namespace: &a.ch.ns.Namespace, Owner: m, Host: a.s.host.payer.key, Post: h.post,
+		Namespace: &a.ch.ns.Namespace, Owner: m, Host: a.s.host.Payer.Key, Post: h.post,
 		Blocks: backend.Range{Off: a.io.Off, End: a.io.Off + a.io.Len}, OnHeld: v.GoOn,
 	}
 	h.read(a, v)
@@ -139,7 +139,7 @@ func executeWriteZeroes(h *Handler, c *cmd) {
 	if !h.postpones(c) {
 		m := h.newCompound(c)
 		m.Add(c.io.Off, c.io.Len)
-		m.Zero(c.ch, &c.flow.turns, backend.OpWriteZeroes, c.io.Flags)
+		m.Zero(c.ch, &c.flow.Turns, backend.OpWriteZeroes, c.io.Flags)
 	}
 }
 
@@ -177,7 +177,7 @@ func executeDSM(h *Handler, c *cmd) {
 			m.Add(int64(r.SLBA()<<g.Shift), int64(n<<g.Shift))
 		}
 	}
-	m.Zero(c.ch, &c.flow.turns, backend.OpDiscard, 0)
+	m.Zero(c.ch, &c.flow.Turns, backend.OpDiscard, 0)
 }
 
 func flushAll(h *Handler, c *cmd) {

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
@@ -94,9 +95,9 @@ func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, er
 	for _, h := range handlers {
 		h.post(func() {
 			list := map[subnet.Owner]DataShare{}
-			h.inPieces(h.allOwners.Walk(func(o *owner) int {
+			h.inPieces(h.shares.All.Walk(func(o *shares.Owner) int {
 				if h.memory != nil {
-					list[o.key] = DataShare{Used: o.Used(), Most: h.memory.Most(&o.Share)}
+					list[o.Key] = DataShare{Used: o.Used(), Most: h.memory.Most(&o.Share)}
 				}
 				return 1
 			}), func() { answers <- list })

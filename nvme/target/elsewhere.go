@@ -23,7 +23,7 @@ func (s *session) hostWork(run func()) *hostWork {
 	w.Run, w.Known = run, w.t.auth.IsKnown(s.info.Remote.Addr())
 	w.From(s.info.Remote.Addr())
 	if s.host != nil {
-		w.Owner = s.host.payer.key
+		w.Owner = s.host.Payer.Key
 		w.Known = w.Known || w.Owner.Proven
 	}
 	return w

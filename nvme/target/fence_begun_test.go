@@ -76,8 +76,8 @@ func TestPreemptPiece(t *testing.T) {
 				c := r.send(b.io[0], kind.make(1))
 				r.w.Advance(time.Second)
 				var w *qos.Waiter
-				for f := range r.raw[1].flows.All() {
-					w = cmp.Or(w, f.limits.First())
+				for f := range r.raw[1].shares.Flows.All() {
+					w = cmp.Or(w, f.Limits.First())
 				}
 				testutil.MustTrue(t, w != nil && w.Owner.(*cmd).compound != nil,
 					"it does not wait at the limit")

@@ -15,11 +15,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // testKey is the key of testHost, with an NQN that is not proven.
-var testKey = hostKey{testHost, subnet.Owner{Network: testPeer.Addr()}}
+var testKey = shares.Key{NQN: testHost, Payer: subnet.Owner{Network: testPeer.Addr()}}
 
 // from describes a connection from a network of its own.
 func from(network int) fabric.QueueInfo {
@@ -35,12 +36,12 @@ func from(network int) fabric.QueueInfo {
 func TestMadeUpNQNs(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.raw[0]
-	claim := func(nqn string, qi fabric.QueueInfo) *hostShare {
+	claim := func(nqn string, qi fabric.QueueInfo) *shares.Host {
 		c := r.connectHostInfo(1, qi, func(a *connectArgs) { a.host = nqn })
 		c.io[0].NoZeroCopy = true
 		r.ok(c.io[0], readBlocks(8)())
-		for _, t := range h.hosts {
-			if t.nqn == nqn && (t.payer.key.Network == qi.Remote.Addr() || t.payer.key.Proven) {
+		for _, t := range h.shares.Hosts {
+			if t.NQN == nqn && (t.Payer.Key.Network == qi.Remote.Addr() || t.Payer.Key.Proven) {
 				return t
 			}
 		}
@@ -48,28 +49,28 @@ func TestMadeUpNQNs(t *testing.T) {
 		return nil
 	}
 	var held []*mem.Allocation
-	fill := func(s *hostShare) (n int) {
+	fill := func(s *shares.Host) (n int) {
 		for {
 			a := new(mem.Allocation)
-			if !h.memory.Alloc(a, &s.flows[0].Flow, 4096) {
+			if !h.memory.Alloc(a, &s.Flows[0].Flow, 4096) {
 				return n
 			}
 			held, n = append(held, a), n+4096
 		}
 	}
-	var made []*hostShare
+	var made []*shares.Host
 	seen := map[*observe.Entry]bool{}
 	for i := range observe.LatencyEntries {
 		s := claim(fmt.Sprint("nqn.2026-11.test:", i), from(1))
 		made = append(made, s)
-		e := s.flows[0].latency
+		e := s.Flows[0].Latency
 		if own := !seen[e]; own != (i <= 85) { // the last of them is that of the others
 			t.Fatalf("host %d has an entry of its own: %v", i, own)
 		}
 		seen[e] = true
 	}
-	elsewhere, other := claim(made[0].nqn, from(2)), claim(testHost, from(3))
-	testutil.True(t, !seen[other.flows[0].latency], "another network has no entry of its own")
+	elsewhere, other := claim(made[0].NQN, from(2)), claim(testHost, from(3))
+	testutil.True(t, !seen[other.Flows[0].Latency], "another network has no entry of its own")
 	all := 0
 	for _, s := range made {
 		all += fill(s)
@@ -77,16 +78,17 @@ func TestMadeUpNQNs(t *testing.T) {
 	// Each is a flow that has little, for which a host may have twice its share.
 	free := h.memory.Usage().Size - all
 	testutil.True(t, all <= 4*free, "NQNs of a network have %d bytes, and %d stay free", all, free)
-	testutil.True(t, elsewhere.share == made[0].share && elsewhere.payer != made[0].payer,
+	testutil.True(t, elsewhere.Share == made[0].Share && elsewhere.Payer != made[0].Payer,
 		"an NQN that is claimed in two networks does not count for both and for itself")
 	n := fill(other)
 	testutil.True(t, n >= 1<<20, "another network finds %d bytes", n)
-	testutil.Equal(t, len(h.owners), observe.LatencyEntries+1+3, "owners")
+	testutil.Equal(t, len(h.shares.Owners), observe.LatencyEntries+1+3, "owners")
 	qi := from(1)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub}
-	if s := claim(testHost, qi); s.payer == other.payer || s.share == other.share ||
-		s.payer != s.share || s.admin.Network != nil || len(h.hosts) != observe.LatencyEntries+3 {
-		t.Errorf("the host that proves its NQN is %v", s.hostKey)
+	if s := claim(testHost, qi); s.Payer == other.Payer || s.Share == other.Share ||
+		s.Payer != s.Share || s.Admin.Network != nil ||
+		len(h.shares.Hosts) != observe.LatencyEntries+3 {
+		t.Errorf("the host that proves its NQN is %v", s.Key)
 	}
 	for _, a := range held {
 		a.Free()
@@ -101,7 +103,8 @@ func TestHosts(t *testing.T) {
 	a, b := r.connectHost(2), r.connectHost(1)
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
 	discovery := discoveryHost(r, "192.0.2.1:4420")
-	testutil.True(t, len(h.hosts) == 2 && h.hosts[testKey].sessions == 5, "%d hosts", len(h.hosts))
+	hosts := h.shares.Hosts
+	testutil.True(t, len(hosts) == 2 && hosts[testKey].Sessions == 5, "%d hosts", len(hosts))
 	limited := 0
 	for s := range h.sessions.All() {
 		if s.flow.Host == &h.strangers[1] {
@@ -113,10 +116,10 @@ func TestHosts(t *testing.T) {
 	a.hangUp()
 	other.hangUp()
 	discovery.hangUp()
-	testutil.True(t, len(h.hosts) == 1 && h.hosts[testKey].sessions == 2, "%d hosts are left",
-		len(h.hosts))
+	testutil.True(t, len(hosts) == 1 && hosts[testKey].Sessions == 2, "%d hosts are left",
+		len(hosts))
 	b.hangUp()
-	testutil.Equal(t, len(h.hosts), 0, "hosts are left")
+	testutil.Equal(t, len(h.shares.Hosts), 0, "hosts are left")
 }
 
 // TestHostConnectsAnew: memory that the transport has not given back yet counts for the host when
@@ -125,19 +128,20 @@ func TestHostConnectsAnew(t *testing.T) {
 	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	a := r.connectHost(1)
-	host := h.hosts[testKey]
+	host := h.shares.Hosts[testKey]
 	var left mem.Allocation
-	testutil.MustTrue(t, h.memory.Alloc(&left, &host.admin, 4096), "no memory")
+	testutil.MustTrue(t, h.memory.Alloc(&left, &host.Admin, 4096), "no memory")
 	a.hangUp()
 	b := r.connectHost(1)
-	testutil.True(t, h.hosts[testKey].payer == host.payer && host.payer.Used() == 4096 &&
-		h.hosts[testKey].share == host.share && host.share.Used() == 4096,
+	testutil.True(t, h.shares.Hosts[testKey].Payer == host.Payer && host.Payer.Used() == 4096 &&
+		h.shares.Hosts[testKey].Share == host.Share && host.Share.Used() == 4096,
 		"the memory is forgotten")
 	b.hangUp()
 	left.Free()
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
-	testutil.True(t, len(h.owners) == 2 && h.owners[host.share.key] == nil, "%d owners are known",
-		len(h.owners))
+	owners := h.shares.Owners
+	testutil.True(t, len(owners) == 2 && owners[host.Share.Key] == nil, "%d owners are known",
+		len(owners))
 	other.hangUp()
 }
 
@@ -159,23 +163,24 @@ func TestFlowOfNamespace(t *testing.T) {
 	dev.Hold(nil)
 	r.send(a.io[0], read())
 	r.w.Settle()
-	ch, host := h.channels[0], h.hosts[testKey]
-	if ch.share.Used() != 8192 || host.payer.Used() != 8192 {
-		t.Errorf("%d and %d bytes", ch.share.Used(), host.payer.Used())
+	ch, host := h.channels[0], h.shares.Hosts[testKey]
+	share := &ch.shares.Share
+	if share.Used() != 8192 || host.Payer.Used() != 8192 {
+		t.Errorf("%d and %d bytes", share.Used(), host.Payer.Used())
 	}
 	r.w.Advance(2 * time.Second) // it is given up
-	if ch.share.Used() != 8192 || host.payer.Used() != 0 || h.memory.Usage().Orphaned != 8192 {
-		t.Errorf("%d and %d bytes after the timeout", ch.share.Used(), host.payer.Used())
+	if share.Used() != 8192 || host.Payer.Used() != 0 || h.memory.Usage().Orphaned != 8192 {
+		t.Errorf("%d and %d bytes after the timeout", share.Used(), host.Payer.Used())
 	}
 	dev.Release()
 	r.w.Settle()
-	if ch.share.Used() != 0 || h.memory.Usage() != (mem.PoolUsage{Size: h.memory.Usage().Size}) {
-		t.Errorf("%d bytes stay", ch.share.Used())
+	if share.Used() != 0 || h.memory.Usage() != (mem.PoolUsage{Size: h.memory.Usage().Size}) {
+		t.Errorf("%d bytes stay", share.Used())
 	}
 	r.removeNamespace(1)
 	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next}))
 	r.ok(a.io[0], read())
-	testutil.True(t, h.channels[0] != ch && host.flows[0].Namespace == &h.channels[0].share,
+	testutil.True(t, h.channels[0] != ch && host.Flows[0].Namespace == &h.channels[0].shares.Share,
 		"the flow is that of the removed namespace")
 }
 
@@ -190,5 +195,5 @@ func channelOf(r *harness, slot int) *channel {
 	ns := &namespaces.Namespace{Owner: sub, Slot: slot}
 	c := namespaces.Config{NSID: uint32(slot + 1), Device: oneBlock{}}
 	r.must(ns.Init(testSub, c, &r.target.common, sub.teller(ns)))
-	return &channel{h: r.raw[0], ns: ns}
+	return &channel{h: r.raw[0], ns: ns, shares: shares.Channel{Namespace: ns}}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 )
 
 // HandlerConfig has the parts of the reactor that a Handler uses.
@@ -33,6 +34,12 @@ type HandlerConfig struct {
 	EventFD int
 }
 
+// strangersPart is the divisor of the data memory for the share of all strangers together. Queues
+// of strangers are queues without a successful Connect, queues of discovery controllers, and queues
+// of hosts that have not authenticated. Addresses from which a host has authenticated before have
+// another share of this size.
+const strangersPart = 16
+
 // Handler is the controller side of one reactor: a fabric.Handler, and a poller of the reactor for
 // its channels. All methods belong to that reactor.
 type Handler struct {
@@ -46,10 +53,13 @@ type Handler struct {
 	sessions     list.Set[session]
 	sessionCount atomic.Int64
 
-	shares
-	dispatch *dispatch.Channels
-	channels []*channel // by Namespace.Slot
-	opened   int        // channels that are not closed
+	shares shares.Table
+	// strangers are the shares of queues without a host. The first is for addresses from which a
+	// host has authenticated before, the second for all others, which cannot use up the first.
+	strangers [2]mem.Share
+	dispatch  *dispatch.Channels
+	channels  []*channel // by Namespace.Slot
+	opened    int        // channels that are not closed
 	completions
 	latency   observe.Latencies
 	gate      *qos.Gate
@@ -67,7 +77,6 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	h := &Handler{
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
-		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
 	}
 	h.functions = controllers.Reactor{Now: h.loop.Now, Post: h.post, Pieces: h.inPieces}
 	h.compounds = compound.NewPool(compound.Config{
@@ -76,6 +85,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	})
 	h.gate = qos.NewGate(cfg.Loop.Now, h.after, h.steps, h.admit)
 	h.latency = observe.NewLatencies(cfg.Loop)
+	h.shares = shares.Table{
+		Now: h.loop.Now, Pieces: h.inPieces, Limiters: t.limiters, Latency: &h.latency,
+		Hosts: map[shares.Key]*shares.Host{}, Owners: map[subnet.Owner]*shares.Owner{},
+	}
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}

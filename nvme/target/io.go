@@ -88,9 +88,9 @@ func (c *cmd) bind() (*namespaces.Geometry, nvme.Status) {
 	if g.ReadOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
 		return nil, writeProtected
 	}
-	f := c.s.flowTo(c.ch)
-	c.flow, c.req.Flow, c.latency = f, &f.Flow, f.latency
-	c.limited = f.limits.Limited()
+	f := c.s.h.shares.FlowTo(c.s.host, &c.ch.shares)
+	c.flow, c.req.Flow, c.latency = f, &f.Flow, f.Latency
+	c.limited = f.Limits.Limited()
 	return g, nvme.Success
 }
 

@@ -328,17 +328,17 @@ func TestEntriesOfReturning(t *testing.T) {
 	}
 	before := join()
 	for i := range observe.LatencyEntries {
-		before.flowTo(channelOf(r, i))
+		h.shares.FlowTo(before.host, &channelOf(r, i).shares)
 	}
-	o := before.host.payer
-	before.leaveHost()
-	left := o.entries
+	o := before.host.Payer
+	h.shares.Leave(before.host)
+	left := o.Entries
 	after := join()
-	testutil.True(t, left != 0 && after.host.payer == o,
+	testutil.True(t, left != 0 && after.host.Payer == o,
 		"%d entries are left, and the host that comes back has others: %t", left,
-		after.host.payer != o)
+		after.host.Payer != o)
 	r.w.Settle()
-	testutil.Equal(t, o.entries, 0, "entries of a host without flows")
-	after.leaveHost()
-	testutil.Equal(t, len(h.owners), 0, "owners are left")
+	testutil.Equal(t, o.Entries, 0, "entries of a host without flows")
+	h.shares.Leave(after.host)
+	testutil.Equal(t, len(h.shares.Owners), 0, "owners are left")
 }

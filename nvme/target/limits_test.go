@@ -272,7 +272,7 @@ func TestLimitsForget(t *testing.T) {
 	r.target.SetHostLimits(otherHost, qos.Limits{IOPS: 1000})
 	h := r.connectHost(1)
 	r.ok(h.io[0], readBlocks(8)())
-	testutil.True(t, !r.raw[0].hosts[testKey].flows[0].limits.Limited(),
+	testutil.True(t, !r.raw[0].shares.Hosts[testKey].Flows[0].Limits.Limited(),
 		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
@@ -73,46 +74,42 @@ func manyConnections(r *harness, n int) {
 }
 
 // flowsOf makes n flows of hosts to channels: to one each, or all of them to one channel or host.
-func flowsOf(r *harness, n int, host func(i int) *hostShare, ch func(i int) *channel) {
+func flowsOf(r *harness, n int, host func(i int) *shares.Host, ch func(i int) *channel) {
 	for i := range n {
-		s := &session{h: r.raw[0], host: host(i)}
-		s.flowTo(ch(i))
+		r.raw[0].shares.FlowTo(host(i), &ch(i).shares)
 	}
-}
-
-// hostOf makes a host that pays for itself.
-func hostOf(nqn string) *hostShare {
-	o := new(owner)
-	return &hostShare{hostKey: hostKey{nqn: nqn}, share: o, payer: o}
 }
 
 // manyFlows changes the limits of all flows, and drops the flows of a host and the flows of a
 // namespace.
 func manyFlows(r *harness, n int) {
 	h := r.raw[0]
+	hostOf := func(nqn string) *shares.Host { // that pays for itself
+		return h.shares.Join(nqn, true, testPeer.Addr())
+	}
 	one, same := hostOf(testHost), channelOf(r, 0)
-	one.sessions = 1
 	var channels []*channel
 	for i := range n {
 		channels = append(channels, channelOf(r, i+1))
 	}
-	flowsOf(r, n, func(int) *hostShare { return one }, func(i int) *channel { return channels[i] })
-	flowsOf(r, n, func(i int) *hostShare { return hostOf(fmt.Sprint(i)) },
+	flowsOf(r, n, func(int) *shares.Host { return one },
+		func(i int) *channel { return channels[i] })
+	flowsOf(r, n, func(i int) *shares.Host { return hostOf(fmt.Sprint(i)) },
 		func(int) *channel { return same })
-	testutil.Equal(r.t, h.flows.Len(), 2*n, "flows")
+	testutil.Equal(r.t, h.shares.Flows.Len(), 2*n, "flows")
 	turn := h.steps.Begin
 	turn()
 	h.relink()
 	r.w.Settle()
 	done := false
 	turn()
-	h.dropFlows(same, func() { done = true })
+	h.shares.Drop(&same.shares, h.gate, h.admit, func() { done = true })
 	r.w.Settle()
 	turn()
-	(&session{h: h, host: one}).leaveHost()
+	h.shares.Leave(one)
 	r.w.Settle()
-	testutil.True(r.t, h.flows.Len() <= 0 && done, "%d flows are left, done: %t", h.flows.Len(),
-		done)
+	left := h.shares.Flows.Len()
+	testutil.True(r.t, left <= 0 && done, "%d flows are left, done: %t", left, done)
 }
 
 // manyLatencies reads the latencies of many namespaces, and drops one of them.
@@ -184,8 +181,9 @@ func manyControllers(r *harness, n int) {
 // manyOwners asks for the shares of many hosts.
 func manyOwners(r *harness, n int) {
 	h := r.raw[0]
+	var hosts []*shares.Host
 	for i := range n {
-		h.owner(subnet.Owner{NQN: fmt.Sprint(i)})
+		hosts = append(hosts, h.shares.Join(fmt.Sprint(i), true, testPeer.Addr()))
 	}
 	var list atomic.Pointer[map[subnet.Owner]DataShare]
 	go func() {
@@ -200,10 +198,10 @@ func manyOwners(r *harness, n int) {
 	})
 	testutil.Equal(r.t, len(*list.Load()), n, "owners")
 	testutil.True(r.t, steps > n/65, "%d turns for %d owners", steps, n)
-	for h.allOwners.Len() > 0 {
-		h.leave(h.allOwners.At(0))
+	for _, host := range hosts {
+		h.shares.Leave(host)
 	}
-	testutil.Equal(r.t, len(h.owners), 0, "owners are left")
+	testutil.Equal(r.t, len(h.shares.Owners), 0, "owners are left")
 }
 
 // manyKeepAlives sends a lot of Keep Alive commands to a controller with many queues.

@@ -41,7 +41,7 @@ func TestDataWaitsForMemory(t *testing.T) {
 	q, pool := h.io[0], r.w.Reactors[1].Memory()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 8, fill(1, 4096)))
 	ns := r.target.find(testSub).Namespaces.Load().Get(1)
-	flow := &r.raw[1].hosts[testKey].flows[ns.Slot].Flow
+	flow := &r.raw[1].shares.Hosts[testKey].Flows[ns.Slot].Flow
 	for {
 		a := new(mem.Allocation)
 		if !pool.Alloc(a, flow, 4096) {

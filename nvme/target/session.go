@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 )
 
 // connectDeadline is how long a queue may exist without a successful Connect and, if its host has a
@@ -33,11 +34,11 @@ type session struct {
 	port   *portState
 
 	// flow gets the memory for commands without a namespace. It is stranger until the host is known
-	// to be allowed, then hostShare.admin.
+	// to be allowed, then shares.Host.Admin.
 	flow     *mem.Flow
 	stranger mem.Flow
-	host     *hostShare // nil: as above
-	fused    *pair      // its second command has not come; nil if there is none
+	host     *shares.Host // nil: as above
+	fused    *pair        // its second command has not come; nil if there is none
 
 	// mustConcatenate: the connection has no TLS, which the subsystem requires, and serves nothing
 	// but the exchange with which the host gets a PSK.
@@ -140,7 +141,7 @@ type cmd struct {
 
 // limitWait is the wait of a command at limits, or for a compound.
 type limitWait struct {
-	flow      *flow // of the channel
+	flow      *shares.Flow // of the channel
 	atLimit   qos.Waiter
 	admitted  bool // the command has waited, and is prepared anew
 	postponed compound.Postponed
@@ -188,7 +189,14 @@ func (s *session) setDepth(depth int) {
 	s.size = uint32(depth)
 }
 
-// disconnecting says that the host has sent a Disconnect command.
+// joinHost makes the session one of its host's.
+func (s *session) joinHost() {
+	proven := s.info.TLS != nil || s.auth != nil && s.auth.Proven
+	s.host = s.h.shares.Join(s.ctrl.HostNQN, proven, s.info.Remote.Addr())
+	s.flow = &s.host.Admin
+}
+
+// disconnecting reports that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
 // disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
@@ -237,7 +245,9 @@ func (s *session) endIfIdle() {
 	s.h.sessions.Remove(&s.place)
 	s.h.sessionCount.Add(-1)
 	s.port.sessions.Add(-1)
-	s.leaveHost()
+	if s.host != nil {
+		s.h.shares.Leave(s.host)
+	}
 	if s.ctrl != nil {
 		s.ctrl.sessionEnded(s)
 	}

@@ -4,21 +4,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // A command that waits at a limit has nothing but its request: Prepare defers it before any memory
 // is found. When its turn has come, it is prepared anew, for the namespace as it is then. Only a
 // command with in-capsule data goes on, and waits in Execute.
-
-// link makes the flow use the limits that there are now.
-func (f *flow) link() {
-	ns := f.ch.ns
-	f.limits.Link(qos.Limiters{
-		f.ch.h.t.hosts.Limiter(f.host.nqn), ns.Owner.(*subsystem).Settings.Load().Limiter,
-		ns.Attributes().Limiter,
-	}, f.host.payer.key, f.ch.h.loop.Now())
-}
 
 // data returns the bytes of the limits that a prepared command takes before it begins.
 func (g limitGate) data(c *cmd) int64 {
@@ -38,7 +30,7 @@ func (c *cmd) waitsAtLimit(data int64) bool {
 		return false
 	}
 	c.atLimit.Owner = c
-	if !c.s.h.gate.Wait(&c.flow.limits, &c.atLimit, data) {
+	if !c.s.h.gate.Wait(&c.flow.Limits, &c.atLimit, data) {
 		return false
 	}
 	c.req.Deferred = true
@@ -105,9 +97,9 @@ func (c *cmd) parked() bool { return c.atLimit.Listed() && c.req.Deferred }
 func (h *Handler) stopWaiting(c *cmd) {
 	switch {
 	case c.atLimit.Listed():
-		h.gate.Leave(&c.flow.limits, &c.atLimit)
+		h.gate.Leave(&c.flow.Limits, &c.atLimit)
 	case c.postponed.Listed():
-		c.s.host.payer.Withdraw(&c.postponed)
+		c.s.host.Payer.Withdraw(&c.postponed)
 	}
 }
 
@@ -124,42 +116,16 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	h.endWaiter(c, st)
 }
 
-// linkSteps is the number of steps that a flow takes to leave its limits, or to use others, and a
-// command that goes on.
-const linkSteps = 8
-
-// dropFlows ends the flows to the namespace of a channel that is removed, and then calls done.
-// Waiting commands go on, and find that there is no namespace.
-func (h *Handler) dropFlows(ch *channel, done func()) {
-	h.latency.Drop(&ch.ns.ID)
-	h.inPieces(func() int {
-		f := ch.flows.First()
-		if f == nil {
-			return 0
-		}
-		h.flows.Remove(&f.place)
-		f.limits.Unlink(h.loop.Now()) // nothing waits again
-		if w := f.limits.First(); w != nil {
-			h.gate.Leave(&f.limits, w)
-			h.admit(w)
-			return linkSteps
-		}
-		if slot := ch.ns.Slot; slot < len(f.host.flows) && f.host.flows[slot] == f {
-			f.host.flows[slot] = nil
-		}
-		f.end()
-		return linkSteps
-	}, done)
+// limiters returns the present limits of the traffic of a host to a namespace.
+func (t *Target) limiters(hostNQN string, ns *namespaces.Namespace) qos.Limiters {
+	return qos.Limiters{
+		t.hosts.Limiter(hostNQN), ns.Owner.(*subsystem).Settings.Load().Limiter,
+		ns.Attributes().Limiter,
+	}
 }
 
-// relink makes all flows use the present limits. Waiting flows are due at once.
-func (h *Handler) relink() {
-	h.inPieces(h.flows.Walk(func(f *flow) int {
-		f.link()
-		h.gate.Hurry(&f.limits)
-		return linkSteps
-	}), func() { h.gate.Poll() })
-}
+// relink makes all flows use the present limits.
+func (h *Handler) relink() { h.shares.Relink(h.gate) }
 
 // relink has handlers use the limits that there are now.
 func relink(handlers []*Handler) {

@@ -4,7 +4,7 @@
 # to its value alone.
 # variants: rxe siw
 # covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/httpd internal/limit
-# covers: nvme/target/qos nvme/target/compound nvme/target/dispatch
+# covers: nvme/target/qos nvme/target/shares nvme/target/compound nvme/target/dispatch
 # covers: internal/turns internal/metrics internal/subnet
 # cc: culprit
 # alone: it measures
