@@ -51,12 +51,14 @@ func TestPrimes(t *testing.T) {
 		if got := fmt.Sprintf("%x", sha256.Sum256(p)); got != sum || len(p) != g.valueSize() {
 			t.Errorf("%v: the SHA-256 of p is %s, not %s", g, got, sum)
 		}
-		if g > FFDHE2048 && !testutil.Soaking() {
-			continue // takes seconds
-		}
-		n := new(big.Int).SetBytes(p)
-		testutil.True(t, n.ProbablyPrime(0) && new(big.Int).Rsh(n, 1).ProbablyPrime(0),
-			"%v: p or (p-1)/2 is no prime", g)
+		t.Run(fmt.Sprintf("%v is a safe prime", g), func(t *testing.T) {
+			if g > FFDHE2048 {
+				testutil.Soak(t, "it takes seconds")
+			}
+			n := new(big.Int).SetBytes(p)
+			testutil.True(t, n.ProbablyPrime(0) && new(big.Int).Rsh(n, 1).ProbablyPrime(0),
+				"p or (p-1)/2 is no prime")
+		})
 	}
 }
 
@@ -159,34 +161,39 @@ func TestResponses(t *testing.T) {
 
 // TestExchanges runs every hash with every group in both directions.
 func TestExchanges(t *testing.T) {
-	key, other := with(t, SHA256), mustKey(t, countingKey)
 	for _, hash := range AllHashes {
 		for _, group := range AllGroups {
 			for _, both := range []bool{false, true} {
-				if group > FFDHE2048 && (hash > SHA256 || both) && !testutil.Soaking() {
-					continue // takes long
-				}
-				p := &Policy{
-					Keys: []*Key{other, key}, Hashes: []Hash{hash}, Groups: []Group{group},
-				}
-				h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: key}
-				if both {
-					h.ControllerKey, p.ControllerKey = other, other
-				}
-				c := NewController(hostNQN, subNQN, NoConcatenation)
-				for range 2 { // and again
-					if err := exchangeAll(h, c, p); err != nil || c.State() != Authenticated {
-						t.Fatalf("%v %v %t: %v", hash, group, both, err)
-					}
-				}
-				if a, b, d := c.Algorithms(); a != hash || b != group || d != both {
-					t.Errorf("%v %v %t instead of %v %v %t", a, b, d, hash, group, both)
-				}
-				testutil.True(t, c.x.exponent == nil && c.x.session == nil && h.x.session == nil,
-					"secrets are left")
+				t.Run(fmt.Sprintf("%v %v, in both directions %t", hash, group, both),
+					func(t *testing.T) {
+						if group > FFDHE2048 && (hash > SHA256 || both) {
+							testutil.Soak(t, "it takes long")
+						}
+						testExchange(t, hash, group, both)
+					})
 			}
 		}
 	}
+}
+
+func testExchange(t *testing.T, hash Hash, group Group, both bool) {
+	key, other := with(t, SHA256), mustKey(t, countingKey)
+	p := &Policy{Keys: []*Key{other, key}, Hashes: []Hash{hash}, Groups: []Group{group}}
+	h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: key}
+	if both {
+		h.ControllerKey, p.ControllerKey = other, other
+	}
+	c := NewController(hostNQN, subNQN, NoConcatenation)
+	for range 2 { // and again
+		if err := exchangeAll(h, c, p); err != nil || c.State() != Authenticated {
+			t.Fatalf("%v, %v", c.State(), err)
+		}
+	}
+	if a, b, d := c.Algorithms(); a != hash || b != group || d != both {
+		t.Errorf("%v %v %t instead", a, b, d)
+	}
+	testutil.True(t, c.x.exponent == nil && c.x.session == nil && h.x.session == nil,
+		"secrets are left")
 }
 
 // exchangeAll runs one exchange and returns the error that ends it for the host.
