@@ -150,6 +150,23 @@ func TestDamagedPromise(t *testing.T) {
 	served("[1 2 3]")
 }
 
+// TestDeletedPromise: a file that is deleted while the target runs is there for the next start.
+func TestDeletedPromise(t *testing.T) {
+	dir := t.TempDir()
+	promised(t, dir, 1)
+	l := &live{t: t, dir: t.TempDir()}
+	log := new(testutil.Log)
+	l.s = started(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM)), StateDir: dir, Log: log.Logger(),
+	})
+	file := onlyFile(t, dir, "reservations")
+	testutil.Must(t, os.Remove(file))
+	l.s.restoreState()
+	testutil.Equal(t, onlyFile(t, dir, "reservations"), file, "")
+	testutil.True(t, strings.Contains(log.String(), "deleted, and has been written again"),
+		"the log:\n%s", log)
+}
+
 // TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it
 // can be written again all is well.
 func TestPromiseNotKept(t *testing.T) {

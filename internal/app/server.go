@@ -213,6 +213,7 @@ func (s *Server) Start() error {
 	s.stopHealth = watch(healthEvery, func() {
 		s.target.CheckHealth()
 		keys.check(s.current(), s.log, time.Now())
+		s.restoreState()
 	})
 	s.listeners.Start()
 	if _, err = s.Apply(s.atStart); err != nil {
@@ -222,6 +223,17 @@ func (s *Server) Start() error {
 		s.opts.Sockets.DropOthers(nil)
 	}
 	return s.startControl()
+}
+
+// restoreState writes files of the state again that were deleted.
+func (s *Server) restoreState() {
+	s.state.Restore(func(file string, err error) {
+		if err != nil {
+			s.log.Error("a file of the state was deleted", "path", file, "err", err)
+			return
+		}
+		s.log.Warn("a file of the state was deleted, and has been written again", "path", file)
+	})
 }
 
 // targetOptions returns the options. Without a state directory promises end with the target.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,9 +49,12 @@ type kind[V any, D content[V]] struct {
 	without string
 	writers chan struct{} // has room for writersAtOnce
 	failed  atomic.Bool   // the last change failed
+	// changing is held by changes, and for writing while a deleted file is restored.
+	changing sync.RWMutex
 
 	mu   sync.Mutex
 	kept map[Name]*V // as in the files
+	data map[Name]D  // the same, as it is encoded
 	// bad has the errors of files, by name. These files are not replaced.
 	bad map[string]error
 	// astray maps the name of a missing file to the name of a file that has its content.
@@ -61,7 +66,7 @@ type kind[V any, D content[V]] struct {
 func newKind[V any, D content[V]](s *Store, dir, without string) *kind[V, D] {
 	return &kind[V, D]{
 		s: s, dir: dir, without: without, writers: make(chan struct{}, writersAtOnce),
-		kept: map[Name]*V{}, bad: map[string]error{},
+		kept: map[Name]*V{}, data: map[Name]D{}, bad: map[string]error{},
 		astray: map[string]string{}, unsure: map[Name]bool{},
 	}
 }
@@ -127,7 +132,7 @@ func (k *kind[V, D]) read(file string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.bad, file)
-	k.kept[n] = v
+	k.kept[n], k.data[n] = v, d
 }
 
 // noteAstray records that the file from has the content of the file to, unless to exists.
@@ -176,6 +181,8 @@ func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	k.writers <- struct{}{}
 	defer time.AfterFunc(writerPause, func() { <-k.writers })
+	k.changing.RLock()
+	defer k.changing.RUnlock()
 	defer func() { k.failed.Store(err != nil) }()
 	file := k.file(n)
 	if err := k.wrong(file); err != nil {
@@ -198,10 +205,46 @@ func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.unsure, n)
-	if k.kept[n] = v; v == nil {
+	if k.kept[n], k.data[n] = v, d; v == nil {
 		delete(k.kept, n)
+		delete(k.data, n)
 	}
 	return nil
+}
+
+// restore writes the files again that are missing although their promises are kept, up to the
+// first error.
+func (k *kind[V, D]) restore(restored func(file string, err error)) {
+	k.mu.Lock()
+	names := slices.Collect(maps.Keys(k.kept))
+	k.mu.Unlock()
+	for _, n := range names {
+		if file := k.file(n); k.s.isMissing(file) {
+			k.changing.Lock()
+			err := k.rewrite(n, file, restored)
+			k.changing.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (k *kind[V, D]) rewrite(n Name, file string, restored func(file string, err error)) error {
+	k.mu.Lock()
+	d, kept := k.data[n]
+	kept = kept && k.bad[file] == nil
+	k.mu.Unlock()
+	if !kept || !k.s.isMissing(file) {
+		return nil
+	}
+	text, err := encode(k.dir, d)
+	if err == nil {
+		err = k.s.replace(file, text)
+	}
+	k.failed.Store(err != nil)
+	restored(k.s.at(file), err)
+	return err
 }
 
 // each calls kept for every namespace with a kept value, and bad for every unusable file.

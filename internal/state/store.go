@@ -162,6 +162,29 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	s.Uncorrectable.each(func(Name, string) {}, bad)
 }
 
+// Restore writes the files again that were deleted, and calls restored for each. The
+// promises are in memory, and would be lost with the next start. Of each kind it reports only the
+// first error. One goroutine at a time; it blocks while files are made durable.
+func (s *Store) Restore(restored func(file string, err error)) {
+	if s.path == "" {
+		return
+	}
+	s.mu.Lock()
+	if s.isMissing(stateFile) {
+		restored(s.at(stateFile), s.write(s.data))
+	}
+	s.mu.Unlock()
+	s.Protection.restore(restored)
+	s.Reservations.restore(restored)
+	s.Uncorrectable.restore(restored)
+}
+
+// isMissing reports whether a file does not exist.
+func (s *Store) isMissing(file string) bool {
+	_, err := s.root.Lstat(file)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // Failed reports whether the most recent write of something failed.
 func (s *Store) Failed() bool {
 	s.mu.Lock()

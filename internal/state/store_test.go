@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -506,5 +507,53 @@ func TestDirectoryMoves(t *testing.T) {
 	s = reopened(t, s)
 	testutil.True(t, s.Protection.Protected("a", 1) && s.Protection.Protected("a", 2),
 		"a protection was lost")
+	must(t, s.Close())
+}
+
+// TestDeletedFiles: a file that is deleted while the target runs is written again, as it was. A
+// promise that has been ended, and a bad file, are not. If that fails it is reported.
+func TestDeletedFiles(t *testing.T) {
+	s := full(t)
+	must(t, s.Protection.SetProtected("ended", 1, true))
+	must(t, s.Protection.SetProtected("ended", 1, false))
+	good := map[string][]byte{}
+	for _, d := range s.decoders() {
+		good[s.at(d.file)] = s.content(t, d.file)
+	}
+	var restored []string
+	var errs []error
+	restore := func() {
+		restored, errs = nil, nil
+		s.Restore(func(file string, err error) {
+			if err == nil {
+				restored = append(restored, file)
+			} else {
+				errs = append(errs, err)
+			}
+		})
+	}
+	restore()
+	testutil.True(t, len(restored) == 0 && len(errs) == 0, "%v %v", restored, errs)
+	for file := range good {
+		must(t, os.Remove(file))
+	}
+	must(t, os.RemoveAll(s.at("reservations")))
+	restore()
+	testutil.True(t, len(restored) == len(good) && len(errs) == 0, "%v %v", restored, errs)
+	for file, want := range good {
+		got := testutil.Value(os.ReadFile(file))(t)
+		testutil.True(t, bytes.Equal(got, want), "%s: %s, want %s", file, got, want)
+	}
+	s = reopened(t, s)
+	must(t, os.Rename(s.path, s.path+".old"))
+	for file := range good {
+		must(t, os.Remove(filepath.Join(s.path+".old", strings.TrimPrefix(file, s.path))))
+	}
+	restore()
+	testutil.True(t, len(restored) == 0 && len(errs) == len(good) && s.Failed() &&
+		strings.Contains(errs[0].Error(), "no longer the one"), "%v %v", restored, errs)
+	must(t, os.Rename(s.path+".old", s.path))
+	restore()
+	testutil.True(t, len(restored) == len(good) && !s.Failed(), "%v %v", restored, errs)
 	must(t, s.Close())
 }
