@@ -95,7 +95,7 @@ one_processor() {
 measurements() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -p 1 -timeout 2h -count=1 $(
-    grep -rlE --include='*_test.go' 'testutil\.Soak|e2e\.Rounds|backendtest\.' . | xargs -n1 dirname | sort -u |
+    grep -rlE --include='*_test.go' 'testutil\.(Soak|Rounds)|backendtest\.' . | xargs -n1 dirname | sort -u |
       grep -Ev '/(internal/lint|tests/(isolation(/tcp|/strangers)?|live|lab))$')
 }
 steps=(

@@ -269,10 +269,7 @@ func (m *model) admits(host int, memory int64) bool {
 // TestModel performs random operations on a Counter and compares the admitted and evicted
 // connections with the model.
 func TestModel(t *testing.T) {
-	ops := 50_000
-	if testutil.Soaking() {
-		ops = 500_000
-	}
+	ops := testutil.Rounds(50_000, 500_000)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	c := New(Limits{Connections: 512, PerHost: 200, Memory: 1 << 20, Turns: true})
 	m := &model{clock: int64(time.Second), room: [2]int{maxEvicted, maxEvicted}}

@@ -14,7 +14,7 @@ import (
 // the stream cut anywhere: data goes to the right place, with and without zero copy. Most streams
 // also have commands with large in-capsule data among others with small data, and refused ones.
 func TestDirectData(t *testing.T) {
-	for seed := range uint64(few(240)) {
+	for seed := range uint64(testutil.Rounds(60, 240)) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
 		h := newManual(t, options{cfg: Config{InCapsuleSize: 256 << 10}, arena: 8 << 20})

@@ -11,15 +11,6 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// few returns the number of random sequences that a test tries: n in "make soak", a quarter in
-// "make test".
-func few(n int) int {
-	if testutil.Soaking() {
-		return n
-	}
-	return n / 4
-}
-
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func countingLog(n *atomic.Int64) *slog.Logger {

@@ -61,7 +61,7 @@ func (b *bufferedConn) Write(p []byte) (int, error) { panic("not used") }
 // while memory is scarce and the device slow, and compares the answers with a model. Nothing may
 // wait for a deadline, and in the end nothing is missing.
 func TestModel(t *testing.T) {
-	for seed := range uint64(few(200)) {
+	for seed := range uint64(testutil.Rounds(50, 200)) {
 		testModel(t, seed)
 		testutil.MustTrue(t, !t.Failed(), "seed %d", seed)
 	}

@@ -22,10 +22,7 @@ import (
 func TestManagedTogether(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)
-	clients := 12
-	if testutil.Soaking() {
-		clients = 50
-	}
+	clients := testutil.Rounds(12, 50)
 	var wg sync.WaitGroup
 	for i := range clients {
 		volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume(fmt.Sprint("v", i)))

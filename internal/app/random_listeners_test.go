@@ -41,10 +41,7 @@ func TestListenersAtRandom(t *testing.T) {
 	l, n := healing(t, base, "lo 127.0.8.1")
 	subsystems := sub(anyHosts, inRAM)
 	var wg sync.WaitGroup
-	rounds := 100
-	if testutil.Soaking() {
-		rounds = 2000
-	}
+	rounds := testutil.Rounds(100, 2000)
 	loop := func(times int, fn func()) {
 		wg.Go(func() {
 			for range times {

@@ -44,10 +44,7 @@ func TestWatchedChanges(t *testing.T) {
 			}
 		})
 	}
-	rounds := 1
-	if testutil.Soaking() {
-		rounds = 4
-	}
+	rounds := testutil.Rounds(1, 4)
 	for range rounds {
 		for _, c := range configs {
 			l.apply(c[0], c[1])

@@ -151,10 +151,7 @@ type crash struct{}
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 1))
-	rounds := 50
-	if testutil.Soaking() {
-		rounds = 2000
-	}
+	rounds := testutil.Rounds(50, 2000)
 	for round := range rounds {
 		s := opened(t, filepath.Join(t.TempDir(), "new"))
 		other := someHosts(3, rnd)

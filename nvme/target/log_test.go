@@ -19,10 +19,7 @@ import (
 func TestLogUnderAttack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seconds = 2
-		each := 500
-		if testutil.Soaking() {
-			each = 10_000
-		}
+		each := testutil.Rounds(500, 10_000)
 		r, h, dev := onHanging(t, 1, 1)
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 		a := adminArgs("evil\n\x1b[31m%s" + strings.Repeat("x", 200))

@@ -26,10 +26,7 @@ type modelRun struct {
 // and restarts the target now and then: every status, report and notification is that of the model.
 func TestReservationModel(t *testing.T) {
 	const seeds, restarts = 2, 10
-	steps := 500
-	if testutil.Soaking() {
-		steps = 50_000
-	}
+	steps := testutil.Rounds(500, 50_000)
 	for seed := range uint64(seeds) {
 		x := &modelRun{
 			rnd: rand.New(rand.NewPCG(seed, 2)),

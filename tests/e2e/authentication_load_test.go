@@ -187,7 +187,7 @@ func TestManyAuthenticate(t *testing.T) {
 		runTarget(t, text)
 		return
 	}
-	hosts := Rounds(8, 1000)
+	hosts := testutil.Rounds(8, 1000)
 	key := NewKey(t, 32, auth.SHA256)
 	same := startTarget(t, key, hosts)
 	v := connectVictim(t, same)

@@ -39,7 +39,7 @@ func TestBrokenWrites(t *testing.T) {
 			return WantWholeBlocks(t, buf, block)
 		}
 		stop := repeat(check)
-		for round := range Rounds(7, 20) {
+		for round := range testutil.Rounds(7, 20) {
 			c := h.Dial(v)
 			q := h.Open(c, 1, 16)
 			data := h.Buffer(c, 15*size)

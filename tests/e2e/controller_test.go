@@ -95,7 +95,7 @@ func TestKeepAliveExpiry(t *testing.T) {
 		q := h.Open(c, 1, 32)
 		// With 3 s, a stalled machine would end it, too.
 		alive := h.Dial(v, func(o *host.Options) {
-			o.KATO = time.Duration(Rounds(60, 3)) * time.Second
+			o.KATO = time.Duration(testutil.Rounds(60, 3)) * time.Second
 		})
 		testutil.Is(t, ended(q), host.ErrClosed, "I/O queue")
 		testutil.Receive(t, "the admin queue ends", c.Done())

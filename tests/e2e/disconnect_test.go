@@ -43,7 +43,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 				testutil.Equal(t, err, nil, "the bystander host")
 				return err == nil
 			})
-			for round := range Rounds(6, 25) {
+			for round := range testutil.Rounds(6, 25) {
 				c := h.Dial(v)
 				data := h.Buffer(c, 31*131072)
 				for qid := range 2 {

@@ -166,15 +166,6 @@ func Differ(a, b []byte) string {
 	return ""
 }
 
-// Rounds returns the number of repetitions in a test: test with "make test", and soak with "make
-// soak".
-func Rounds(test, soak int) int {
-	if testutil.Soaking() {
-		return soak
-	}
-	return test
-}
-
 // WantWholeBlocks checks that all bytes of a block are the same.
 func WantWholeBlocks(t *testing.T, b []byte, block int) bool {
 	for ; len(b) > 0; b = b[block:] {

@@ -97,7 +97,7 @@ func TestManyQueues(t *testing.T) {
 				q := h.Open(c, uint16(i+1), 17+i*4)
 				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
-					testutil.Equal(t, verify(q, uint64(i)*16384, buf, Rounds(2, 8)), nil,
+					testutil.Equal(t, verify(q, uint64(i)*16384, buf, testutil.Rounds(2, 8)), nil,
 						"queue %d", i+1)
 				})
 			}

@@ -87,7 +87,7 @@ func (s *softTarget) sessions() {
 			queues = append(queues, q)
 			buf := s.Buffer(c, q.Depth()*32768)
 			wg.Go(func() {
-				testutil.Equal(t, verify(q, uint64(i)*16384, buf, Rounds(2, 40)), nil,
+				testutil.Equal(t, verify(q, uint64(i)*16384, buf, testutil.Rounds(2, 40)), nil,
 					"session %d, queue %d", session, i+1)
 			})
 		}

@@ -376,10 +376,9 @@ func TestHostileHandshakes(t *testing.T) {
 func TestHostileMemory(t *testing.T) {
 	needTLS(t)
 	const limit = 12 << 20
-	rounds := 15 // of about 80 handshakes; one takes 58 KiB
-	if testutil.Soaking() {
-		rounds = 300 // so that a leak of one per round is found
-	}
+	// of about 80 handshakes; one takes 58 KiB
+	// so that a leak of one per round is found
+	rounds := testutil.Rounds(15, 300)
 	run := func(n int) {
 		for range n {
 			hostile(t, func(name string, err error) {

@@ -19,3 +19,12 @@ func Soak(t testing.TB, why string) {
 		t.Skipf("left to make soak: %s", why)
 	}
 }
+
+// Rounds returns the number of repetitions in a test: test with "make test", and soak with "make
+// soak".
+func Rounds(test, soak int) int {
+	if Soaking() {
+		return soak
+	}
+	return test
+}

@@ -34,7 +34,7 @@ const (
 func TestMixOnFewBlocks(t *testing.T) {
 	t.Parallel()
 	const hosts, queues = 8, 16
-	each := e2e.Rounds(1600, 100000) / hosts
+	each := testutil.Rounds(1600, 100000) / hosts
 	open := func(cfg file.Config) func(t *testing.T) backend.Device {
 		return func(t *testing.T) backend.Device {
 			cfg.Path = filepath.Join(t.TempDir(), "disk")

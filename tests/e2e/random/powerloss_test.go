@@ -57,7 +57,7 @@ func TestPowerLoss(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Logf("-powerloss.seed=%d", *seedFlag)
 			m := newMachine(faults{})
-			for i := range e2e.Rounds(12, crashes/2) {
+			for i := range testutil.Rounds(12, crashes/2) {
 				for _, err := range m.crash(t, engine, i) {
 					t.Errorf("crash %d: %v", i, err)
 				}
