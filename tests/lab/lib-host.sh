@@ -99,13 +99,15 @@ fio_run() {
     fail "fio $name: exit code $rc"
   fi
   sed -n "/^{/,\$p" "/tmp/$name.json" | jq -r --arg n "$name" '.jobs[0] |
-    "   \($n): read \(.read.iops|floor) IOPS \(.read.bw) KiB/s, " +
-    "write \(.write.iops|floor) IOPS \(.write.bw) KiB/s"'
+    "   \($n): \(.read.total_ios) reads and \(.write.total_ios) writes in \(.job_runtime) ms"'
 }
-# fio_verify NAME FIO-OPTIONS...: writes with checksums and reads everything back.
+# fio_verify NAME FIO-OPTIONS...: writes with checksums and reads everything back. With --time_based
+# it reads as it goes on, because at the end fio reads nothing if it has not written all of --size.
 fio_verify() {
-  local name=$1; shift
-  fio_run "$name" --rw=randwrite --verify=crc32c --verify_fatal=1 --do_verify=1 --norandommap=0 "$@"
+  local name=$1 backlog=''; shift
+  case " $* " in *' --time_based '*) backlog=--verify_backlog=64 ;; esac
+  fio_run "$name" --rw=randwrite --verify=crc32c --verify_fatal=1 --do_verify=1 --norandommap=0 \
+    $backlog "$@"
 }
 # fio_on NSID NAME FIO-OPTIONS...: fio_verify on a namespace, which becomes $DEV.
 fio_on() { DEV=$(namespace_device "$1"); shift; fio_verify "$@"; }

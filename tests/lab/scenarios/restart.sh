@@ -76,11 +76,12 @@ target_start; host_connect
 [ $RULE = no ] || settings $CTRL off 1
 case $KEPT in yes) planned=1000 ;; *) planned=2000 ;; esac
 case $TRANSPORT in soft) most=1 ;; *) most=2 ;; esac # RoCE has one UDP port for all targets
+case $TRANSPORT in soft) killed=3000 ;; *) killed=2000 ;; esac # here the next target tells the host
 for paths in $(seq $most); do
   [ $paths = 1 ] || second_path
   for _ in $(seq $ROUNDS); do
     restarted $((paths == 1 ? planned : 500))
-    stall kill $((paths == 1 ? 2000 : 500))
+    stall kill $((paths == 1 ? killed : 500))
     [ $paths = 1 ] || stall drain 500
   done
 done
