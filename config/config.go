@@ -34,6 +34,7 @@ type Config struct {
 	Listeners       []Listener
 	Hosts           []Host
 	Subsystems      []Subsystem
+	Group           Group
 	ShutdownTimeout time.Duration
 	// SecureOnly: hosts that have not proven their identity are served nothing.
 	SecureOnly bool
@@ -86,6 +87,9 @@ func (c *Config) keys(backends []Backend) []lang.Key {
 			func(s *Subsystem) lang.Value { return s.value(backends) }),
 			"The subsystems that hosts connect to.").Without("required").
 			Shared("nqn", "hosts", "namespaces"),
+		lang.NewKey("group", lang.Mapping(c.Group.keys()),
+			"Other gateways to the same images of Ceph. Set it when hosts are to survive the loss "+
+				"of this machine.").NeedsRestart(),
 		lang.NewKey("shutdown_timeout",
 			lang.Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
 			"How long a stop (SIGTERM) waits for connections to drain. Set it when the service "+

@@ -117,6 +117,7 @@ func TestMinimalFile(t *testing.T) {
 		want.Subsystems[0].Namespaces[i].Limits.Burst = qos.DefaultBurst
 		want.Subsystems[0].Namespaces[i].ANAGroup = 1
 	}
+	want.Group.keys()              // sets the defaults
 	want.Subsystems[0].Serial = "" // made when the NQN is known for good
 	testutil.True(t, reflect.DeepEqual(c, want), "got  %+v\nwant %+v", c, want)
 }

@@ -40,6 +40,7 @@ func (v *validator) validate() {
 	}
 	v.discovery(c)
 	v.secureOnly(c)
+	v.group(c)
 	v.some("listeners", len(c.Listeners))
 	v.some("subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {

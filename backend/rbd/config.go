@@ -25,6 +25,8 @@ type Config struct {
 	// BlockSize is the logical block size in bytes. Images have none of their own.
 	BlockSize int
 	ReadOnly  bool
+	// Gate decides when the image is open; nil: always.
+	Gate *Gate
 	// Log is for warnings; nil for none.
 	Log *slog.Logger
 }

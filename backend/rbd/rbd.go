@@ -81,8 +81,9 @@ var late = struct {
 	last   map[rados.Access]time.Time
 }{images: map[Config]bool{}, last: map[rados.Access]time.Time{}}
 
-// openImage opens the image of cfg and describes it.
-func openImage(cfg *Config) (*image, *backend.Info, error) {
+// openImage opens the image of cfg and describes it. The connection is on, or a shared one if that
+// is nil.
+func openImage(cfg *Config, on *rados.Cluster) (*image, *backend.Info, error) {
 	if err := load(); err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +106,7 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	go func() {
 		defer cancel()
-		im, info, err := cfg.open(ctx)
+		im, info, err := cfg.open(ctx, on)
 		select {
 		case done <- result{im, info, err}:
 		case <-expired:
@@ -132,7 +133,7 @@ func openImage(cfg *Config) (*image, *backend.Info, error) {
 }
 
 // open is openImage without a deadline, except that it waits for the connection until ctx ends.
-func (cfg *Config) open(ctx context.Context) (*image, *backend.Info, error) {
+func (cfg *Config) open(ctx context.Context, on *rados.Cluster) (*image, *backend.Info, error) {
 	name, err := ParseName(cfg.Image)
 	if err != nil {
 		return nil, nil, err
@@ -141,8 +142,10 @@ func (cfg *Config) open(ctx context.Context) (*image, *backend.Info, error) {
 		return nil, nil, backend.WithHint(errors.New("is a snapshot, which takes no writes"),
 			"Make the namespace read_only.")
 	}
-	cluster, err := rados.Share(ctx, cfg.Ceph)
-	if err != nil {
+	var cluster *rados.Cluster
+	if on != nil {
+		cluster = on.Use()
+	} else if cluster, err = rados.Share(ctx, cfg.Ceph); err != nil {
 		return nil, nil, err
 	}
 	im := &image{cluster: cluster, idle: make(chan struct{}, 1)}
@@ -360,6 +363,7 @@ type device struct {
 	name  Name
 	lost  chan reason   // the image cannot be used any more
 	hangs chan struct{} // it does not answer
+	calls chan func()   // of the gate
 	stop  chan struct{}
 	ended chan struct{}
 
@@ -377,7 +381,7 @@ type device struct {
 
 // Probe reports the errors that Open would return.
 func Probe(cfg Config) (r backend.Report) {
-	im, info, err := openImage(&cfg)
+	im, info, err := openImage(&cfg, nil)
 	if err != nil {
 		r.Add(err)
 		return r
@@ -413,20 +417,31 @@ func Open(cfg Config) (backend.Device, error) {
 	cfg.Log = cfg.Log.With("device", cfg.Image)
 	d := &device{
 		cfg: cfg, lost: make(chan reason, 1), hangs: make(chan struct{}, 1),
-		stop: make(chan struct{}), ended: make(chan struct{}),
+		stop: make(chan struct{}), ended: make(chan struct{}), calls: make(chan func()),
 	}
-	im, info, err := openImage(&d.cfg)
+	first := d.cfg
+	first.ReadOnly = cfg.ReadOnly || cfg.Gate != nil
+	im, info, err := openImage(&first, nil)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", cfg.Image, err)
 	}
 	d.name, _ = ParseName(cfg.Image)
-	d.image.Store(im)
-	d.info.Store(info)
+	info.ReadOnly = cfg.ReadOnly
 	if err := d.claim(info.Identity); err != nil {
 		im.close()
 		return nil, fmt.Errorf("image %s: %w", cfg.Image, err)
 	}
+	if cfg.Gate != nil { // it was only described
+		im.close()
+		im, info.Offline = nil, true
+		d.safe.Store(true)
+	}
+	d.image.Store(im)
+	d.info.Store(info)
 	go d.watch()
+	if cfg.Gate != nil {
+		cfg.Gate.add(d)
+	}
 	return d, nil
 }
 
@@ -484,12 +499,16 @@ func (d *device) watch() {
 			if d.checking.CompareAndSwap(false, true) {
 				go d.check() // which may wait for the cluster
 			}
+		case fn := <-d.calls:
+			fn()
 		case <-d.hangs:
-			if d.image.Load().users.Load() > 0 {
+			if im := d.image.Load(); im != nil && im.users.Load() > 0 {
 				goOn = d.leave(errHangs)
 			}
 		case why := <-d.lost:
-			goOn = d.leave(why.err)
+			if d.image.Load() != nil { // else the gate has closed it
+				goOn = d.leave(why.err)
+			}
 		}
 	}
 }
@@ -579,7 +598,7 @@ func (d *device) leave(why error) bool {
 	}
 	if why != errHangs {
 		old.close()
-		return d.reopen()
+		return d.cfg.Gate != nil || d.reopen() // a gate opens it again
 	}
 	old.retired.Store(false)
 	info.Offline = false
@@ -600,7 +619,7 @@ func (d *device) reopen() bool {
 		case <-retry.C:
 		}
 		d.reopened = time.Now()
-		err := d.again(d.Info().Identity)
+		err := d.again(d.Info().Identity, nil)
 		if err == nil {
 			d.cfg.Log.Warn("an image is back")
 			return true
@@ -611,8 +630,8 @@ func (d *device) reopen() bool {
 }
 
 // again opens the image again if it still has this identity.
-func (d *device) again(identity string) error {
-	im, info, err := openImage(&d.cfg)
+func (d *device) again(identity string, on *rados.Cluster) error {
+	im, info, err := openImage(&d.cfg, on)
 	if err != nil {
 		return err
 	}
@@ -641,10 +660,13 @@ func (d *device) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close image %s: %d channels are open", d.cfg.Image, n)
 	}
-	close(d.stop)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if d.cfg.Gate != nil {
+			d.cfg.Gate.remove(d)
+		}
+		close(d.stop)
 		<-d.ended
 		if im := d.image.Swap(nil); im != nil {
 			im.drain() // Space may use it

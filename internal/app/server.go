@@ -110,6 +110,7 @@ type Server struct {
 	roles      atomic.Pointer[control.Roles]
 	control    atomic.Pointer[control.Server] // nil: not wanted
 	listeners  *listeners.Listeners           // nil before Start
+	groups     *groups
 	lookups
 
 	atStart *config.Config  // has the keys that need a restart
@@ -193,13 +194,17 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.target = target.New(options)
+	s.groups = newGroups(&s.atStart.Group)
 	s.listeners = listeners.New(listeners.Config{
 		Target: s.target, State: s.state, Log: s.log, Peers: s.peers, Network: s.opts.Network,
 		Sockets: s.opts.Sockets, Listen: s.listen, Patiently: s.patiently,
 		Up: s.opts.ListenerUp, Retry: s.opts.Retry, Settle: s.opts.Settle,
 		Transition: cmp.Or(s.opts.ANATransition, ana.TransitionTime*time.Second),
+		DrainGroup: s.groups.drain,
 	})
+	s.groups.hide(s.listeners)
 	s.engine = engine.New(engine.Config{
+		Gates:  s.groups.gates,
 		Target: s.target, State: s.state, Listeners: s.listeners, Log: s.log,
 		AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(), Reloading: s.reloading,
 		Network: s.opts.Network, Verbs: s.opts.Verbs,
@@ -219,6 +224,7 @@ func (s *Server) Start() error {
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
+	s.startGroups()
 	if s.opts.Sockets != nil {
 		s.opts.Sockets.DropOthers(nil)
 	}
@@ -411,6 +417,9 @@ func (s *Server) stop() error {
 		s.engine.Stop()
 	}
 	errs = append(errs, s.web.close())
+	if s.groups != nil {
+		s.groups.stop()
+	}
 	if s.engine != nil {
 		errs = append(errs, s.listeners.Close())
 		s.engine.Volumes.Stop()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -49,6 +50,7 @@ type Config struct {
 	Patiently   func(func() error) error
 	NamespaceUp func(nqn string, nsid uint32)
 	Retry       time.Duration
+	Gates       map[uint32]*rbd.Gate
 
 	// Ending ends before the target stops, so that a change in progress ends soon.
 	Ending context.Context
@@ -110,7 +112,7 @@ func New(c Config) *Engine {
 	e.Volumes = volumes.New(volumes.Config{
 		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
 		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
-		Up: c.NamespaceUp, Retry: c.Retry,
+		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates,
 	})
 	return e
 }

@@ -27,7 +27,7 @@ type Instance struct {
 
 // replaces reports whether i is a later instance of the same gateway than j, which has ended.
 func (i *Instance) replaces(j *Instance) bool {
-	return i.ID != j.ID && i.Home != "" && i.Home == j.Home
+	return i.ID != j.ID && i.Gateway == j.Gateway && i.Home != "" && i.Home == j.Home
 }
 
 // Record is the state of a group that all gateways share. Records are not changed, but

@@ -36,7 +36,30 @@ func (ls *Listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
 		}
 		states[group] = s.ANAState
 	}
+	for group, s := range ls.shared {
+		if states == nil {
+			states = map[uint32]nvme.ANAState{}
+		}
+		states[group] = s.ANAState
+	}
 	return states
+}
+
+// ShareANA sets the state of a group that several gateways share, at all listeners.
+func (ls *Listeners) ShareANA(group uint32, state nvme.ANAState) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.ana == nil { // it is stopping
+		return
+	}
+	if old := ls.shared[group]; old != nil {
+		old.stop()
+	}
+	if ls.shared == nil {
+		ls.shared = map[uint32]*anaState{}
+	}
+	ls.shared[group] = ls.newANA(state)
+	_ = ls.applyANA() // the state is valid
 }
 
 // applyANA gives the ports the states of their listeners. ls.mu is held.
@@ -63,6 +86,11 @@ func (ls *Listeners) SetANA(a control.ANASet) ([]control.ANA, error) {
 		return nil, control.NewProblem(http.StatusBadRequest,
 			fmt.Sprintf("there is no ANA group %d", a.Group),
 			fmt.Sprintf("Use 1 to %d.", ana.MaxGroups)).At("group")
+	case ls.isShared(a.Group):
+		if err := ls.drainShared(&a, state); err != nil {
+			return nil, err
+		}
+		return ls.ANA(), nil
 	case state == 0 && a.State != asConfigured:
 		return nil, control.NewProblem(http.StatusBadRequest,
 			fmt.Sprintf("there is no ANA state %q", a.State),
@@ -75,6 +103,25 @@ func (ls *Listeners) SetANA(a control.ANASet) ([]control.ANA, error) {
 			"`nvmf-target ana` lists them by name.").At("listener")
 	}
 	return ls.ANA(), err
+}
+
+// drainShared gives a group away, or lets this target take it again.
+func (ls *Listeners) drainShared(a *control.ANASet, state nvme.ANAState) error {
+	if a.Listener != "" || state != nvme.ANAStateInaccessible && a.State != asConfigured {
+		return control.NewProblem(http.StatusConflict,
+			fmt.Sprintf("ANA group %d is shared with other gateways", a.Group),
+			"Use inaccessible to give it away, and configured to let this target take it again, "+
+				"for all listeners.").At("state")
+	}
+	ls.Log.Info("a shared ANA group is set by hand", "ana_group", a.Group, "ana_state", a.State)
+	ls.DrainGroup(a.Group, state == nvme.ANAStateInaccessible)
+	return nil
+}
+
+func (ls *Listeners) isShared(group uint32) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.shared[group] != nil
 }
 
 // setANA sets the state of a group at a listener, or at all; 0 means the configured state. At all
@@ -138,6 +185,9 @@ func (ls *Listeners) stopANA() {
 		for _, a := range groups {
 			a.stop()
 		}
+	}
+	for _, a := range ls.shared {
+		a.stop()
 	}
 	ls.ana = nil
 }

@@ -44,6 +44,8 @@ type Config struct {
 	Retry, Settle time.Duration
 	// Transition is how long nvme.ANAStateChange lasts.
 	Transition time.Duration
+	// DrainGroup gives a group that several gateways share away, or lets this target take it again.
+	DrainGroup func(group uint32, away bool)
 }
 
 // Listeners keeps ports open at the addresses of configured listeners, see ADR 0025. Any goroutine
@@ -67,6 +69,8 @@ type Listeners struct {
 	drained map[string]bool
 	// ana has the states set by hand, by listener and group; nil after close.
 	ana map[string]map[uint32]*anaState
+	// shared has the states of groups that several gateways share.
+	shared map[uint32]*anaState
 
 	// served has the IDs of the ports that an RDMA device has served last.
 	served map[uint16]bool

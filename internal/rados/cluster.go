@@ -203,6 +203,14 @@ func (cl *Cluster) Handle() unsafe.Pointer { return cl.handle }
 // FSID is the identifier of the cluster.
 func (cl *Cluster) FSID() string { return cl.fsid }
 
+// Use adds a use of the connection, which must have one. The caller closes it.
+func (cl *Cluster) Use() *Cluster {
+	shared.Lock()
+	defer shared.Unlock()
+	cl.users++
+	return cl
+}
+
 // Retire makes later callers of Share get another connection. The users of this one should do so.
 func (cl *Cluster) Retire() {
 	cl.retired.Store(true)

@@ -92,6 +92,7 @@ type env struct {
 	readOnly bool
 	engine   disk.Engine
 	log      *slog.Logger
+	gate     *rbd.Gate // of images; nil: they are open
 }
 
 func (s *store) Keys() []lang.Key { return s.keys }
@@ -210,7 +211,7 @@ func newRBD() config.Options {
 	}}
 	in := func(at env) rbd.Config {
 		c := *c
-		c.ReadOnly, c.Log = at.readOnly, at.log
+		c.ReadOnly, c.Log, c.Gate = at.readOnly, at.log, at.gate
 		return c
 	}
 	return &store{

@@ -248,7 +248,7 @@ func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
 		return nil
 	}
 	var swap func(backend.Device) (backend.Device, error)
-	if anew {
+	if anew || vs.gate(v.Namespace.Namespace) != vs.gate(n.Namespace) {
 		swap = func(old backend.Device) (backend.Device, error) {
 			return vs.reopen(old, v.Namespace, n)
 		}

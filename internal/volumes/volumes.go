@@ -16,6 +16,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -46,6 +47,8 @@ type Config struct {
 	Up func(nqn string, nsid uint32)
 	// Retry is the first pause before a pending namespace is tried again; 0 is the usual one.
 	Retry time.Duration
+	// Gates open and close the images of ANA groups that several gateways share.
+	Gates map[uint32]*rbd.Gate
 }
 
 // Volumes has the storage of all namespaces. A namespace with absent storage is pending: it is
@@ -80,7 +83,9 @@ func New(c Config) *Volumes {
 	}
 	if vs.Open == nil {
 		vs.Open = func(n *config.Namespace) (backend.Device, error) {
-			return Open(n, c.Disks, c.Log)
+			return openStorage(&n.Storage, env{
+				readOnly: n.ReadOnly, engine: c.Disks, log: c.Log, gate: vs.gate(n),
+			})
 		}
 	}
 	return vs
@@ -89,6 +94,14 @@ func New(c Config) *Volumes {
 // Open opens the storage that the configuration describes. The caller closes it.
 func Open(n *config.Namespace, disks disk.Engine, log *slog.Logger) (backend.Device, error) {
 	return openStorage(&n.Storage, env{readOnly: n.ReadOnly, engine: disks, log: log})
+}
+
+// gate returns the gate of the images of a namespace, nil if they are always open.
+func (vs *Volumes) gate(n *config.Namespace) *rbd.Gate {
+	if n.ReadOnly {
+		return nil
+	}
+	return vs.Gates[n.ANAGroup]
 }
 
 func (vs *Volumes) env(n *Namespace) env {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"testing"
 )
@@ -13,6 +14,13 @@ func TestMain(m *testing.M) {
 	}
 	if arg := os.Getenv(floodKey); arg != "" {
 		os.Exit(floodHellos(arg))
+	}
+	if file := os.Getenv(gatewayKey); file != "" {
+		if err := runGateway(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	Main(m)
 }

@@ -413,8 +413,8 @@ func TestMatching(t *testing.T) {
 
 // notCovered are packages of the target without a scenario, with the reason.
 var notCovered = map[string]string{
-	"internal/group":       "nothing uses it yet",
-	"internal/group/rados": "nothing uses it yet",
+	"internal/group":       "needs a cluster of Ceph, which tests/e2e has",
+	"internal/group/rados": "needs a cluster of Ceph, which tests/e2e has",
 }
 
 // TestCovers: a scenario covers every package of the target, and the covered directories exist.

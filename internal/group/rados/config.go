@@ -7,6 +7,8 @@ import "github.com/nvmf-target/nvmf-target/internal/rados"
 // Config describes the place of a group.
 type Config struct {
 	Access rados.Access
-	// Pool has the objects of the group, which begin with Name.
-	Pool, Name string
+	// Pool has the objects of the group.
+	Pool string
+	// Group is its number.
+	Group uint32
 }

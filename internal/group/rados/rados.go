@@ -41,10 +41,11 @@ func Connect(cfg Config) (*Engine, error) {
 		cluster.Close()
 		return nil, err
 	}
+	name := fmt.Sprintf("nvmf.group.%d", cfg.Group)
 	for object, suffix := range map[**rados.Object]string{
 		&e.state: "", &e.events: "", &e.lease: ".lease",
 	} {
-		if *object, err = cluster.OpenObject(cfg.Pool, cfg.Name+suffix); err != nil {
+		if *object, err = cluster.OpenObject(cfg.Pool, name+suffix); err != nil {
 			e.Close()
 			return nil, err
 		}

@@ -47,19 +47,19 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-func config(conf, name string) Config {
+func config(conf string, id uint32) Config {
 	return Config{
 		Access: rados.Access{
 			Conf: conf, User: "gateway",
 			Keyring: strings.TrimSuffix(conf, "ceph.conf") + "client.gateway.keyring",
 		},
-		Pool: cephtest.Pool, Name: name,
+		Pool: cephtest.Pool, Group: id,
 	}
 }
 
-func connect(t *testing.T, c *cephtest.Cluster, name string) *Engine {
+func connect(t *testing.T, c *cephtest.Cluster, id uint32) *Engine {
 	t.Helper()
-	e := testutil.Value(Connect(config(c.Conf(), name)))(t)
+	e := testutil.Value(Connect(config(c.Conf(), id)))(t)
 	t.Cleanup(e.Close)
 	return e
 }
@@ -67,7 +67,7 @@ func connect(t *testing.T, c *cephtest.Cluster, name string) *Engine {
 // state: the record has versions, and changes of it are noticed by others.
 func state(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
-	a, b := connect(t, c, "state"), connect(t, c, "state")
+	a, b := connect(t, c, 1), connect(t, c, 1)
 	data, version, err := a.Get(ctx)
 	testutil.Must(t, err)
 	testutil.True(t, len(data) == 0 && version == 0, "%q at version %d before the first Put", data,
@@ -103,7 +103,7 @@ func state(t *testing.T, c *cephtest.Cluster) {
 // lease: one instance has the lease until it is released, broken or over.
 func lease(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
-	a, b := connect(t, c, "lease"), connect(t, c, "lease")
+	a, b := connect(t, c, 2), connect(t, c, 2)
 	id, _ := a.Instance()
 	lessee := func(want string) {
 		t.Helper()
@@ -137,7 +137,7 @@ func lease(t *testing.T, c *cephtest.Cluster) {
 // package asks for a long one, and sees if one is short.
 func fence(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
-	a, b := connect(t, c, "fence"), connect(t, c, "fence")
+	a, b := connect(t, c, 3), connect(t, c, 3)
 	_, addrs := b.Instance()
 	const long = 10 * 365 * 24 * time.Hour
 	for range 2 {
@@ -178,7 +178,7 @@ func start(conf, name string, prefers bool, access chan string) *group.Group {
 	cfg := group.Default(name, name, 4*time.Second)
 	cfg.Prefers, cfg.Reconnect = prefers, time.Second
 	return group.Start(cfg, func() (group.Engine, error) {
-		return Connect(config(conf, "move"))
+		return Connect(config(conf, 4))
 	}, &images{name, access}, slog.New(slog.DiscardHandler))
 }
 

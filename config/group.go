@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+)
+
+// Group makes this target one of the gateways that share the images of ANA groups.
+type Group struct {
+	// Name is that of this gateway; "": the target is no gateway.
+	Name string
+	// Pool has the state of the groups, in the cluster of Conf.
+	Pool, Conf, User, Keyring string
+	Lease                     time.Duration
+	ANAGroups, Prefers        []uint32
+}
+
+func (g *Group) keys() []lang.Key {
+	g.Conf, g.User, g.Lease = "/etc/ceph/ceph.conf", "admin", 5*time.Second
+	groups := func(p *[]uint32) lang.Value {
+		return lang.Sequence(p, 0, ana.MaxGroups, func(group *uint32) lang.Value {
+			return lang.Unique(lang.Int(group, 1, ana.MaxGroups), "Delete one of the two.")
+		})
+	}
+	return []lang.Key{
+		lang.NewKey("name", lang.Text(&g.Name), "Name of this gateway. Set it to "+
+			"another one at each gateway.").
+			Without("required"),
+		lang.NewKey("pool", lang.Text(&g.Pool), "The pool with the state of the groups. Set "+
+			"it to the same one at all gateways.").Without("required"),
+		lang.NewKey("conf", lang.Path(&g.Conf), "Path of the cluster's ceph.conf. Set it when the "+
+			"machine uses several clusters."),
+		lang.NewKey("user", lang.Text(&g.User), "Name of the client, without `client.`. Set it "+
+			"to one with the profile `rbd` for this pool and those of the images."),
+		lang.NewKey("keyring", lang.Path(&g.Keyring), "Path of the file with the client's key. "+
+			"Set it when ceph.conf does not name it.").Without("the one of ceph.conf"),
+		lang.NewKey("lease", lang.Duration(&g.Lease, time.Second, time.Minute),
+			"How long a gateway holds a group without renewing that. Another one takes over "+
+				"about a second after it. Set it higher when the cluster may stall for longer."),
+		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that are served "+
+			"by one gateway at a time. Set it to the same ones at all gateways.").Without("required"),
+		lang.NewKey("prefers", groups(&g.Prefers), "Those that this gateway takes first. Set it "+
+			"to share the load.").Without("none"),
+	}
+}
+
+// group checks the settings of gateways.
+func (v *validator) group(c *Config) {
+	g := &c.Group
+	if g.Name == "" && g.Pool == "" && len(g.ANAGroups) == 0 {
+		return
+	}
+	need := func(key string, given bool) {
+		if !given && !v.Bad(key) {
+			v.Add(key, "is missing", "Set it, or delete the section group.")
+		}
+	}
+	need("group.name", g.Name != "")
+	need("group.pool", g.Pool != "")
+	need("group.ana_groups", len(g.ANAGroups) > 0)
+	for i, group := range g.Prefers {
+		if !slices.Contains(g.ANAGroups, group) {
+			v.Add(fmt.Sprintf("group.prefers[%d]", i), "is not one of group.ana_groups",
+				"Add it there, or delete it here.")
+		}
+	}
+	for i := range c.Subsystems {
+		for j := range c.Subsystems[i].Namespaces {
+			n := &c.Subsystems[i].Namespaces[j]
+			path := fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j)
+			if slices.Contains(g.ANAGroups, n.ANAGroup) && n.Backend != "rbd" && !v.Bad(path) {
+				v.Add(path, fmt.Sprintf("backend %s cannot be shared with other gateways, as "+
+					"ANA group %d is", n.Backend, n.ANAGroup), "Give it another ana_group.")
+			}
+		}
+	}
+}

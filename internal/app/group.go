@@ -1,0 +1,149 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/group"
+	grouprados "github.com/nvmf-target/nvmf-target/internal/group/rados"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/rados"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// groups are the ANA groups that this target shares with other gateways.
+type groups struct {
+	gates map[uint32]*rbd.Gate
+	mu    sync.Mutex // held while the list changes, for drain
+	list  map[uint32]*group.Group
+	// stopCounting ends the count of hosts; nil if it has not begun.
+	stopCounting func()
+}
+
+// countEvery is the time between two counts of hosts.
+const countEvery = time.Second
+
+// newGroups returns the groups of the configuration, which are not running.
+func newGroups(c *config.Group) *groups {
+	g := &groups{gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{}}
+	for _, id := range c.ANAGroups {
+		g.gates[id] = &rbd.Gate{}
+	}
+	return g
+}
+
+// shared gives hosts access to the images of a group.
+type shared struct {
+	id        uint32
+	gate      *rbd.Gate
+	listeners *listeners.Listeners
+}
+
+// Open implements group.Images.
+func (s *shared) Open(_ context.Context, e group.Engine) error {
+	return s.gate.Open(e.(*grouprados.Engine).Cluster())
+}
+
+// Close implements group.Images.
+func (s *shared) Close() { s.gate.Close() }
+
+// Access implements group.Images.
+func (s *shared) Access(a group.Access) {
+	s.listeners.ShareANA(s.id, map[group.Access]nvme.ANAState{
+		group.Inaccessible: nvme.ANAStateInaccessible,
+		group.Change:       nvme.ANAStateChange,
+		group.Optimized:    nvme.ANAStateOptimized,
+	}[a])
+}
+
+// hide makes the groups inaccessible, before hosts can connect.
+func (g *groups) hide(ls *listeners.Listeners) {
+	for id := range g.gates {
+		ls.ShareANA(id, nvme.ANAStateInaccessible)
+	}
+}
+
+// startGroups begins to take groups.
+func (s *Server) startGroups() {
+	c := &s.atStart.Group
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	for id, gate := range s.groups.gates {
+		cfg := group.Default(c.Name, s.home(), c.Lease)
+		cfg.Prefers = slices.Contains(c.Prefers, id)
+		place := grouprados.Config{
+			Access: rados.Access{Conf: c.Conf, User: c.User, Keyring: c.Keyring},
+			Pool:   c.Pool, Group: id,
+		}
+		s.groups.list[id] = group.Start(cfg, func() (group.Engine, error) {
+			e, err := grouprados.Connect(place)
+			if err != nil {
+				return nil, err // and not a nil engine
+			}
+			return e, nil
+		}, &shared{id, gate, s.listeners}, s.log.With("ana_group", id))
+	}
+	if len(s.groups.list) > 0 {
+		s.groups.stopCounting = watch(countEvery, s.countHosts)
+	}
+}
+
+// home identifies the state directory, which one process uses at a time; "": there is none.
+func (s *Server) home() string {
+	machine, err := os.ReadFile("/etc/machine-id")
+	dir, err2 := filepath.Abs(s.state.Dir())
+	if s.state.Dir() == "" || errors.Join(err, err2) != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(machine)) + dir
+}
+
+// countHosts tells the groups of the hosts that are connected.
+func (s *Server) countHosts() {
+	connected := map[string]bool{}
+	for _, c := range s.target.Controllers() {
+		connected[c.Subsystem] = true
+	}
+	used := map[uint32]bool{}
+	for _, n := range s.target.Stats() {
+		used[n.ANAGroup] = used[n.ANAGroup] || connected[n.Subsystem]
+	}
+	for id, g := range s.groups.list {
+		g.Hosts(used[id])
+	}
+}
+
+// drain gives a group away, or lets this target take it again.
+func (g *groups) drain(id uint32, away bool) {
+	g.mu.Lock()
+	one := g.list[id]
+	g.mu.Unlock()
+	if one != nil { // it runs
+		one.Drain(away)
+	}
+}
+
+// groupPatience is the time that other gateways are given to be told that this one ends.
+const groupPatience = 5 * time.Second
+
+// stop gives all groups away, if they have begun.
+func (g *groups) stop() {
+	if g.stopCounting != nil {
+		g.stopCounting()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), groupPatience)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, one := range g.list {
+		all.Go(func() { one.Stop(ctx) })
+	}
+	all.Wait()
+}

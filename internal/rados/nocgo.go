@@ -1,0 +1,6 @@
+//go:build !cgo
+
+package rados
+
+// Cluster does not exist here.
+type Cluster struct{}

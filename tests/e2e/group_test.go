@@ -1,0 +1,342 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// gatewayKey is the environment variable with the configuration file of a gateway, which the test
+// program runs then.
+const gatewayKey = "NVMF_TEST_GATEWAY"
+
+// runGateway serves a configuration until SIGTERM.
+func runGateway(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	c, err := app.Parse(file, text, nil)
+	if err != nil {
+		return err
+	}
+	s := app.NewServer(app.Options{
+		Config: c, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), StateDir: filepath.Dir(file),
+	})
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	if err := s.Start(); err != nil {
+		return err
+	}
+	fmt.Println("started")
+	<-term
+	return s.Stop(context.Background())
+}
+
+// gateway is a process that serves an image with others.
+type gateway struct {
+	name, file string
+	addr       netip.AddrPort
+	cmd        *exec.Cmd
+	log        bytes.Buffer
+}
+
+func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid int) *gateway {
+	g := &gateway{
+		name: name, file: filepath.Join(t.TempDir(), "nvmf-target.yaml"),
+		addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testutil.FreePort(t)),
+	}
+	keyring := c.Path("client.gateway.keyring")
+	testutil.Must(t, os.WriteFile(g.file, fmt.Appendf(nil, `
+reactors: {count: 1}
+listeners: [{transport: tcp, address: 127.0.0.1, port: %d}]
+group: {name: %s, pool: %s, conf: %s, user: gateway, keyring: %s, lease: 4s, ana_groups: [1]}
+subsystems:
+  - nqn: %s
+    allow_any_host: true
+    cntlid_min: %d
+    cntlid_max: %d
+    namespaces:
+      - nsid: 1
+        backend: rbd
+        image: %s
+        ceph: {conf: %s, user: gateway, keyring: %s}
+`, g.addr.Port(), name, cephtest.Pool, c.Conf(), keyring, SubNQN, cntlid, cntlid+1000, image,
+		c.Conf(), keyring), 0o600))
+	t.Cleanup(func() {
+		if g.cmd != nil {
+			g.signal(t, syscall.SIGKILL)
+		}
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, g.log.String())
+		}
+	})
+	return g
+}
+
+func (g *gateway) start(t *testing.T) {
+	t.Helper()
+	g.cmd = exec.Command(os.Args[0])
+	g.cmd.Env = append(os.Environ(), gatewayKey+"="+g.file)
+	g.cmd.Stderr = &g.log
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out := testutil.Value(g.cmd.StdoutPipe())(t)
+	testutil.Must(t, g.cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	testutil.MustTrue(t, err == nil && strings.Contains(line, "started"), "%q: %v", line, err)
+}
+
+// signal sends a signal. The process has ended after one that ends it.
+func (g *gateway) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	testutil.Must(t, g.cmd.Process.Signal(s))
+	if s == syscall.SIGKILL || s == syscall.SIGTERM {
+		_ = g.cmd.Wait()
+		g.cmd = nil
+	}
+}
+
+// path is a way of the host to a gateway.
+type path struct {
+	addr netip.AddrPort
+	ctrl *host.Controller
+	q    *host.Queue
+	used atomic.Int64 // commands that have succeeded
+}
+
+// do carries out a command within two seconds, or reports failure and drops the connection unless
+// the gateway has answered.
+func (p *path) do(id byte, op *host.Op) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if p.ctrl == nil {
+		ctrl, err := host.Connect(ctx, host.TCP{Addr: p.addr}, host.Options{
+			HostNQN: manyHostNQN(int(id)), HostID: [16]byte{1, id}, SubNQN: SubNQN,
+			Timeout: 2 * time.Second,
+		})
+		if err != nil {
+			return false
+		}
+		p.ctrl = ctrl
+		if p.q, err = ctrl.OpenQueue(ctx, 1, 128); err != nil {
+			p.drop()
+			return false
+		}
+	}
+	cqe, err := p.q.Do(ctx, op)
+	if err != nil {
+		p.drop()
+		return false
+	}
+	if !cqe.Status().OK() {
+		return false
+	}
+	p.used.Add(1)
+	return true
+}
+
+func (p *path) drop() {
+	if p.q != nil {
+		_ = p.q.Close()
+	}
+	if p.ctrl != nil {
+		p.ctrl.Close()
+	}
+	p.ctrl, p.q = nil, nil
+}
+
+const (
+	hostBlocks = 64   // of a host
+	hostBlock  = 4096 // bytes
+
+	// More than the sockets between a gateway and an OSD hold.
+	lateWrites, lateSize = 120, 128 << 10
+)
+
+// write makes a host write versions of its blocks, on a path that takes them, and compare blocks
+// with the last version, until stop is closed.
+func write(id byte, paths []*path, stop chan struct{}) error {
+	versions := make([]uint64, hostBlocks)
+	now := 0
+	each := func(op *host.Op) {
+		for !paths[now].do(id, op) {
+			<-time.After(20 * time.Millisecond)
+			now = (now + 1) % len(paths)
+		}
+	}
+	defer func() {
+		for _, p := range paths {
+			p.drop()
+		}
+	}()
+	data := make([]byte, hostBlock)
+	compare := func(i int) error {
+		var op host.Op
+		op.Read(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data)
+		each(&op)
+		if got := binary.LittleEndian.Uint64(data[hostBlock-8:]); got != versions[i] {
+			return fmt.Errorf("host %d: block %d has version %d, and %d was acknowledged", id, i,
+				got, versions[i])
+		}
+		return nil
+	}
+	for v := uint64(1); ; v++ {
+		select {
+		case <-stop:
+			for i := range versions {
+				if err := compare(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		default:
+		}
+		i := rand.IntN(hostBlocks)
+		var op host.Op
+		for at := 0; at < hostBlock; at += 8 {
+			binary.LittleEndian.PutUint64(data[at:], v)
+		}
+		op.Write(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data, 0)
+		each(&op)
+		versions[i] = v
+		if err := compare(rand.IntN(hostBlocks)); err != nil {
+			return err
+		}
+	}
+}
+
+// TestGateways: hosts write to an image through two gateways, one of which is killed, stopped and
+// continued, and ended. No acknowledged write is lost or replaced by an older one.
+func TestGateways(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := cephtest.New(t)
+	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
+		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	image := c.Image(t, "32M", "layering")
+	a, b := newGateway(t, c, image, "a", 1), newGateway(t, c, image, "b", 2000)
+	a.start(t)
+	b.start(t)
+	const hosts = 3
+	stop, results := make(chan struct{}), make(chan error, hosts)
+	var paths [hosts][]*path
+	for id := range paths {
+		paths[id] = []*path{{addr: a.addr}, {addr: b.addr}}
+		go func() { results <- write(byte(id), paths[id], stop) }()
+	}
+	// through waits until all hosts use this gateway.
+	through := func(when string, g *gateway) {
+		t.Helper()
+		var before [hosts]int64
+		used := func(id int) int64 {
+			for _, p := range paths[id] {
+				if p.addr == g.addr {
+					return p.used.Load()
+				}
+			}
+			return 0
+		}
+		for id := range before {
+			before[id] = used(id)
+		}
+		testutil.Until(t, when+": all hosts use "+g.name, func() bool {
+			for id := range before {
+				if used(id) < before[id]+20 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	holder, other := a, b
+	uses := func() bool { // reports whether a is used
+		for id := range paths {
+			if paths[id][0].used.Load() > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	testutil.Until(t, "a gateway is used", func() bool {
+		return uses() || paths[0][1].used.Load()+paths[1][1].used.Load()+paths[2][1].used.Load() > 0
+	})
+	if !uses() {
+		holder, other = other, holder
+	}
+	through("at first", holder)
+
+	holder.signal(t, syscall.SIGKILL)
+	through("after SIGKILL", other)
+	holder.start(t)
+	holder, other = other, holder
+
+	// A host has sent writes, which are on their way to the storage when the gateway is stopped, in
+	// its memory. It gives them up, and writes newer data through the other one.
+	late, newer := &path{addr: holder.addr}, &path{addr: other.addr}
+	defer late.drop()
+	defer newer.drop()
+	op := func(i int, data []byte) *host.Op {
+		op := new(host.Op)
+		op.Write(1, uint64(16<<20+i*lateSize)/512, lateSize/512, data, 0)
+		return op
+	}
+	fill := func(v byte) []byte { return bytes.Repeat([]byte{v}, lateSize) }
+	testutil.MustTrue(t, late.do(hosts, op(0, fill(1))), "the first write has failed")
+	c.Pause(t, "osd")
+	for i := range lateWrites {
+		testutil.Must(t, testutil.Err(late.q.Submit(op(i, fill(2)))))
+	}
+	done := make([]host.Completion, lateWrites)
+	for range 50 { // the gateway takes the data
+		testutil.Must(t, late.q.Wait(20*time.Millisecond))
+		testutil.Must(t, testutil.Err(late.q.Poll(done)))
+	}
+	holder.signal(t, syscall.SIGSTOP)
+	c.Continue(t, "osd")
+	through("after SIGSTOP", other)
+	for i := range lateWrites {
+		testutil.MustTrue(t, newer.do(hosts, op(i, fill(3))), "a newer write has failed")
+	}
+	holder.signal(t, syscall.SIGCONT)
+	through("after SIGCONT", other)
+	testutil.Until(t, "the late writes have answers", func() bool {
+		n, err := late.q.Poll(done)
+		if err == nil && n == 0 {
+			err = late.q.Wait(20 * time.Millisecond)
+		}
+		return err != nil || late.q.Outstanding() == 0
+	})
+	for i := range lateWrites {
+		var op host.Op
+		got := make([]byte, lateSize)
+		op.Read(1, uint64(16<<20+i*lateSize)/512, lateSize/512, got)
+		testutil.MustTrue(t, newer.do(hosts, &op), "a read has failed")
+		testutil.True(t, bytes.Equal(got, fill(3)), "late write %d has replaced a newer one", i)
+	}
+	holder, other = other, holder
+
+	holder.signal(t, syscall.SIGTERM)
+	through("after SIGTERM", other)
+	close(stop)
+	for range hosts {
+		testutil.Check(t, testutil.Receive(t, "the last comparison", results))
+	}
+}
