@@ -42,6 +42,8 @@ type Sample struct {
 	Reactors   []observed.Reactor
 	// Ports are the ports of the machine.
 	Ports []observed.PortCounter
+	// Of Refusals, handshakes of RDMA are used. For TCP the kernel is asked.
+	Refusals []observed.Refusal
 }
 
 // stageAdvice explains the stages (ADR 0038). For waiting commands see period.waits.

@@ -271,3 +271,27 @@ func TestWithin(t *testing.T) {
 		}
 	}
 }
+
+// TestLostHandshakes: peers that have lately begun RDMA connections and not confirmed them are
+// findings, few of many. Other refusals and earlier ones are not.
+func TestLostHandshakes(t *testing.T) {
+	_, s := looks()
+	refusal := func(message string, age time.Duration, remote string) {
+		s.Refusals = append(s.Refusals, observed.Refusal{
+			Message: message, Last: s.Time.Add(-age), Remote: remote, Count: 3, Hint: "look there",
+			Attributes: []observed.Attribute{
+				{Key: "local", Value: "10.0.0.1:4420"}, {Key: "device", Value: "rxe0"},
+			},
+		})
+	}
+	refusal("RDMA connection rejected", 0, "10.0.0.2:1")
+	refusal(rdmaHandshake, handshakeAge+time.Second, "10.0.0.2:1")
+	testutil.Equal(t, len(handshakes(s)), 0, "findings")
+	refusal(rdmaHandshake, handshakeAge, "10.0.0.3:1")
+	expect(t, handshakes(s), "warning: 10.0.0.3:1 at 10.0.0.1:4420: the peer begins an RDMA "+
+		"connection and does not confirm it, 3 times (device: rxe0)")
+	for range 2 * mostHandshakes {
+		refusal(rdmaHandshake, 0, "10.0.0.4:1")
+	}
+	testutil.Equal(t, len(handshakes(s)), mostHandshakes, "findings of many")
+}

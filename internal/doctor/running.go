@@ -65,7 +65,8 @@ func (w *Watch) Look() (s Sample, err error) {
 		control.GetHosts.Into(ctx, c, &s.Hosts),
 		control.GetSubsystems.Into(ctx, c, &s.Subsystems),
 		control.GetNamespaces.Into(ctx, c, &s.Namespaces),
-		control.GetReactors.Into(ctx, c, &s.Reactors))
+		control.GetReactors.Into(ctx, c, &s.Reactors),
+		control.GetRefusals.Into(ctx, c, &s.Refusals))
 	return s, err
 }
 
@@ -98,7 +99,44 @@ func (w *Watch) Findings(apart time.Duration) []Finding {
 				second.Time.Sub(w.first.Time).Seconds()),
 		}}
 	}
-	return list
+	return append(list, handshakes(&second)...)
+}
+
+const (
+	// rdmaHandshake is the message of fabric/rdma for a peer that does not confirm its connection.
+	rdmaHandshake = "RDMA handshake not completed"
+	// handshakeAge is the age up to which handshakes are findings, and mostHandshakes their number.
+	handshakeAge   = 5 * time.Minute
+	mostHandshakes = 16
+)
+
+// handshakes returns the peers that have lately begun RDMA connections and not confirmed them. For
+// TCP see package listeners.
+func handshakes(s *Sample) (findings []Finding) {
+	for _, r := range s.Refusals {
+		if r.Message != rdmaHandshake || s.Time.Sub(r.Last) > handshakeAge {
+			continue
+		}
+		local, device := "", ""
+		for _, a := range r.Attributes {
+			switch a.Key {
+			case "local":
+				local = a.Value
+			case "device":
+				device = a.Value
+			}
+		}
+		findings = append(findings, Finding{
+			Check: "handshakes", Severity: Warning,
+			Found: fmt.Sprintf("%s at %s: the peer begins an RDMA connection and does not confirm "+
+				"it, %d times (device: %s)", r.Remote, local, r.Count, device),
+			Why: "The host cannot connect there.", Fix: r.Hint,
+		})
+		if len(findings) == mostHandshakes {
+			break
+		}
+	}
+	return findings
 }
 
 // Close closes the connections to the target.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // This file reports peers that begin TCP connections to listeners and do not get the answers. Such
@@ -59,10 +58,8 @@ func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[net
 ) {
 	ports, now, left := map[uint16]bool{}, map[netip.AddrPort]bool{}, mostLogged
 	open, _ := ls.Addrs()
-	for _, addr := range open {
-		if addr.Transport == nvme.TransportTCP {
-			ports[addr.AddrPort.Port()] = true
-		}
+	for _, addr := range open { // also of RDMA: iWARP is over TCP
+		ports[addr.AddrPort.Port()] = true
 	}
 	list, err := ls.Network.Handshakes()
 	for _, h := range list {

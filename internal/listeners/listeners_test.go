@@ -106,16 +106,23 @@ func TestHandshakes(t *testing.T) {
 	n := &netiftest.Network{Unrouted: netip.MustParseAddr("10.0.0.3")}
 	n.Set("eth0 127.0.9.1")
 	recorder := ratelog.NewRecorder(slog.DiscardHandler)
-	ls := opened(t, n, Config{Peers: ratelog.New(slog.New(recorder))}, tcpAt("eth0"))
+	iwarp := tcpAt("127.0.9.1")
+	iwarp.Name, iwarp.Transport, iwarp.Port = "rdma", nvme.TransportRDMA, 4421
+	ls := opened(t, n, Config{Peers: ratelog.New(slog.New(recorder))}, tcpAt("eth0"), iwarp)
 	open, _ := ls.Addrs()
+	testutil.MustEqual(t, len(open), 2, "open ports")
 	local := open[0].AddrPort
+	if open[0].Transport == nvme.TransportRDMA {
+		local = open[1].AddrPort
+	}
+	overRDMA := netip.AddrPortFrom(local.Addr(), 4421)
 	from := func(remote string, repeated int) netif.Handshake {
 		return netif.Handshake{
 			Local: local, Remote: netip.MustParseAddrPort(remote), Repeated: repeated,
 		}
 	}
 	elsewhere := from("10.0.0.4:1", answersLost)
-	elsewhere.Local = netip.AddrPortFrom(local.Addr(), local.Port()+1)
+	elsewhere.Local = netip.AddrPortFrom(local.Addr(), local.Port()+2)
 	lost, unroutable := from("10.0.0.2:1", answersLost), from("10.0.0.3:1", answersLost)
 
 	var reported map[netip.AddrPort]bool
@@ -148,6 +155,11 @@ func TestHandshakes(t *testing.T) {
 		strings.Contains(findings[1].Found, "no route"), "findings: %+v", findings)
 	got = look(lost, unroutable)
 	testutil.True(t, len(got) == 0 && len(reported) == 2, "reported again: %q", got)
+	overIWARP := from("10.0.0.5:1", answersLost)
+	overIWARP.Local = overRDMA
+	got = look(overIWARP)
+	testutil.True(t, len(got) == 1 && strings.Contains(got[0], overRDMA.String()), "reported: %q",
+		got)
 	var many []netif.Handshake
 	for i := range 3 * mostLogged {
 		many = append(many, from(fmt.Sprintf("10.0.1.%d:1", i), answersLost))
