@@ -59,8 +59,7 @@ func (c *controller) abortEvent(cid uint16) bool {
 }
 
 // abort aborts a command of this queue, and delivers its completion before that of the Abort
-// command. It returns false if there is no such command or its device still has it. Reactor of the
-// session.
+// command. It returns false if there is none, or its device has it. Reactor of the session.
 func (s *session) abort(cid uint16) bool {
 	i := slices.IndexFunc(s.cmds[:s.used], func(c *cmd) bool { // bound: the depth of the queue
 		return (c.executing || c.parked()) && c.req.SQE.CID() == cid

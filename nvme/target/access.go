@@ -14,8 +14,7 @@ import (
 
 // This file decides which hosts may have controllers, through which ports, and from where.
 
-// permits returns the reason why a host may not have a controller of the subsystem with this admin
-// queue; nil: it may.
+// permits returns the reason why a host may not have a controller with this admin queue, or nil.
 func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) error {
 	return s.Settings.Load().Permits(&subsystems.Applicant{
 		NQN: hostNQN, Listener: *q.port.Listener.Load(), From: q.info.Remote.Addr(),

@@ -7,8 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
-// This file has the admin commands that show and change the state of a controller, see package
-// controllers.
+// This file has the admin commands for the state of a controller, see package controllers.
 
 func prepareIdentify(c *cmd) nvme.Status {
 	if st := c.s.ctrl.CheckIdentify(c.req.SQE.Identify()); !st.OK() {

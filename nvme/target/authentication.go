@@ -62,8 +62,7 @@ func (c *controller) policy() *auth.Policy {
 // hasKey reports whether a host authenticates when it connects.
 func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != nil }
 
-// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
-// now.
+// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
 	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.Info) != "" {
@@ -99,8 +98,7 @@ func (s *session) exchange() *authn.Exchange {
 // unproven reports whether the host has to authenticate before anything else.
 func (s *session) unproven() bool { return s.ctrl != nil && s.table == nil }
 
-// authenticated reports whether the host has authenticated on the queue, or with the PSK of the
-// queue. Reactor.
+// authenticated reports whether the host has authenticated on the queue, or with its PSK. Reactor.
 func (s *session) authenticated() bool {
 	return s.ctrl != nil && !s.unproven() &&
 		(s.auth != nil && s.auth.Proven || association.GeneratedPSK(s.info) != "")
@@ -252,8 +250,7 @@ func (s *session) refuseProven(why error) {
 	s.disconnect(why)
 }
 
-// authenticationFailed logs a failure. Nothing more is served: the host reads why, and the queue
-// ends.
+// authenticationFailed logs a failure. The host reads why, nothing else, and the queue ends.
 func (s *session) authenticationFailed() {
 	if !s.auth.Running && !s.unproven() { // otherwise one goes on
 		s.startDeadline()
@@ -327,8 +324,7 @@ func (s *session) allow() error {
 	return nil
 }
 
-// GeneratedPSK returns the PSK that a host has generated with this identity, see authn.Hosts.PSK.
-// Any goroutine may call it.
+// GeneratedPSK returns a PSK that a host has generated, see authn.Hosts.PSK. Any goroutine.
 func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
 	return t.auth.PSK(hostNQN, identity)
 }

@@ -121,8 +121,7 @@ func executeVerify(h *Handler, c *cmd) {
 	}
 }
 
-// compareAndWrite carries out a fused pair. Its blocks are at most one atomic unit, which is one
-// chunk.
+// compareAndWrite carries out a fused pair. Its blocks are at most one atomic unit, and one chunk.
 func (h *Handler) compareAndWrite(a, b *cmd) {
 	m := h.newCompound(a)
 	b.compound = m

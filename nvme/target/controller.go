@@ -19,8 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
-// controller is one association of a host with a subsystem. It belongs to the reactor of its admin
-// queue.
+// controller is an association of a host with a subsystem. The reactor of its admin queue owns it.
 type controller struct {
 	controllers.Controller
 	t        *Target
@@ -134,8 +133,7 @@ func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	return association.Refusal{}
 }
 
-// fail ends the association: every queue is disconnected. Any goroutine may call it, any number of
-// times.
+// fail ends the association: every queue is disconnected. Any goroutine may call it, also again.
 func (c *controller) fail(why error) {
 	c.mu.Lock()
 	if c.failed != nil {

@@ -41,8 +41,7 @@ func prepareCopy(c *cmd) nvme.Status {
 	return c.expect(c.req.HostLength)
 }
 
-// executeCopy reads the source ranges and writes them one after the other, from SDLBA on. It checks
-// all of them first.
+// executeCopy checks all source ranges, and then copies one after the other, from SDLBA on.
 func executeCopy(h *Handler, c *cmd) {
 	if h.postpones(c) {
 		return

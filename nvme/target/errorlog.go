@@ -8,8 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// logError adds a failed command to the log of its controller, with the first block that it failed
-// with.
+// logError adds a failed command to the log of its controller, with the first failed block.
 func (s *session) logError(sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	fabrics := sqe.Opcode() == nvme.FabricsOpcode
 	s.ctrl.Errors.Add(sqe, st, admin.Failure{

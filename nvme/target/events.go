@@ -20,8 +20,7 @@ func (c *controller) sendEvents() {
 	}
 }
 
-// abortEvents completes the outstanding requests because the controller is reset or the queue has
-// ended.
+// abortEvents completes the outstanding requests, at a reset or the end of the queue.
 func (c *controller) abortEvents() {
 	requests := c.requests
 	c.requests = nil

@@ -29,8 +29,7 @@ type HandlerConfig struct {
 	// allocates only for copies of in-capsule data, which a device may use for longer than the
 	// queue can keep the receive buffer; see namespaces.Config.Timeout.
 	Memory *mem.Pool
-	// EventFD is an eventfd that wakes the reactor, which devices pass to the kernel; 0 if there is
-	// none.
+	// EventFD is an eventfd that wakes the reactor, which devices pass to the kernel; 0: none.
 	EventFD int
 }
 

@@ -22,8 +22,7 @@ func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
 	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Resume)
 }
 
-// pausedAtOnce bounds the namespaces that PauseAll pauses at once. Each takes a goroutine, and a
-// post to every reactor.
+// pausedAtOnce bounds PauseAll: each namespace takes a goroutine, and a post to every reactor.
 const pausedAtOnce = 256
 
 // PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer

@@ -87,8 +87,7 @@ func (c *controller) ioQueuesEnded() {
 	}
 }
 
-// configure carries out a write of CC. all is from CommonInfo if the write may enable the
-// controller.
+// configure carries out a write of CC. all is from CommonInfo if that may enable the controller.
 func (c *controller) configure(v nvme.CC, all backend.Info) admin.Reply {
 	change, st := c.Write(v)
 	if change&admin.Reset != 0 {
@@ -117,8 +116,7 @@ func (c *controller) enable(all backend.Info) {
 	c.mu.Unlock()
 }
 
-// reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
-// alive timer survive it.
+// reset is a Controller Reset (Base section 3.7.2). Admin queue and keep alive timer survive it.
 func (c *controller) reset() {
 	c.abortEvents()
 	c.Reset()

@@ -15,8 +15,7 @@ import (
 var errNotAgain = errors.New("the host did not authenticate again within " +
 	time.Duration(authn.Limit).String())
 
-// reauthentication is that of a controller. It belongs to the admin reactor, but for Asks and
-// Refuse.
+// reauthentication is that of a controller. The admin reactor owns it, but for Asks and Refuse.
 type reauthentication struct {
 	authn.Interval
 	timer timer
@@ -44,8 +43,7 @@ func (c *controller) authenticated(ago time.Duration) {
 	c.scheduleReauthentication()
 }
 
-// scheduleReauthentication sets the timer anew, also when the keys of the host have changed. Admin
-// reactor.
+// scheduleReauthentication sets the timer anew, also when keys have changed. Admin reactor.
 func (c *controller) scheduleReauthentication() {
 	if !c.Proof.Proven.Load() {
 		return
@@ -63,8 +61,7 @@ func (c *controller) afterReauthentication(in int64) {
 	}
 }
 
-// checkReauthentication asks the host, which is due, or ends the controller, whether that is
-// enabled or not.
+// checkReauthentication asks the host, which is due, or ends the controller, enabled or not.
 func (c *controller) checkReauthentication() {
 	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
 	switch act {

@@ -21,8 +21,7 @@ import (
 // key, authentication, in nanoseconds.
 const connectDeadline = int64(10e9)
 
-// session is the state of one queue. It belongs to the reactor of its handler; other reactors read
-// activity and post to it.
+// session is the state of one queue. Its reactor owns it; others read activity and post to it.
 type session struct {
 	h     *Handler
 	q     fabric.Queue
@@ -118,16 +117,14 @@ type cmd struct {
 	zeroCopy  *channel
 	executing bool
 	limited   bool // limits apply to the command
-	// then is called in place of the queue if the command is the target's own; its request is no
-	// transport's.
+	// then is called in place of the queue if the command, and its request, are the target's own.
 	then func(nvme.Status)
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
 	// latency is where it is counted once its response has left; nil: nowhere.
 	latency *observe.Entry
 	traced  uint64 // its number in flightRecord.trace
-	// free gives memory back that the device of a command that was given up may still use. req is
-	// nil then.
+	// free gives memory back that a device may use after a command was given up. req is nil then.
 	free     func()
 	capsule  mem.Allocation     // a copy of in-capsule data, see copyCapsule
 	compound *compound.Compound // carries the command out, if that takes several IOs
@@ -199,8 +196,7 @@ func (s *session) joinHost() {
 // disconnecting reports that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
-// disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
-// the log, see sessionEnded.
+// disconnect starts the end of the queue. Reactor only. sessionEnded logs that of a controller.
 func (s *session) disconnect(why error) {
 	if s.closed {
 		return

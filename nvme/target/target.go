@@ -39,8 +39,7 @@ type Options struct {
 	Protection controllers.ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
 	Reservations reservation.Store
-	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
-	// cannot.
+	// Uncorrectable keeps which blocks hosts have marked uncorrectable; nil: they cannot.
 	Uncorrectable marks.Store
 }
 
@@ -129,8 +128,7 @@ func New(o Options) *Target {
 	return t
 }
 
-// Changing begins a change of subsystems or hosts, see association.Final. Any goroutine may call
-// it.
+// Changing begins a change of subsystems or hosts, see association.Final. Any goroutine.
 func (t *Target) Changing() (done func()) { return t.final.Changing() }
 
 // find returns the subsystem with exactly this NQN, or nil.
@@ -222,8 +220,7 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 	return nil
 }
 
-// takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
-// t.mu.
+// takeSlot and freeSlots manage dense indices of channels of reactors. The caller holds t.mu.
 func (t *Target) takeSlot(ns *namespaces.Namespace) int {
 	i := slices.Index(t.slots, nil)
 	if i < 0 {
@@ -280,8 +277,7 @@ func (t *Target) RemovePort(id uint16) error {
 	return nil
 }
 
-// portState is the state of a port, also after its removal: there is one for each identifier that
-// was ever used.
+// portState is the state of a port, also after its removal: one for each identifier ever used.
 type portState struct {
 	controllers.Port // written with Target.mu held
 	removed          atomic.Bool
@@ -332,8 +328,7 @@ func (t *Target) Stats() []observed.Namespace {
 	return list
 }
 
-// Sessions is the number of queues that transports have opened and that have not ended, connected
-// or not.
+// Sessions is the number of queues that transports have opened and that have not ended.
 func (t *Target) Sessions() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -129,8 +129,7 @@ func captured(ns *namespaces.Namespace) observed.Namespace {
 	return s
 }
 
-// capturedLimits returns the limits at which commands of the host may wait, besides those of
-// namespaces.
+// capturedLimits returns the limits at which commands may wait, but for limits of namespaces.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
 	if l := c.t.hosts.Limiter(c.HostNQN); l != nil {
 		list = append(list, admin.CapturedLimit{Of: "host", Limits: l.Describe()})

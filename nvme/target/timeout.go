@@ -27,8 +27,7 @@ const (
 	closeGrace = int64(5e9)
 )
 
-// startTimeouts starts the timer that looks for commands that have timed out, unless it runs or
-// such a look goes on.
+// startTimeouts starts the timer of checkTimeouts, unless that or the timer runs.
 func (h *Handler) startTimeouts() {
 	h.timeoutsLeft = true
 	if h.stopTimeouts == nil {
@@ -60,8 +59,7 @@ func (h *Handler) checkTimeouts() {
 	h.dispatch.Start(&h.timeouts)
 }
 
-// checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is
-// slow becomes a late write.
+// checkTimeout gives up a command that has timed out, or reports false. Slow writes become late.
 func (h *Handler) checkTimeout(c *cmd) bool {
 	since := c.began()
 	if !c.executing || since == 0 {

@@ -105,8 +105,7 @@ type Tracer struct {
 	read  map[uint64]uint64 // the last number, by session.id
 }
 
-// NewTracer makes a Tracer. With q.Follow, Read returns each command once, when its response has
-// left.
+// NewTracer makes a Tracer. With q.Follow, Read returns each command once, after its response.
 func (t *Target) NewTracer(q observed.TraceQuery) *Tracer {
 	return &Tracer{t: t, query: q, read: map[uint64]uint64{}}
 }

@@ -103,8 +103,7 @@ func (h *Handler) stopWaiting(c *cmd) {
 	}
 }
 
-// abortWaiting aborts a command that waits at a limit, or is postponed. The caller runs the handler
-// afterwards.
+// abortWaiting aborts a command that waits or is postponed. The caller runs the handler then.
 func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	parked := c.parked()
 	h.stopWaiting(c)

@@ -8,8 +8,7 @@ import (
 
 // This file visits the commands of queues in pieces, see dispatch.Walk.
 
-// lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
-// step of its own.
+// lookMost is how many commands a step of a walk looks at. A completed or canceled one is a step.
 const lookMost = 8
 
 // visitAll returns the next of a walk that calls fn with the commands of the queues that exist when
@@ -94,8 +93,7 @@ func (h *Handler) endCommand(c *cmd) bool {
 	return true
 }
 
-// exclude visits the commands of the hosts that a round of fences excludes. It implements
-// dispatch.Config.Exclude.
+// exclude visits the commands of hosts that a round excludes, see dispatch.Config.Exclude.
 func (h *Handler) exclude(to *dispatch.Channel, r *dispatch.Round) (next func() int) {
 	ch := to.User.(*channel)
 	return h.visitAll(func(s *session) bool {

@@ -63,8 +63,7 @@ type Hooks struct {
 	Raised func()
 	// Work makes work that another goroutine does, in the turn of the host, once it is requested.
 	Work func(run func()) admin.Asker
-	// SetKeepAlive starts the keep alive timer with a timeout in milliseconds, and returns the one
-	// that applies.
+	// SetKeepAlive starts the keep alive timer with milliseconds, and returns those that apply.
 	SetKeepAlive func(ms uint32) uint32
 	// Grant lets the host connect n I/O queues. It returns false if some are connected.
 	Grant func(n int) bool
@@ -99,8 +98,7 @@ type Controller struct {
 type Registers struct {
 	// I/O queues read Ready, WriteThrough and Discard.
 	Ready atomic.Bool // enabled, not resetting, not shutting down, not failed
-	// WriteThrough: completed writes must be durable, because WCE is 0, or because Identify has
-	// reported no cache.
+	// WriteThrough: completed writes must be durable: WCE is 0, or Identify reports no cache.
 	WriteThrough atomic.Bool
 	Discard      atomic.Bool // Dataset Management is offered
 
@@ -207,8 +205,7 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
-// NoNamespace is the status of a command that needs a namespace and has this NSID, which names none
-// (Base section 3.2.1.5).
+// NoNamespace is the status of a command with an NSID that names none (Base section 3.2.1.5).
 func NoNamespace(nsid uint32) nvme.Status {
 	if nsid == 0 || nsid > namespaces.MaxNSID {
 		return invalidNamespace

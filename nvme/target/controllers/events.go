@@ -53,8 +53,7 @@ func (c *Controller) anaChanged(now []nvme.ANAGroup) {
 // ANAStates returns the states of the port of the controller, which are in force until they change.
 func (c *Controller) ANAStates() *ana.States { return c.Port.ANA.Load() }
 
-// ANAStatus is the status of a command of the admin queue if the state of a namespace does not
-// allow it.
+// ANAStatus is the status of an admin command if the state of a namespace does not allow it.
 func (c *Controller) ANAStatus(ns *namespaces.Namespace) nvme.Status {
 	return c.ANAStates().Of(ns.Attributes().ANAGroup).Status()
 }

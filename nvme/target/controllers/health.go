@@ -145,8 +145,7 @@ func enduranceGroupPage(c *Controller, sqe *nvme.SQE) admin.Reply {
 	})
 }
 
-// rotationalMediaPage makes log 16h: one actuator, at a speed that is not reported (Base section
-// 5.1.12.1.22).
+// rotationalMediaPage makes log 16h: one actuator of unknown speed (Base section 5.1.12.1.22).
 func rotationalMediaPage(c *Controller, sqe *nvme.SQE) admin.Reply {
 	id := sqe.GetLog().LSI()
 	if c.group(id) == nil {

@@ -184,8 +184,7 @@ func (c *Controller) identified(nsid uint32) (*namespaces.Namespace, nvme.Status
 	return c.Namespace(nsid), nvme.Success
 }
 
-// identifyActive makes CNS 02h and 07h: up to 1024 identifiers above the given one (Base section
-// 5.1.13.2.2).
+// identifyActive makes CNS 02h and 07h: up to 1024 NSIDs above the given one (Base 5.1.13.2.2).
 func identifyActive(c *Controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid >= nvme.NSIDAll-1 {
@@ -211,8 +210,7 @@ func identifyDescriptors(c *Controller, sqe *nvme.SQE) admin.Reply {
 	return admin.Reply{Data: c.viewOf(ns).Descriptors()}
 }
 
-// identifyNamespaceNVM makes CNS 05h: there is no protection information, so it is all zeroes (NVM
-// section 4.1.5.3).
+// identifyNamespaceNVM makes CNS 05h: no protection information, all zeroes (NVM section 4.1.5.3).
 func identifyNamespaceNVM(c *Controller, sqe *nvme.SQE) admin.Reply {
 	_, st := c.identified(sqe.NSID())
 	return admin.Reply{Status: st}
@@ -250,8 +248,7 @@ func identifyAttached(c *Controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, ns.Attributes().Visible)
 }
 
-// identifyControllers makes CNS 13h: all controllers but the unproven ones (Base section
-// 5.1.13.2.12).
+// identifyControllers makes CNS 13h: all controllers but unproven ones (Base section 5.1.13.2.12).
 func identifyControllers(c *Controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, func(string) bool { return true })
 }
@@ -271,8 +268,7 @@ func (c *Controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool
 	})
 }
 
-// identifyEnduranceGroups makes CNS 19h: the identifiers from the given one on (Base section
-// 5.1.13.2.18).
+// identifyEnduranceGroups makes CNS 19h: groups from the given one on (Base section 5.1.13.2.18).
 func identifyEnduranceGroups(c *Controller, sqe *nvme.SQE) admin.Reply {
 	first := sqe.Identify().CNSSpecific()
 	return admin.Page(func() []byte {

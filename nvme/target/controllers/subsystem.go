@@ -9,16 +9,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
-// Subsystem has the namespaces and the controllers of a subsystem. Any goroutine may call its
-// methods.
+// Subsystem has the namespaces and the controllers of a subsystem. Any goroutine may use it.
 type Subsystem struct {
 	NQN        string
 	Discovery  bool                                // it is the discovery subsystem
 	Settings   atomic.Pointer[subsystems.Settings] // written by Update
 	Namespaces namespaces.Set
 
-	// controllers are the *Controller by CNTLID, and count is their number. They are written with
-	// mu held.
+	// controllers are the *Controller by CNTLID, and count their number. Written with mu held.
 	controllers sync.Map
 	count       atomic.Int64
 

@@ -213,8 +213,7 @@ func (t *Table) link(f *Flow) {
 	f.Limits.Link(t.Limiters(f.Host.NQN, f.Channel.Namespace), f.Host.Payer.Key, t.Now())
 }
 
-// linkSteps is the number of steps that a flow takes to leave its limits, or to use others, and a
-// command that goes on.
+// linkSteps is the number of steps in which a flow changes its limits, or a command goes on.
 const linkSteps = 8
 
 // Drop ends the flows to the namespace of a channel that is removed, and then calls done. It calls

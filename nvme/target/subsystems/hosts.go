@@ -67,8 +67,7 @@ func (h *Hosts) comesFromNetworks(nqn string, from netip.Addr) bool {
 		slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(from) })
 }
 
-// SetKnown records whether the list of hosts of the configuration has an NQN, whichever subsystems
-// allow that host.
+// SetKnown records whether the configuration lists a host, whichever subsystems allow it.
 func (h *Hosts) SetKnown(nqn string, known bool) {
 	if known {
 		h.known.Store(nqn, nil)
