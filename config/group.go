@@ -42,7 +42,8 @@ func (g *Group) keys() []lang.Key {
 			"How long a gateway holds a group without renewing that. Another one takes over "+
 				"about a second after it. Set it higher when the cluster may stall for longer."),
 		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that are served "+
-			"by one gateway at a time. Set it to the same ones at all gateways.").Without("required"),
+			"by one gateway at a time. Set it to the same ones at all gateways.").
+			Without("required"),
 		lang.NewKey("prefers", groups(&g.Prefers), "Those that this gateway takes first. Set it "+
 			"to share the load.").Without("none"),
 	}

@@ -162,9 +162,9 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	s.Uncorrectable.each(func(Name, string) {}, bad)
 }
 
-// Restore writes the files again that were deleted, and calls restored for each. The promises are in
-// memory, and would be lost with the next start. Of each kind it reports only the first error. One
-// goroutine at a time; it blocks while files are made durable.
+// Restore writes the files again that were deleted, and calls restored for each. The promises are
+// in memory, and would be lost with the next start. Of each kind it reports only the first error.
+// One goroutine at a time; it blocks while files are made durable.
 func (s *Store) Restore(restored func(file string, err error)) {
 	if s.path == "" {
 		return
