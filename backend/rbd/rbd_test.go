@@ -67,6 +67,7 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
+		"Gate":        gate,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })

@@ -1,0 +1,56 @@
+//go:build cgo
+
+package rbd
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/rados"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// gate: images are open while their gate is, on its connection, also those of later devices. A
+// fence ends that connection, and a device does not make another one.
+func gate(t *testing.T, c *cephtest.Cluster) {
+	g := &Gate{}
+	open := func() *device {
+		cfg := admin(c, c.Image(t, "8M", "exclusive-lock"))
+		cfg.Gate = g
+		return mustOpen(t, cfg).(*device)
+	}
+	first := open()
+	state := func(d *device, offline bool) {
+		t.Helper()
+		i := d.Info()
+		testutil.True(t, i.Offline == offline && i.Size == 8<<20 && !i.ReadOnly, "%+v", i)
+	}
+	state(first, true)
+	cluster := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
+	testutil.Must(t, g.Open(cluster))
+	second := open()
+	for _, d := range []*device{first, second} {
+		state(d, false)
+		testutil.True(t, d.image.Load().cluster == cluster, "another connection")
+	}
+	mustClose(t, second)
+	g.Close()
+	state(first, true)
+	g.Close()
+	testutil.Must(t, g.Open(cluster))
+	testutil.Must(t, cluster.FenceSelf())
+	testutil.Until(t, "the device is offline", func() bool {
+		return first.Info().Offline && first.safe.Load()
+	})
+	g.Close()
+	state(first, true)
+	testutil.True(t, first.image.Load() == nil, "an image is open")
+	cluster.Close()
+	other := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
+	testutil.Must(t, g.Open(other))
+	state(first, false)
+	g.Close()
+	mustClose(t, first)
+	other.Close()
+	testutil.Equal(t, len(g.devices), 0, "devices that are left")
+}
