@@ -147,6 +147,7 @@ func TestPauseAllIsBounded(t *testing.T) {
 			r.w.Settle()
 		}
 		testutil.Equal(t, <-ended, nil, "")
-		testutil.True(t, most > pausedAtOnce/2 && most <= pausedAtOnce+1, "%d goroutines", most)
+		// Goroutines of the rest of the process may come and go meanwhile.
+		testutil.True(t, most > pausedAtOnce/2 && most < pausedAtOnce*3/2, "%d goroutines", most)
 	})
 }
