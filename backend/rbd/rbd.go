@@ -568,20 +568,20 @@ func (d *device) leave(why error) bool {
 	info.Offline = true
 	d.change(nil, info)
 	old.retired.Store(true)
+	if why == errFenced {
+		old.cluster.Retire()
+	}
 	fences, failed := why == errHangs, ""
 	for {
 		if fences {
 			if err := old.cluster.FenceSelf(); err == nil {
 				fences, why = false, errFenced
+				d.safe.Store(true)
 			} else if err.Error() != failed {
 				failed = err.Error()
 				d.cfg.Log.Error("a connection cannot be fenced, so hosts wait for their answers",
 					"err", err)
 			}
-		}
-		if why == errFenced {
-			d.safe.Store(true)
-			old.cluster.Retire()
 		}
 		if old.users.Load() == 0 {
 			break
@@ -589,14 +589,15 @@ func (d *device) leave(why error) bool {
 		select {
 		case <-old.idle:
 		case <-d.hangs:
-			fences = why != errFenced
+			fences = !d.safe.Load()
 		case <-time.After(checkInterval):
 		case <-d.stop:
 			d.image.Store(old) // for Close
 			return false
 		}
 	}
-	if why != errHangs {
+	if why != errHangs || old.cluster.Retired() {
+		d.safe.Store(true)
 		old.close()
 		return d.cfg.Gate != nil || d.reopen() // a gate opens it again
 	}

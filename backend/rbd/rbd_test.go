@@ -69,6 +69,7 @@ func TestCluster(t *testing.T) {
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
 		"Gate":        gate,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
+		"ShortFence": shortFence,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -244,6 +245,34 @@ func hang(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, one(client, client.Read(0, got)))
 	testutil.Equal(t, got[0], 2, "the later write")
 	testutil.True(t, !dev.safe.Load(), "operations of the new connection are refused")
+}
+
+// shortFence: operations are not safe while the connection is fenced by another client for a time
+// that they may outlast.
+func shortFence(t *testing.T, c *cephtest.Cluster) {
+	var log testutil.Log
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.Log = log.Logger()
+	dev := mustOpen(t, cfg).(*device)
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	victim := dev.image.Load().cluster
+	addr := testutil.Value(victim.Addrs())(t)
+	c.Ceph(t, "osd", "set", "pause")
+	testutil.Must(t, victim.WaitForLatestMap(testutil.Context(t)))
+	late := client.Write(0, client.Memory(0, block))
+	client.Submit(late)
+	c.Ceph(t, "osd", "blocklist", "add", addr, "3600")
+	testutil.Until(t, "the fence is too short", func() bool {
+		return dev.Fence() || strings.Contains(log.String(), "which ends too soon")
+	})
+	testutil.True(t, !dev.Fence(), "a write is safe that the end of a fence would let through")
+	c.Ceph(t, "osd", "blocklist", "rm", addr) // its end
+	testutil.Until(t, "it is fenced for good", dev.Fence)
+	c.Ceph(t, "osd", "unset", "pause")
+	client.Wait(1)
+	testutil.Is(t, late.Err, backend.ErrOffline, "")
 }
 
 // others: an image that has another user is not opened for writing.

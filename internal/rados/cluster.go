@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -333,13 +334,10 @@ func (cl *Cluster) MayFence(ctx context.Context) error {
 	return nil
 }
 
-// Fenced returns the fenced connections of this machine with the ends of their fences, as text.
-func (cl *Cluster) Fenced(ctx context.Context) (list []string, err error) {
-	own, err := cl.Addrs()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cl.MonCommand(ctx, map[string]any{
+// Blocklist returns the fenced addresses with the ends of their fences, on the clock of the
+// monitors.
+func (cl *Cluster) Blocklist(ctx context.Context) (map[string]time.Time, error) {
+	text, err := cl.MonCommand(ctx, map[string]any{
 		"prefix": "osd blocklist ls", "format": "json",
 	})
 	if err != nil {
@@ -347,24 +345,42 @@ func (cl *Cluster) Fenced(ctx context.Context) (list []string, err error) {
 	}
 	var entries []struct{ Addr, Until string }
 	// Ranges of addresses follow as another value.
-	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&entries); err != nil {
-		return nil, fmt.Errorf("fenced connections: %w", err)
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&entries); err != nil {
+		return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
 	}
-	machine := own[:strings.LastIndex(own, ":")+1]
+	until := make(map[string]time.Time, len(entries))
 	for _, e := range entries {
-		if strings.HasPrefix(e.Addr, machine) {
-			list = append(list, e.Addr+" until "+e.Until)
+		if until[e.Addr], err = time.Parse("2006-01-02T15:04:05.999999-0700", e.Until); err != nil {
+			return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
 		}
 	}
-	return list, nil
+	return until, nil
+}
+
+// Fenced returns the fenced connections of this machine with the ends of their fences, as text.
+func (cl *Cluster) Fenced(ctx context.Context) (list []string, err error) {
+	own, err := cl.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := cl.Blocklist(ctx)
+	machine := own[:strings.LastIndex(own, ":")+1]
+	for addr, until := range entries {
+		if strings.HasPrefix(addr, machine) {
+			list = append(list, addr+" until "+until.Format(time.RFC3339))
+		}
+	}
+	slices.Sort(list)
+	return list, err
 }
 
 // fenceTime is how long FenceSelf lasts. No address is used again, since its nonce is random.
 const fenceTime = 30 * 24 * time.Hour
 
 // FenceSelf fences this connection and retires it. Another connection is made for that, because
-// this one may not get an answer. It takes up to 30 s; callers wait for each other, so that a
-// silent cluster gets one attempt at a time.
+// this one may not get an answer. It fails while a fence is in force that ends sooner, since the
+// cluster keeps the end of a fence, and the operations of this connection may outlast it. It takes
+// up to 40 s; callers wait for each other, so that a silent cluster gets one attempt at a time.
 func (cl *Cluster) FenceSelf() error {
 	cl.fencing.Lock()
 	defer cl.fencing.Unlock()
@@ -380,13 +396,22 @@ func (cl *Cluster) FenceSelf() error {
 		return err
 	}
 	defer other.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), monitorTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*monitorTimeout)
 	defer cancel()
 	if err := other.Fence(ctx, addr, fenceTime); err != nil {
 		return err
 	}
-	cl.fenced = true
 	cl.Retire()
+	entries, err := other.Blocklist(ctx)
+	if err != nil {
+		return err
+	}
+	if until := entries[addr]; time.Until(until) < fenceTime/2 {
+		return backend.WithHint(fmt.Errorf("%s is fenced by another client until %v, which ends "+
+			"too soon", addr, until), "Wait for this end, or, as administrator: ceph osd "+
+			"blocklist rm "+addr+".")
+	}
+	cl.fenced = true
 	return nil
 }
 

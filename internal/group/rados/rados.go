@@ -3,10 +3,8 @@
 package rados
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -141,16 +139,16 @@ func (e *Engine) Break(ctx context.Context, instance string) error {
 	return known(e.lease.Break(ctx, instance))
 }
 
-// shortCheck is the time after which a fence is checked that ends sooner than it should, since the
-// clocks of monitors and gateways may differ.
-const shortCheck = time.Minute
+// skew is the time by which the clocks of monitors and gateways may differ, and shortCheck that
+// after which a fence is checked whose end is not further away.
+const skew, shortCheck = 2 * time.Hour, time.Minute
 
 // Fence implements group.Fence. The blocklist keeps the end of an entry that it has, whatever is
 // asked for later (OSDMap::apply_incremental), so an entry is added only if there is none.
 func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {
-	until, err := e.blocklist(ctx)
+	until, err := e.cluster.Blocklist(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -165,7 +163,7 @@ func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (ti
 		added = true
 	}
 	if added {
-		if until, err = e.blocklist(ctx); err != nil {
+		if until, err = e.cluster.Blocklist(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -175,33 +173,10 @@ func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (ti
 			return 0, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
 		}
 		if rest := time.Until(until[addr]); rest < d/2 {
-			left = max(min(left, rest, shortCheck), 0)
+			left = min(left, max(rest-skew, min(rest, shortCheck), 0))
 		}
 	}
 	return left, known(e.cluster.WaitForLatestMap(ctx))
-}
-
-// blocklist returns the ends of the entries of the blocklist.
-func (e *Engine) blocklist(ctx context.Context) (map[string]time.Time, error) {
-	text, err := e.cluster.MonCommand(ctx, map[string]string{
-		"prefix": "osd blocklist ls", "format": "json",
-	})
-	if err != nil {
-		return nil, err
-	}
-	var entries []struct{ Addr, Until string } // a list of ranges may follow
-	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&entries); err != nil {
-		return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
-	}
-	until := make(map[string]time.Time, len(entries))
-	for _, entry := range entries {
-		at, err := time.Parse("2006-01-02T15:04:05.999999-0700", entry.Until)
-		if err != nil {
-			return nil, fmt.Errorf("the blocklist of the cluster cannot be read: %w", err)
-		}
-		until[entry.Addr] = at
-	}
-	return until, nil
 }
 
 var _ group.Engine = (*Engine)(nil)

@@ -151,13 +151,17 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 
 	const stranger = "127.0.0.1:0/4242"
 	c.Ceph(t, "osd", "blocklist", "add", stranger, "30")
-	before := testutil.Value(a.blocklist(ctx))(t)[stranger]
+	before := testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger]
 	c.Ceph(t, "osd", "blocklist", "add", stranger, "3600")
-	testutil.Equal(t, testutil.Value(a.blocklist(ctx))(t)[stranger], before,
+	testutil.Equal(t, testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger], before,
 		"the end of an entry that was added again")
 	left := testutil.Value(a.Fence(ctx, append(addrs, stranger), long))(t)
 	testutil.Equal(t, left, min(left, shortCheck), "the rest of a short fence")
-	testutil.Equal(t, testutil.Value(a.blocklist(ctx))(t)[stranger], before,
+	const own = "127.0.0.1:0/4243"
+	c.Ceph(t, "osd", "blocklist", "add", own, "2592000") // a connection that fences itself
+	left = testutil.Value(a.Fence(ctx, []string{own}, long))(t)
+	testutil.Equal(t, int(left.Hours())/24, 29, "whole days for which a fence of 30 days counts")
+	testutil.Equal(t, testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger], before,
 		"the end of a short fence")
 }
 
