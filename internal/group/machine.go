@@ -134,6 +134,13 @@ type duty struct {
 	lasting bool          // they last until then
 }
 
+// trouble has the reasons why this gateway cannot take or keep the group.
+type trouble struct {
+	problem  string // in the record
+	failedOp Op     // the last operation that failed and has not succeeded since
+	failure  error  // its error
+}
+
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
 // passes the time since boot (CLOCK_BOOTTIME, which goes on while the machine sleeps), carries out
 // the actions of Poll, and reports their results. One goroutine uses it at a time.
@@ -146,6 +153,7 @@ type Machine struct {
 	view
 	tenure
 	duty
+	trouble
 	open    bool // images may be open
 	opened  bool // all images are
 	refused bool // the storage refuses this instance
@@ -159,12 +167,12 @@ type Machine struct {
 	holdOff   time.Duration // this gateway takes nothing before
 	connectAt time.Duration
 
-	hosts      bool // hosts that use the group are connected here
-	registered bool // this instance takes part
-	draining   bool // this stop is orderly
-	drained    bool // the group is not taken
-	leaving    bool // this instance ends
-	problem    string
+	hosts      bool   // hosts that use the group are connected here
+	registered bool   // this instance takes part
+	draining   bool   // this stop is orderly
+	drained    bool   // the group is not taken
+	leaving    bool   // this instance ends
+	last       string // the last instance before this one, of the same process
 }
 
 // New returns a machine that has done nothing yet.
@@ -254,7 +262,7 @@ func (m *Machine) Poll(now time.Duration) (out []Action) {
 // store returns the next operation with the record, the lease or the fences, nil for none.
 func (m *Machine) store(now time.Duration) *Action {
 	if m.phase == stopping && m.refused && !m.open && !m.imaging && !m.renewing {
-		m.phase, m.me, m.held = joining, nil, false
+		m.phase, m.last, m.me, m.held = joining, m.me.ID, nil, false
 	}
 	switch {
 	case m.Left():
@@ -279,6 +287,9 @@ func (m *Machine) store(now time.Duration) *Action {
 	}
 	if m.fresh {
 		m.fresh, m.readAt = false, now+m.cfg.Poll
+		if m.fenceAt > now {
+			m.readAt = min(m.readAt, m.fenceAt)
+		}
 	}
 	return nil
 }
@@ -312,8 +323,7 @@ func (m *Machine) decide(now time.Duration) *Action {
 		}
 	}
 	if m.phase == standby && m.mayTake(now) {
-		m.phase, m.fenced, m.fenceAt = taking, "", 0
-		m.lasting = false
+		m.phase, m.duty = taking, duty{}
 	}
 	switch m.phase {
 	case taking:
@@ -361,7 +371,9 @@ func (m *Machine) register() *Action {
 // mayTake reports whether this gateway may take the group over.
 func (m *Machine) mayTake(now time.Duration) bool {
 	r, h := m.record, m.record.Holder
-	ours := h != nil && (h.ID == m.me.ID || m.me.replaces(h))
+	// The holder is an earlier process only if this one had no instance yet. Otherwise it runs,
+	// with a copy of the state directory.
+	ours := h != nil && (h.ID == m.me.ID || h.ID == m.last || m.last == "" && m.me.replaces(h))
 	if m.lessee != "" && m.lessee != m.me.ID && !(ours && m.lessee == h.ID) {
 		m.free = false
 		return false
@@ -400,7 +412,7 @@ func (m *Machine) take(now time.Duration) *Action {
 		m.phase = opening
 		return m.hold(now)
 	case r.Taker != m.me.ID:
-		m.fenced = ""
+		m.duty = duty{} // another instance may have been the holder
 		if !m.mayTake(now) {
 			m.stop(true)
 			return nil
@@ -426,6 +438,9 @@ func (m *Machine) take(now time.Duration) *Action {
 			f := *h
 			f.Ended = m.me.replaces(h)
 			r.Fenced = append(slices.Clone(r.Fenced), f)
+			r.Instances = without(r.Instances, func(i *Instance) bool {
+				return i.ID == h.ID
+			})
 		}
 		r.Holder, r.Taker, r.Claim = m.me, "", ""
 	})
@@ -444,6 +459,11 @@ func (m *Machine) hold(now time.Duration) *Action {
 		return nil
 	}
 	if len(r.Fenced) > 0 && now >= m.fenceAt {
+		// A storage system may keep a fence that ends now for some seconds, and the end of it.
+		if next := m.sentAt + m.cfg.Poll/4; now < next {
+			m.fresh, m.readAt = false, next
+			return nil
+		}
 		m.fencing = ""
 		return m.fence(now, r.Fenced)
 	}
@@ -513,6 +533,9 @@ func (m *Machine) signOff(now time.Duration) *Action {
 		return &Action{Op: OpRelease}
 	}
 	m.phase, m.free, m.idle, m.holdOff = standby, false, false, now+m.cfg.Lease
+	if m.failedOp != OpOpen { // which the next attempt shows
+		m.failedOp, m.failure = 0, nil
+	}
 	return nil
 }
 
@@ -543,6 +566,9 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 	if r.Err != nil {
 		m.failed(now, r)
 		return
+	}
+	if m.failedOp == r.Op || r.Op == OpConnect {
+		m.failedOp, m.failure = 0, nil
 	}
 	switch r.Op {
 	case OpConnect:
@@ -593,11 +619,11 @@ func (m *Machine) failed(now time.Duration, r *Result) {
 			m.stop(false)
 		}
 		return
-	case r.Op == OpConnect, r.Op == OpRead:
-		m.problem = r.Err.Error()
 	case r.Op == OpOpen:
-		m.problem = r.Err.Error()
 		m.stop(false)
+	}
+	if !errors.Is(r.Err, ErrConflict) && !errors.Is(r.Err, ErrHeld) {
+		m.failedOp, m.failure = r.Op, r.Err
 	}
 	m.fresh, m.readAt = false, now
 	if !errors.Is(r.Err, ErrConflict) {
@@ -617,6 +643,9 @@ type Status struct {
 // Status returns the present status.
 func (m *Machine) Status(now time.Duration) Status {
 	s := Status{Phase: phases[m.phase], Problem: m.problem}
+	if s.Problem == "" && m.failure != nil {
+		s.Problem = m.failure.Error()
+	}
 	if m.held {
 		s.Left = max(m.until-now, 0)
 	}

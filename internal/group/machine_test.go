@@ -2,6 +2,7 @@ package group
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,6 +80,7 @@ func TestKilled(t *testing.T) {
 	fenced := p.machine(1).Status(p.w.clock(1)).Fenced
 	testutil.True(t, len(fenced) == 1 && fenced[0].ID == killed, "fenced: %+v", fenced)
 	testutil.True(t, p.w.isFenced(killed), "no fence")
+	testutil.True(t, p.w.record.instance(killed) == nil, "it could be the heir")
 	p.w.gateways[0] = gateway{m: *New(p.machine(0).cfg), births: 1}
 	p.pass(4, 0, 1)
 	testutil.Equal(t, len(p.w.record.Fenced), 0, "fences of ended instances")
@@ -206,20 +208,96 @@ func TestOneName(t *testing.T) {
 	p.want("with the name of another", Inaccessible, Inaccessible)
 }
 
+// TestCopied: two gateways with the same name and state directory do not fence each other for ever.
+func TestCopied(t *testing.T) {
+	p := newPair(t)
+	p.machine(1).cfg = p.machine(0).cfg
+	p.pass(200, 0, 1)
+	births := p.w.gateways[0].births + p.w.gateways[1].births
+	testutil.True(t, births <= 3, "%d instances", births)
+}
+
+// TestIntentAgain: a fence from before another instance was the holder does not count.
+func TestIntentAgain(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 1)
+	p.w.record.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}, Ended: true}}
+	m := p.machine(1)
+	m.phase, m.duty = taking, duty{fenced: "x", fenceAt: 1 << 30, lasting: true}
+	p.pass(3, 1)
+	p.want("after the takeover", Inaccessible, Optimized)
+	testutil.True(t, p.w.isFenced("y"), "the fence of a former holder was not checked")
+}
+
+// drive lets a machine run for a time on a storage system in which it holds the group. fence
+// carries a fence out.
+func drive(t *testing.T, m *Machine, d time.Duration, fence func(time.Duration) *Result) {
+	t.Helper()
+	m.me = &Instance{ID: "b", Gateway: "b"}
+	m.phase, m.held, m.open, m.opened, m.until = serving, true, true, true, d
+	r := &Record{
+		Holder: m.me, Instances: []Instance{*m.me}, Fenced: []Instance{{ID: "a"}}, Format: format,
+	}
+	steps := 0
+	for tick := range d / (10 * time.Millisecond) {
+		now := tick * 10 * time.Millisecond
+		for actions := m.Poll(now); len(actions) > 0; actions = m.Poll(now) {
+			steps++
+			testutil.MustTrue(t, steps < 1000, "a thousand steps in %v", now)
+			for _, a := range actions {
+				res := &Result{Record: r, Version: 1, Lessee: "b"}
+				if a.Op == OpFence {
+					res = fence(now)
+				}
+				res.Op = a.Op
+				m.Done(now, res)
+			}
+		}
+	}
+}
+
+// TestEndOfFence: a fence is checked at its end, and every half a second while the storage has it
+// beyond that.
+func TestEndOfFence(t *testing.T) {
+	var at []time.Duration
+	drive(t, New(Default("b", "b", 60*time.Second)), 6*time.Second,
+		func(now time.Duration) *Result {
+			at = append(at, now)
+			return &Result{Left: max(3300*time.Millisecond-now, 0)}
+		})
+	testutil.MustEqual(t, len(at), 7, "checks at %v", at)
+	testutil.True(t, at[1] == 3300*time.Millisecond && at[2] == 3800*time.Millisecond, "%v", at)
+}
+
+// TestProblem: an operation that fails again and again is one problem.
+func TestProblem(t *testing.T) {
+	m := New(Default("b", "b", 6*time.Second))
+	problems := map[string]int{}
+	before := ""
+	drive(t, m, 6*time.Second, func(now time.Duration) *Result {
+		if s := m.Status(now).Problem; s != before {
+			problems[s]++
+			before = s
+		}
+		return &Result{Err: errors.New("no right to fence")}
+	})
+	testutil.True(t, len(problems) == 1 && problems["no right to fence"] == 1, "%v", problems)
+}
+
 func TestParseRecord(t *testing.T) {
 	r := &Record{Format: format, Holder: &Instance{ID: "a", Addrs: []string{"1.2.3.4:0/5"}}}
 	data := testutil.Value(r.Bytes())(t)
-	got := testutil.Value(ParseRecord(data))(t)
+	got := testutil.Value(ParseRecord(data, 1))(t)
 	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
-	testutil.Must(t, testutil.Err(ParseRecord(nil)))
+	testutil.Must(t, testutil.Err(ParseRecord(nil, 0)))
 	many := testutil.Value(json.Marshal(&Record{
 		Format: format, Fenced: make([]Instance, maxInstances+1),
 	}))(t)
 	for text, want := range map[string]string{
-		"{": "damaged", `{"format": 2}`: "format 2", string(many): "more than 64",
+		"{": "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 2}`: "format 2", string(many): "more than 64",
 		strings.Repeat(" ", MaxRecord+1): "bytes",
 	} {
-		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text))), want, "%.20q", text)
+		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text), 1)), want, "%.20q", text)
 	}
 }
 

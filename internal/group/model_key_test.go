@@ -96,6 +96,7 @@ func (x *model) key(w *world) []byte {
 		text(m.fenced)
 		text(m.fencing)
 		text(m.taker)
+		text(m.last)
 		now := w.clock(g)
 		for _, at := range []time.Duration{
 			m.until, m.renewAt, m.readAt, m.fenceAt, m.takerAt, m.holdOff, m.connectAt,

@@ -163,7 +163,9 @@ func (x *model) apply(w *world, o *op, g int) {
 		gw := &w.gateways[g]
 		id := fmt.Sprintf("%s%d", names[g], gw.births)
 		gw.births++
-		r.Instance = &Instance{ID: id, Gateway: names[g], Home: names[g], Addrs: []string{id}}
+		r.Instance = &Instance{
+			ID: id, Gateway: gw.m.cfg.Gateway, Home: gw.m.cfg.Home, Addrs: []string{id},
+		}
 	case OpRead:
 		r.Record, r.Version, r.Lessee = w.record, w.version, w.lessee
 	case OpWrite:
@@ -479,14 +481,27 @@ func (w *world) check() string {
 	if w.image < w.acked {
 		return fmt.Sprintf("write %d was acknowledged, and the block has %d", w.acked, w.image)
 	}
-	using := 0
+	using, open := 0, 0
 	for g := range w.gateways {
-		if gw := &w.gateways[g]; !gw.crashed && gw.m.Access(w.clock(g)) == Optimized {
+		gw := &w.gateways[g]
+		if gw.crashed {
+			continue
+		}
+		if gw.m.Access(w.clock(g)) == Optimized {
 			using++
+			if !gw.m.opened {
+				return "a gateway serves the group before its images are open"
+			}
+		}
+		if gw.m.open && !w.isFenced(gw.m.me.ID) {
+			open++
 		}
 	}
-	if using > 1 {
+	switch {
+	case using > 1:
 		return "both gateways serve the group"
+	case open > 1:
+		return "both gateways have opened the images"
 	}
 	return ""
 }

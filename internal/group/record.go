@@ -55,12 +55,12 @@ const (
 	maxInstances = 64
 )
 
-// ParseRecord reads a record; no data is an empty record.
-func ParseRecord(data []byte) (*Record, error) {
-	r := &Record{Format: format}
-	if len(data) == 0 {
-		return r, nil
+// ParseRecord reads a record with a version, which is 0 before the first one.
+func ParseRecord(data []byte, version uint64) (*Record, error) {
+	if version == 0 {
+		return &Record{Format: format}, nil
 	}
+	r := &Record{}
 	if len(data) > MaxRecord {
 		return nil, fmt.Errorf("the record of the group has %d bytes, more than %d", len(data),
 			MaxRecord)

@@ -131,7 +131,7 @@ func (g *Group) Stop(ctx context.Context) {
 // run is the goroutine of the group.
 func (g *Group) run(ctx context.Context) {
 	defer close(g.ended)
-	tick := time.NewTicker(g.cfg.Retry / 2)
+	tick := time.NewTicker(min(g.cfg.Retry, g.cfg.Poll/2) / 2)
 	defer tick.Stop()
 	gone := g.left
 	for {
@@ -146,8 +146,7 @@ func (g *Group) run(ctx context.Context) {
 			g.mu.Unlock()
 		case <-g.wake:
 		case <-tick.C:
-		case <-ctx.Done():
-			g.unwatch()
+		case <-ctx.Done(): // which ends the watch as well
 			return
 		}
 	}
@@ -211,7 +210,7 @@ func (g *Group) do(ctx context.Context, a *Action) (r *Result) {
 	case OpRead:
 		var data []byte
 		if data, r.Version, r.Err = e.Get(ctx); r.Err == nil {
-			r.Record, r.Err = ParseRecord(data)
+			r.Record, r.Err = ParseRecord(data, r.Version)
 		}
 		if r.Err == nil {
 			r.Lessee, r.Err = e.Lessee(ctx)
