@@ -97,7 +97,7 @@ func (d *device) detach() {
 		}
 		info.Offline = true
 		d.change(nil, info)
-		old.drain()
+		_, _ = d.settle(old, nil, nil)
 		old.close()
 		d.safe.Store(true)
 	})

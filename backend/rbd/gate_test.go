@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/rados"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -53,4 +54,29 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	mustClose(t, first)
 	other.Close()
 	testutil.Equal(t, len(g.devices), 0, "devices that are left")
+}
+
+// gateHangs: operations that hang while a gate closes are fenced, so that it can be closed.
+func gateHangs(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.Gate = &Gate{}
+	dev := mustOpen(t, cfg).(*device)
+	defer mustClose(t, dev)
+	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+	defer cluster.Close()
+	testutil.Must(t, cfg.Gate.Open(cluster))
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	c.Pause(t, "osd")
+	client.Submit(client.Write(0, client.Memory(0, block)))
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		cfg.Gate.Close()
+	}()
+	testutil.Until(t, "the device is offline", func() bool { return dev.Info().Offline })
+	testutil.Until(t, "its operations are fenced", dev.Fence)
+	c.Continue(t, "osd")
+	client.Wait(1)
+	testutil.Receive(t, "the end of Close", closed)
 }

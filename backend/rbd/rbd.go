@@ -567,10 +567,32 @@ func (d *device) leave(why error) bool {
 	old, info := d.image.Swap(nil), d.Info()
 	info.Offline = true
 	d.change(nil, info)
-	old.retired.Store(true)
 	if why == errFenced {
 		old.cluster.Retire()
 	}
+	why, ended := d.settle(old, why, d.stop)
+	if !ended {
+		d.image.Store(old) // for Close
+		return false
+	}
+	if why != errHangs || old.cluster.Retired() {
+		d.safe.Store(true)
+		old.close()
+		return d.cfg.Gate != nil || d.reopen() // a gate opens it again
+	}
+	old.retired.Store(false)
+	info.Offline = false
+	d.image.Store(old)
+	d.change(old, info)
+	d.cfg.Log.Warn("an image is back")
+	return true
+}
+
+// settle waits until the operations of an image, which gets no further ones, have ended. If they
+// hang, it fences the connection, and why becomes errFenced. It returns false if stop is closed
+// first.
+func (d *device) settle(old *image, why error, stop <-chan struct{}) (error, bool) {
+	old.retired.Store(true)
 	fences, failed := why == errHangs, ""
 	for {
 		if fences {
@@ -584,29 +606,17 @@ func (d *device) leave(why error) bool {
 			}
 		}
 		if old.users.Load() == 0 {
-			break
+			return why, true
 		}
 		select {
 		case <-old.idle:
 		case <-d.hangs:
 			fences = !d.safe.Load()
 		case <-time.After(checkInterval):
-		case <-d.stop:
-			d.image.Store(old) // for Close
-			return false
+		case <-stop:
+			return why, false
 		}
 	}
-	if why != errHangs || old.cluster.Retired() {
-		d.safe.Store(true)
-		old.close()
-		return d.cfg.Gate != nil || d.reopen() // a gate opens it again
-	}
-	old.retired.Store(false)
-	info.Offline = false
-	d.image.Store(old)
-	d.change(old, info)
-	d.cfg.Log.Warn("an image is back")
-	return true
 }
 
 // reopen opens the image again. It returns false if the device is closed before that.
