@@ -33,7 +33,7 @@ type world struct {
 	leaseEnd int
 	fences   []fenced
 	gateways [2]gateway
-	ghosts   []op    // operations of crashed instances that can still be carried out
+	ghosts   []op    // operations that nobody waits for, and that can still be carried out
 	writes   []write // of data, in flight
 	image    int
 	acked    int // the last write that the host knows to have succeeded
@@ -84,6 +84,7 @@ const (
 	noFence
 	signOffFirst // a drained gateway signs off before its I/O has ended
 	wholeLease   // the lease is counted from its answer, and used to its end
+	anyFence     // a fence without an answer counts
 )
 
 var settings = Config{
@@ -218,11 +219,14 @@ func (x *model) deliver(w *world, g, i int, unknown bool) {
 	gw.ops = slices.Delete(slices.Clone(gw.ops), i, i+1)
 	r := o.result
 	if unknown {
-		r = Result{Op: r.Op, Err: errUnknown}
+		r = Result{Op: o.action.Op, Err: errUnknown}
 	}
 	gw.m.Done(w.clock(g), &r)
-	if x.mutant == noRenewal {
+	switch {
+	case x.mutant == noRenewal:
 		gw.m.fenceAt = 1 << 40
+	case x.mutant == anyFence && unknown && r.Op == OpFence:
+		gw.m.fenced = gw.m.fencing
 	}
 	if x.mutant == wholeLease && gw.m.held && (o.action.Op == OpRenew || o.action.Op == OpAcquire) {
 		gw.m.until = w.clock(g) + settings.Lease
@@ -297,6 +301,14 @@ func (x *model) op(w *world, g, i int, with func(func(*world)) *world, visit fun
 				apply(c)
 				x.deliver(c, g, i, true)
 			}))
+			if !o.applied && o.action.Op != OpRead && o.action.Op != OpOpen {
+				visit(step{"gets no answer and does it later or never", g, n},
+					with(func(c *world) {
+						c.left.faults--
+						c.ghosts = append(slices.Clone(c.ghosts), *o)
+						x.deliver(c, g, i, true)
+					}))
+			}
 		}
 	}
 	if !o.applied && (gw.paused || w.left.pauses > 0) {
@@ -574,11 +586,17 @@ func (x *model) trace(i int) string {
 	return "\n  " + strings.Join(steps, "\n  ")
 }
 
-// takenOver goes on from start: a is paused with a write in flight, and b has taken over.
-func (x *model) takenOver(b budget) *world {
+// stopped goes on from start: a is paused with a write in flight.
+func (x *model) stopped(b budget) *world {
 	w := x.start(b)
 	w.path, w.writes = 0, []write{{gateway: 0, id: w.gateways[0].m.me.ID, value: 1}}
 	w.gateways[0].paused = true
+	return w
+}
+
+// takenOver goes on from stopped: b has taken over.
+func (x *model) takenOver(b budget) *world {
+	w := x.stopped(b)
 	for w.gateways[1].m.phase != serving {
 		w.now++
 		x.poll(w, 1)
@@ -587,25 +605,37 @@ func (x *model) takenOver(b budget) *world {
 	return w
 }
 
-// halfTaken goes on from start: a was paused, and b is paused before it becomes the holder.
-func (x *model) halfTaken(b budget) *world {
-	w := x.start(b)
-	w.gateways[0].paused = true
-	for {
-		w.now++
-		x.poll(w, 1)
-		for gw := &w.gateways[1]; len(gw.ops) > 0; {
-			r := gw.ops[0].action.Record
-			if r != nil && r.Holder != nil && r.Holder.Gateway == "b" {
-				w.gateways[0].paused, gw.paused = false, true
-				return w
+// before goes on from stopped: b takes over, and has begun the operation that last selects.
+func before(last func(*Action) bool) func(*model, budget) *world {
+	return func(x *model, b budget) *world {
+		w := x.stopped(b)
+		for {
+			w.now++
+			x.poll(w, 1)
+			for gw := &w.gateways[1]; len(gw.ops) > 0; {
+				if last(&gw.ops[0].action) {
+					return w
+				}
+				ops := slices.Clone(gw.ops)
+				x.apply(w, &ops[0], 1)
+				gw.ops = ops
+				x.deliver(w, 1, 0, false)
 			}
-			ops := slices.Clone(gw.ops)
-			x.apply(w, &ops[0], 1)
-			gw.ops = ops
-			x.deliver(w, 1, 0, false)
 		}
 	}
+}
+
+func fences(a *Action) bool { return a.Op == OpFence }
+
+func becomesHolder(a *Action) bool {
+	return a.Op == OpWrite && a.Record.Holder != nil && a.Record.Holder.Gateway == "b"
+}
+
+// halfTaken goes on from stopped: b is paused before it becomes the holder, and a goes on.
+func (x *model) halfTaken(b budget) *world {
+	w := before(becomesHolder)(x, b)
+	w.gateways[0].paused, w.gateways[1].paused = false, true
+	return w
 }
 
 // scenario is a budget with the place to begin.
@@ -620,6 +650,8 @@ var scenarios = []scenario{
 	{(*model).start, budget{ticks: 9, drains: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, strangers: 1, writes: 2}},
 	{(*model).takenOver, budget{ticks: 6, writes: 2}},
+	{before(fences), budget{ticks: 6, faults: 1, delays: 1, writes: 2}},
+	{before(becomesHolder), budget{ticks: 6, faults: 1, writes: 2}},
 	{(*model).halfTaken, budget{ticks: 16, writes: 2}},
 	{(*model).takenOver, budget{ticks: 9, pauses: 1, crashes: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, pauses: 1, slips: 1, delays: 1, writes: 2}},
@@ -641,6 +673,7 @@ func TestMutants(t *testing.T) {
 		noFence:      {(*model).start, budget{ticks: 9, crashes: 1, writes: 2}},
 		signOffFirst: {(*model).start, budget{ticks: 3, drains: 1, writes: 2}},
 		wholeLease:   {(*model).start, budget{ticks: 9, pauses: 1}},
+		anyFence:     {before(fences), budget{ticks: 3, faults: 1, delays: 1, writes: 2}},
 	} {
 		x := &model{most: 200_000, mutant: m}
 		x.explore(s)
