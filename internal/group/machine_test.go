@@ -217,6 +217,20 @@ func TestCopied(t *testing.T) {
 	testutil.True(t, births <= 3, "%d instances", births)
 }
 
+// TestAllFenced: a takeover checks the fences of all former holders.
+func TestAllFenced(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	r := *p.w.record
+	r.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}}}
+	p.w.record = &r
+	for ticks := 0; p.machine(1).Access(p.w.clock(1)) != Optimized; ticks++ {
+		testutil.MustTrue(t, ticks < 9, "no takeover")
+		p.pass(1, 1)
+	}
+	testutil.True(t, p.w.isFenced("y") && p.w.isFenced("a0"), "fences: %+v", p.w.fences)
+}
+
 // TestIntentAgain: a fence from before another instance was the holder does not count.
 func TestIntentAgain(t *testing.T) {
 	p := newPair(t)
@@ -287,6 +301,8 @@ func TestProblem(t *testing.T) {
 func TestParseRecord(t *testing.T) {
 	r := &Record{Format: format, Holder: &Instance{ID: "a", Addrs: []string{"1.2.3.4:0/5"}}}
 	data := testutil.Value(r.Bytes())(t)
+	long := &Record{Format: format, Taker: strings.Repeat("x", MaxRecord)}
+	testutil.Fails(t, testutil.Err(long.Bytes()), "bytes", "a record that cannot be read")
 	got := testutil.Value(ParseRecord(data, 1))(t)
 	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
 	testutil.Must(t, testutil.Err(ParseRecord(nil, 0)))

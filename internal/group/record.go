@@ -78,8 +78,15 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 	return r, nil
 }
 
-// Bytes returns the record as State keeps it.
-func (r *Record) Bytes() ([]byte, error) { return json.Marshal(r) }
+// Bytes returns the record as State keeps it. It fails if ParseRecord would refuse it.
+func (r *Record) Bytes() ([]byte, error) {
+	data, err := json.Marshal(r)
+	if err == nil && len(data) > MaxRecord {
+		err = fmt.Errorf("the record of the group would have %d bytes, more than %d: make the "+
+			"names of gateways shorter", len(data), MaxRecord)
+	}
+	return data, err
+}
 
 // instance returns the instance with this ID that takes part, nil if there is none.
 func (r *Record) instance(id string) *Instance { return find(r.Instances, id) }

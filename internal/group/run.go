@@ -185,7 +185,7 @@ func (g *Group) report(s *Status) {
 		g.log.Info("the group is "+s.Phase, "holder", s.Holder)
 	}
 	if s.Problem != g.reported.Problem && s.Problem != "" {
-		g.log.Warn("the group cannot be taken", "err", s.Problem)
+		g.log.Warn("the group has a problem", "err", s.Problem)
 	}
 	g.reported = *s
 }
