@@ -63,7 +63,7 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ: bits 1:0 describe the secure channel; bit 2: SQ flow control may be disabled.
+// TREQ has the secure channel in bits 1:0; bit 2 tells that SQ flow control may be disabled.
 type TREQ uint8
 
 // The values of TREQ.

@@ -30,7 +30,8 @@ func TestSharedANA(t *testing.T) {
 	ls.ShareANA(2, nvme.ANAStateOptimized)
 	states("optimized")
 	for _, set := range []control.ANASet{
-		{Group: 2, State: "optimized"}, {Group: 2, State: "change"},
+		{Group: 2, State: "optimized"},
+		{Group: 2, State: "change"},
 		{Group: 2, State: "inaccessible", Listener: "tcp 10.0.0.1"},
 	} {
 		testutil.Fails(t, testutil.Err(ls.SetANA(set)), "shared with other gateways", "%+v", set)

@@ -21,12 +21,9 @@ const (
 	minFPDU = 512
 )
 
-// A sendWR is a work request of the send queue. It is done when the socket has all of it, and a
-// READ when it is answered.
-type (
-	sendWR = engine.SendSlot[sent]
-	sent   struct{ done bool }
-)
+// sent is the state of a work request of the send queue. It is done when the socket has all of it,
+// and a READ when it is answered.
+type sent struct{ done bool }
 
 // PostSend implements verbs.QP. It sends as much as the socket takes; if another goroutine holds
 // the engine, that one sends.
