@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
@@ -21,12 +22,36 @@ type Gate struct {
 }
 
 // Open opens the images on this connection, which stays open until Close has returned. An image
-// that cannot be opened stays offline, and is in the error.
+// that cannot be opened stays offline, and is tried again. It is an error if all of them cannot.
 func (g *Gate) Open(cluster *rados.Cluster) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cluster = cluster
-	return g.each(func(d *device) error { return d.attach(cluster) })
+	err := g.each(func(d *device) error { return d.attach(cluster) })
+	for d := range g.devices {
+		if d.image.Load() != nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// retry opens the image of a device that is lost, or could not be opened, while the gate is open.
+// The goroutine of the device calls it.
+func (g *Gate) retry(d *device) {
+	if d.image.Load() != nil || time.Since(d.reopened) < retryInterval || !g.mu.TryLock() {
+		return
+	}
+	defer g.mu.Unlock()
+	if _, in := g.devices[d]; !in || g.cluster == nil || g.cluster.Retired() {
+		return
+	}
+	d.reopened = time.Now()
+	if err := d.again(d.Info().Identity, g.cluster); err != nil {
+		d.cfg.Log.Warn("an image cannot be opened again", "err", err)
+		return
+	}
+	d.cfg.Log.Warn("an image is back")
 }
 
 // Close closes the images. When it has returned, no operation of the devices is under way, which
@@ -65,9 +90,7 @@ func (g *Gate) add(d *device) {
 	}
 	g.devices[d] = struct{}{}
 	if g.cluster != nil {
-		if err := d.attach(g.cluster); err != nil {
-			d.cfg.Log.Error("an image of a group cannot be opened", "err", err)
-		}
+		_ = d.attach(g.cluster) // it is in the log, and tried again
 	}
 }
 
@@ -82,9 +105,13 @@ func (d *device) attach(cluster *rados.Cluster) error {
 	var err error
 	d.call(func() {
 		if d.image.Load() == nil {
+			d.reopened = time.Now()
 			err = d.again(d.Info().Identity, cluster)
 		}
 	})
+	if err != nil {
+		d.cfg.Log.Error("an image of a group cannot be opened", "err", err)
+	}
 	return err
 }
 

@@ -3,8 +3,11 @@
 package rbd
 
 import (
+	"encoding/json"
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/rados"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
@@ -79,4 +82,34 @@ func gateHangs(t *testing.T, c *cephtest.Cluster) {
 	c.Continue(t, "osd")
 	client.Wait(1)
 	testutil.Receive(t, "the end of Close", closed)
+}
+
+// gateRetries: an image that cannot be opened with its group is opened later, and does not keep the
+// others from their hosts.
+func gateRetries(t *testing.T, c *cephtest.Cluster) {
+	defer func(d time.Duration) { retryInterval = d }(retryInterval)
+	retryInterval = 0
+	good, bad := admin(c, c.Image(t, "8M", "layering")), admin(c, c.Image(t, "8M", "layering"))
+	good.Gate = &Gate{}
+	bad.Gate = good.Gate
+	cluster := testutil.Value(rados.Connect(good.Ceph))(t)
+	defer cluster.Close()
+	second := mustOpen(t, bad)
+	defer mustClose(t, second)
+	c.RBD(t, "lock", "add", bad.Image, "by hand")
+	testutil.Is(t, bad.Gate.Open(cluster), backend.ErrInUse, "the only image of the group")
+	bad.Gate.Close()
+	first := mustOpen(t, good)
+	defer mustClose(t, first)
+	testutil.Must(t, bad.Gate.Open(cluster))
+	testutil.True(t, !first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
+		second.Info())
+	var locks []struct{ Locker string }
+	testutil.Must(t, json.Unmarshal([]byte(c.RBD(t, "lock", "ls", "--format", "json", bad.Image)),
+		&locks))
+	c.RBD(t, "lock", "rm", bad.Image, "by hand", locks[0].Locker)
+	testutil.Until(t, "the other image is open", func() bool { return !second.Info().Offline })
+	bad.Gate.Close()
+	testutil.True(t, first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
+		second.Info())
 }

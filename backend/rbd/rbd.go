@@ -29,11 +29,12 @@ import (
 // itself has no limit.
 var patience, closePatience = 15 * time.Second, 5 * time.Second
 
+// retryInterval is the least time between attempts to open a lost image again.
+var retryInterval = 10 * time.Second
+
 const (
-	// checkInterval is the time between checks of the size, retryInterval the least time between
-	// attempts to open a fenced image again.
+	// checkInterval is the time between checks of the size.
 	checkInterval = time.Second
-	retryInterval = 10 * time.Second
 	// silence is the time in which no image of a cluster is opened after one that took longer than
 	// patience.
 	silence = 5 * time.Second
@@ -498,6 +499,9 @@ func (d *device) watch() {
 		case <-tick.C:
 			if d.checking.CompareAndSwap(false, true) {
 				go d.check() // which may wait for the cluster
+			}
+			if d.cfg.Gate != nil {
+				d.cfg.Gate.retry(d)
 			}
 		case fn := <-d.calls:
 			fn()

@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"Gate": gate, "GateHangs": gateHangs,
+		"Gate": gate, "GateHangs": gateHangs, "GateRetries": gateRetries,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,
 	} {
