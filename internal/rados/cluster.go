@@ -47,8 +47,9 @@ type Cluster struct {
 	users   int // guarded by shared
 	retired atomic.Bool
 
-	fencing sync.Mutex // held while another connection fences this one
-	fenced  bool
+	fencing  sync.Mutex // held while another connection fences this one
+	fencedAt time.Time  // the end of the last attempt
+	fenceErr error      // its error
 }
 
 // shared has the connections of Share.
@@ -380,13 +381,19 @@ const fenceTime = 30 * 24 * time.Hour
 // FenceSelf fences this connection and retires it. Another connection is made for that, because
 // this one may not get an answer. It fails while a fence is in force that ends sooner, since the
 // cluster keeps the end of a fence, and the operations of this connection may outlast it. It takes
-// up to 40 s; callers wait for each other, so that a silent cluster gets one attempt at a time.
+// up to 40 s; callers wait for each other, and share an attempt that failed less than a second ago,
+// since all images of a connection may hang.
 func (cl *Cluster) FenceSelf() error {
 	cl.fencing.Lock()
 	defer cl.fencing.Unlock()
-	if cl.fenced {
-		return nil
+	if cl.fencedAt.IsZero() || cl.fenceErr != nil && time.Since(cl.fencedAt) >= time.Second {
+		cl.fenceErr = cl.fenceSelf()
+		cl.fencedAt = time.Now()
 	}
+	return cl.fenceErr
+}
+
+func (cl *Cluster) fenceSelf() error {
 	addr, err := cl.Addrs()
 	if err != nil {
 		return err
@@ -411,7 +418,6 @@ func (cl *Cluster) FenceSelf() error {
 			"too soon", addr, until), "Wait for this end, or, as administrator: ceph osd "+
 			"blocklist rm "+addr+".")
 	}
-	cl.fenced = true
 	return nil
 }
 

@@ -101,6 +101,9 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	}))(t))
 	testutil.True(t, strings.Contains(list, addr+" "), "%s is not in %q", addr, list)
 	testutil.Equal(t, other.FSID(), victim.FSID(), "FSID")
+	err := victim.FenceSelf()
+	testutil.Fails(t, err, "by another client", "")
+	testutil.True(t, victim.FenceSelf() == err, "another attempt at once")
 
 	c.Ceph(t, "auth", "get-or-create", "client.reader", "mon", "allow r", "-o",
 		c.Path("client.reader.keyring"))
