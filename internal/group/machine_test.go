@@ -55,6 +55,15 @@ func (p *pair) want(when string, a, b Access) {
 	}
 }
 
+// takeover lets the second gateway run until it serves the group.
+func (p *pair) takeover() {
+	p.Helper()
+	for ticks := 0; p.machine(1).Access(p.w.clock(1)) != Optimized; ticks++ {
+		testutil.MustTrue(p, ticks < 9, "no takeover")
+		p.pass(1, 1)
+	}
+}
+
 func TestPrefers(t *testing.T) {
 	p := newPair(t)
 	p.pass(3, 1)
@@ -224,23 +233,42 @@ func TestAllFenced(t *testing.T) {
 	r := *p.w.record
 	r.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}}}
 	p.w.record = &r
-	for ticks := 0; p.machine(1).Access(p.w.clock(1)) != Optimized; ticks++ {
-		testutil.MustTrue(t, ticks < 9, "no takeover")
-		p.pass(1, 1)
-	}
+	p.takeover()
 	testutil.True(t, p.w.isFenced("y") && p.w.isFenced("a0"), "fences: %+v", p.w.fences)
 }
 
-// TestIntentAgain: a fence from before another instance was the holder does not count.
-func TestIntentAgain(t *testing.T) {
+// TestEarlierFences: fences from before another instance was the holder do not count.
+func TestEarlierFences(t *testing.T) {
+	for _, ph := range []phase{standby, taking} {
+		p := newPair(t)
+		p.pass(3, 1)
+		p.w.record.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}, Ended: true}}
+		m := p.machine(1)
+		m.phase, m.duty = ph, duty{fenced: "x", fenceAt: 1 << 30, lasting: true}
+		if ph == standby { // with an intent that was recorded late
+			p.w.record.Taker = m.me.ID
+		}
+		p.takeover()
+		testutil.True(t, p.w.isFenced("y"), "%s: the fence of a former holder was not checked",
+			phases[ph])
+	}
+}
+
+// TestForgotten: an instance that has ended is forgotten when its fence lasts.
+func TestForgotten(t *testing.T) {
 	p := newPair(t)
-	p.pass(3, 1)
-	p.w.record.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}, Ended: true}}
-	m := p.machine(1)
-	m.phase, m.duty = taking, duty{fenced: "x", fenceAt: 1 << 30, lasting: true}
-	p.pass(3, 1)
-	p.want("after the takeover", Inaccessible, Optimized)
-	testutil.True(t, p.w.isFenced("y"), "the fence of a former holder was not checked")
+	p.pass(3, 0, 1)
+	p.pass(10, 1)
+	r, m := *p.w.record, p.machine(1)
+	r.Fenced = []Instance{{ID: "y", Gateway: "y", Addrs: []string{"y"}, Ended: true}}
+	p.w.record = &r
+	p.w.version++
+	for _, lasting := range []bool{false, true} {
+		m.lasting, m.fenceAt = lasting, 1<<30
+		p.pass(5, 1)
+		testutil.Equal(t, len(p.w.record.Fenced) == 0, lasting, "forgotten")
+	}
+	p.want("all the time", Inaccessible, Optimized)
 }
 
 // drive lets a machine run for a time on a storage system in which it holds the group. fence
