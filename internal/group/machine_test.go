@@ -127,6 +127,22 @@ func TestDrain(t *testing.T) {
 	p.want("and back", Optimized, Inaccessible)
 }
 
+// TestSignOff: a drained gateway signs off before it releases the lease, or it would be fenced.
+func TestSignOff(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	p.machine(0).Drain(p.w.clock(0), true)
+	p.x.poll(p.w, 0)
+	var order []Op
+	for gw := &p.w.gateways[0]; len(gw.ops) > 0; {
+		order = append(order, gw.ops[0].action.Op)
+		p.x.apply(p.w, &gw.ops[0], 0)
+		p.x.deliver(p.w, 0, 0, false)
+	}
+	wrote, released := slices.Index(order, OpWrite), slices.Index(order, OpRelease)
+	testutil.True(t, slices.Index(order, OpClose) < wrote && wrote < released, "%v", order)
+}
+
 // TestHostsElsewhere: a group moves to the gateway that its hosts are at after 10 s.
 func TestHostsElsewhere(t *testing.T) {
 	p := newPair(t)
