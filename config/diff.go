@@ -111,7 +111,7 @@ func (s Settings) byName() map[Object]*object {
 }
 
 // Merge returns the part of the wanted configuration that a running target can apply without a
-// restart: in objects of both, keys that need a restart keep their running values.
+// restart: keys that need a restart keep their running values in objects of both configurations.
 func Merge(running, wanted Settings) (merged Settings) {
 	was := running.byName()
 	for _, o := range wanted.objects {

@@ -107,7 +107,7 @@ func pageURL(s string) (what, hint string) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
 		u.User != nil || strings.TrimSuffix(s, "/") != u.Scheme+"://"+u.Host {
 		return "not the address of a page",
-			"Write https://HOST:PORT, or http://IP:PORT, with nothing behind."
+			"Write https://HOST:PORT, or http://IP:PORT, and nothing after it."
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); u.Scheme == "http" && err != nil &&
 		u.Hostname() != "localhost" {
@@ -141,7 +141,7 @@ func (v *validator) webTargets(c *Config) {
 func metricsKeys(m *Endpoint) []lang.Key {
 	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
 		"free one, and the log says which. Set it when you monitor the target, to an address that "+
-		"only the monitoring reaches, or with the keys that follow.",
+		"only your monitoring can reach, or with the keys that follow.",
 		"Bearer token that scrapers must send (`authorization` in Prometheus); better in a file. "+
 			"Set it with `certificate` when others reach the address.")
 }
@@ -203,6 +203,6 @@ func (a *Audit) keys() []lang.Key {
 		lang.UniquePath(&a.Path, "The file of the audit must be no storage."),
 		"File to which each authentication, refusal, change of a key and administrative change is "+
 			"appended, as a line of JSON, and made durable (fsync). A reload opens it anew, for "+
-			"logrotate. Set it when the log is not kept long enough, or not apart.").
+			"logrotate. Set it when the log is not kept long enough, or not kept apart.").
 		Without("the log only")}
 }

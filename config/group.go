@@ -9,11 +9,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// Group makes this target one of the gateways that share the images of ANA groups.
+// Group makes this target one of the gateways that serve the images of ANA groups in turn.
 type Group struct {
-	// Name is that of this gateway; "": the target is no gateway.
+	// Name is the name of this gateway; "": the target is not a gateway.
 	Name string
-	// Pool has the state of the groups, in the cluster of Conf.
+	// Pool is the pool with the state of the groups, in the cluster of Conf.
 	Pool, Conf, User, Keyring string
 	Lease                     time.Duration
 	ANAGroups, Prefers        []uint32
@@ -28,7 +28,7 @@ func (g *Group) keys() []lang.Key {
 	}
 	return []lang.Key{
 		lang.NewKey("name", lang.Text(&g.Name), "Name of this gateway. Set it to "+
-			"another one at each gateway.").
+			"a different one at each gateway.").
 			Without("required"),
 		lang.NewKey("pool", lang.Text(&g.Pool), "The pool with the state of the groups. Set "+
 			"it to the same one at all gateways.").Without("required"),
@@ -39,13 +39,14 @@ func (g *Group) keys() []lang.Key {
 		lang.NewKey("keyring", lang.Path(&g.Keyring), "Path of the file with the client's key. "+
 			"Set it when ceph.conf does not name it.").Without("the one of ceph.conf"),
 		lang.NewKey("lease", lang.Duration(&g.Lease, time.Second, time.Minute),
-			"How long a gateway holds a group without renewing that. Another one takes over "+
-				"about a second after it. Set it higher when the cluster may stall for longer."),
-		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that are served "+
-			"by one gateway at a time. Set it to the same ones at all gateways.").
+			"Time after which a gateway that does not renew its lease loses a group; another one "+
+				"takes over about two seconds later. Set it higher when the cluster may stall for "+
+				"longer."),
+		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that one gateway "+
+			"at a time serves. Set it to the same ones at all gateways.").
 			Without("required"),
-		lang.NewKey("prefers", groups(&g.Prefers), "Those that this gateway takes first. Set it "+
-			"to share the load.").Without("none"),
+		lang.NewKey("prefers", groups(&g.Prefers), "The groups that this gateway takes first. Set "+
+			"it to share the load.").Without("none"),
 	}
 }
 

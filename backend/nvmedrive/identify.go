@@ -70,7 +70,7 @@ func (id *identity) check(deallocatedFails bool) error {
 	return nil
 }
 
-// describe corrects the kernel's description of the block device by the drive's.
+// describe corrects the kernel's description of the block device with that of the drive.
 func (id *identity) describe(dc *disk.Config) error {
 	block := 1 << id.ns.Format().LBADS
 	if dc.Info.BlockSize != block || dc.Info.Size != int64(id.ns.NSZE)<<id.ns.Format().LBADS {

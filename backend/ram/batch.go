@@ -11,10 +11,10 @@ import (
 // to memory that is in no cache. A batch pays for that once instead of once per write
 // (docs/adr/0012).
 
-// maxBatch is the most slots locked at a time, for as many copies of up to minFrame.
+// maxBatch is the maximum number of slots locked at a time, for as many copies of up to minFrame.
 const maxBatch = 8
 
-// batch is the writes with locked slots.
+// batch has the writes with locked slots.
 type batch struct {
 	ios [maxBatch]*backend.IO
 	dst [maxBatch][]byte

@@ -51,7 +51,8 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 }
 
 const (
-	// retryMost is the number of changes that a Poll tries again, retryBytes that of bytes.
+	// retryMost is the maximum number of changes that a Poll tries again, retryBytes the maximum of
+	// their bytes.
 	retryMost  = 16
 	retryBytes = 1 << 20
 )

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timer wakes a reactor at a time. Go's timers are late by up to a millisecond: a timerfd.
+// timer wakes a reactor at a time. It is a timerfd, since Go's timers may be a millisecond late.
 type timer struct {
 	fd    int
 	file  *os.File // owns fd

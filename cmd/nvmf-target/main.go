@@ -161,12 +161,12 @@ func convertCommand() *cobra.Command {
 			},
 		}
 	}
-	c := cli.Group("convert", "Make a configuration from the one of another target",
+	c := cli.Group("convert", "Convert the configuration of another target",
 		from("nvmet", "FILE|DIR", "Convert a file saved by nvmetcli (nvmetcli save FILE), or "+
 			"nvmet in configfs"),
 		from("spdk", "FILE|SOCKET", "Convert a file saved by SPDK (rpc.py save_config >FILE), or "+
 			"the SPDK behind an RPC socket"))
-	c.Long = "Make a configuration from the one of another target, on standard output. Items " +
+	c.Long = "Convert the configuration of another target, and print the result. Items " +
 		"without a counterpart are listed at its beginning and on standard error. No host " +
 		"reaches more data than before, except where the list says so."
 	return c

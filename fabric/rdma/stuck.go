@@ -36,8 +36,8 @@ func (g *group) tick() {
 	}
 }
 
-// searchStuck finds the queue with the request that has waited longest for its host with memory of
-// the short pool, and ends it. See mem.Pool.SearchHolders.
+// searchStuck ends the queue with the request that has waited longest for its host while holding
+// memory of the short pool. See mem.Pool.SearchHolders.
 func (g *group) searchStuck(p *mem.Pool, s mem.Shortage, now int64) (look func() int,
 	end func() bool,
 ) {

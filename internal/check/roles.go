@@ -49,7 +49,7 @@ func Roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 // lookupTime bounds the look-up of users and groups, for which starts and reloads wait.
 const lookupTime = 5 * time.Second
 
-var errLookup = fmt.Errorf("users and groups are not looked up within %v", lookupTime)
+var errLookup = fmt.Errorf("users and groups were not looked up within %v", lookupTime)
 
 // within returns the result of find, unless ctx ends first. In that case find continues by itself.
 func within(ctx context.Context, find func() (int, error)) (int, error) {

@@ -39,8 +39,8 @@ func DefaultSocket() string {
 	return userSocket()
 }
 
-// ClientSocket returns where a client of this user looks for the target: the first place with a
-// socket. RUNTIME_DIRECTORY may belong to another service, which runs the client.
+// ClientSocket returns the path at which a client of this user looks for the target: the first one
+// with a socket. RUNTIME_DIRECTORY may belong to another service, which runs the client.
 func ClientSocket() string {
 	list := []string{serviceSocket()}
 	if os.Geteuid() != 0 {

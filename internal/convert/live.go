@@ -236,7 +236,7 @@ func (c *spdkClient) call(method string, params map[string]any, result any) erro
 	case err != nil:
 		return fmt.Errorf("%s of SPDK: %w", method, err)
 	case reply.ID != c.id:
-		return fmt.Errorf("%s of SPDK: the answer is of another call", method)
+		return fmt.Errorf("%s of SPDK: the answer belongs to another call", method)
 	case reply.Error != nil && reply.Error.Code == noMethod:
 		return fmt.Errorf("%s of SPDK: %w: %s", method, errNoMethod, short(reply.Error.Message))
 	case reply.Error != nil:

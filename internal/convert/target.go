@@ -250,7 +250,7 @@ func (r *reader) finish() {
 	}
 }
 
-// standIn is for a subsystem of which all listeners have host names. It gives the subsystem
+// standIn is for a subsystem that has only listeners with host names. It gives the subsystem
 // listeners that only this machine reaches. So the subsystem is not left out, and is not served by
 // listeners of other subsystems either.
 func (r *reader) standIn(s *subsystem) {

@@ -19,7 +19,7 @@ func (m Machine) ioUring(Target) []Finding {
 	value := m.read("proc/sys/kernel/io_uring_disabled")
 	f := Finding{
 		"io_uring", Warning, "",
-		"Without io_uring threads that block work on disks, which costs throughput and CPU time.",
+		"Without io_uring, threads do disk I/O and block, which costs throughput and CPU time.",
 		"sysctl kernel.io_uring_disabled=0",
 	}
 	if value == "1" {
@@ -133,7 +133,7 @@ func (m Machine) Running(sockets []string) (name, socket string, ok bool) {
 	return "", "", false
 }
 
-// control looks for a running target and for a place of the control socket.
+// control looks for a running target, or for a place for the control socket.
 func (m Machine) control(t Target) []Finding {
 	if name, socket, runs := m.Running(t.Sockets); runs {
 		return []Finding{ok("control socket", "%s serves at %s", name, socket)}
@@ -168,7 +168,7 @@ func (m Machine) state(t Target) []Finding {
 	return []Finding{ok("state directory", "this user may write %s", t.StateDir)}
 }
 
-// writable reports whether files can be created in a directory, or it can if it is missing.
+// writable reports whether files can be created in a directory, or the directory if it is missing.
 func (m Machine) writable(dir string) error {
 	for {
 		err := m.Access(m.path(dir), unix.W_OK|unix.X_OK)

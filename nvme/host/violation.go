@@ -17,7 +17,7 @@ func (v *Violation) Error() string {
 
 // Errors of queues. They are returned wrapped, with details.
 var (
-	// ErrClosed: the connection has ended by the controller, Close or the network.
+	// ErrClosed: the connection was ended by the controller, by Close, or by the network.
 	ErrClosed = errors.New("connection closed")
 	// ErrFull: every command of the queue is outstanding; call Poll first.
 	ErrFull = errors.New("queue is full")

@@ -14,15 +14,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
-// A device self-test reads namespaces in the background, as Verify commands of the host would that
-// has asked for it: with its share of the memory, at its limits, one chunk at a time and never more
-// than half of the time. It belongs to its controller, and ends with it. A short one reads a sample
-// of each namespace, an extended one everything.
+// A device self-test reads namespaces in the background, as Verify commands would. It uses the
+// memory share and the limits of the host that asked for it. It reads one chunk at a time, for at
+// most half of the time. It ends with its controller. A short test reads a sample of each
+// namespace, an extended one everything.
 
 const (
-	// selfTestSample is how many chunks a short test reads.
+	// selfTestSample is the number of chunks that a short test reads.
 	selfTestSample = 1024
-	// selfTestShort is how long a short test goes on, in nanoseconds: it has two minutes (Base
+	// selfTestShort is the duration of a short test in nanoseconds. It may take two minutes (Base
 	// section 8.1.7.1).
 	selfTestShort = int64(100e9)
 	// selfTestSegment is the only segment.
@@ -38,23 +38,23 @@ type selfTest struct {
 	begun   int  // operations
 	removed bool // it ends if its only namespace is removed, or inaccessible
 	selfTestPlan
-	index int    // in nsids
-	chunk uint64 // of that namespace, the next one
-	ends  int64  // when a short one does
+	index int    // of the current namespace in nsids
+	chunk uint64 // the next one of this namespace
+	ends  int64  // the time at which a short test ends
 
-	reading int   // the operation that a read is for, 0: there is none
-	since   int64 // when it began
-	timer   timer // of the next one
+	reading int   // the operation of the read in flight, 0 for none
+	since   int64 // the start of the read
+	timer   timer // of the next read
 }
 
 // selfTestPlan is the work of a self-test.
 type selfTestPlan struct {
-	nsids  []uint32 // that are read
+	nsids  []uint32 // namespaces to read
 	sample uint64   // chunks of each namespace
 	total  uint64   // chunks of all namespaces
 }
 
-// selfTestLook is how many namespaces a turn passes over that cannot be read.
+// selfTestLook is the maximum number of unreadable namespaces that a turn skips.
 const selfTestLook = 64
 
 // prepareSelfTest checks a Device Self-test command (Base section 5.1.5).
@@ -127,7 +127,7 @@ func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, 
 	t.pause(controllers.SelfTestPause)
 }
 
-// pause lets the test go on later, unless a read of an earlier one does that when it returns.
+// pause continues the test after d, unless a read of an earlier test will do so when it returns.
 func (t *selfTest) pause(d int64) {
 	if t.reading == 0 {
 		t.timer.set(t.c.h, d, t.advance)
@@ -188,7 +188,7 @@ func (t *selfTest) read(g *namespaces.Geometry, chunk uint64) {
 	executeVerify(h, c)
 }
 
-// readDone goes on after a read.
+// readDone continues after a read.
 func (t *selfTest) readDone(st nvme.Status) {
 	of := t.reading
 	t.reading = 0
@@ -238,7 +238,7 @@ func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
 	t.close()
 }
 
-// close ends the test. A read goes on, and then finds no test.
+// close ends the test. A read in flight continues, and finds no test when it returns.
 func (t *selfTest) close() {
 	t.c.SelfTest.Code, t.nsids = 0, nil
 	t.timer.stop()

@@ -44,7 +44,7 @@ var Variants = []Variant{
 // Plain is one variant per transport, for tests that do not depend on digests and keys.
 var Plain = []Variant{Variants[0], Variants[3]}
 
-// Transport returns the way of a host to the listener of a variant.
+// Transport returns the transport of a host to the listener of a variant.
 func (h *Env) Transport(v Variant) host.Transport {
 	if v.IsRDMA {
 		v.RDMA.Provider, v.RDMA.Addr = h.Fabric.Provider("host"), h.Addr(nvme.TransportRDMA)

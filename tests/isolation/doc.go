@@ -4,8 +4,7 @@
 // TestMatrix has a row for each resource that a peer or a device can hold or waste. A culprit does
 // so while a victim, another host, reads, writes and sends keep-alives. TestAllCulprits runs them
 // together. The packages tcp and strangers below run the rows of culprits on TCP in processes of
-// their own: the resources that are left are counted for a process. bound.go has the promise and
-// its measurement.
+// their own, since leaks are counted for a process. bound.go has the promise and its measurement.
 //
 // refused_rows.go has the commands that must be refused, sent to each kind of listener, and
 // random_rows.go random ones.

@@ -10,13 +10,14 @@ const (
 	readyTimeout = 40
 )
 
-// Registers are the properties of a controller (Base section 3.1.4), and steps after its queues.
+// Registers has the properties of a controller (Base section 3.1.4), and the changes that wait for
+// the end of its I/O queues.
 type Registers struct {
 	Discovery bool // the controller is a discovery controller
 	CC        nvme.CC
 	CSTS      nvme.CSTS
 
-	resets, shutsDown bool // until its I/O queues have ended
+	resets, shutsDown bool // a reset or a shutdown waits for the end of its I/O queues
 }
 
 // Change is a set of consequences of a write of CC.

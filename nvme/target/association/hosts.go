@@ -1,7 +1,8 @@
 package association
 
-// Hosts are the controllers of a subsystem by proven hosts, of one NQN and Host Identifier each
-// (Base section 5.1.25.1.28). The zero value has none. The caller serializes its methods.
+// Hosts has the controllers of a subsystem by host. Each host has proven its NQN, and has one NQN
+// and one Host Identifier (Base section 5.1.25.1.28). The zero value has no controllers. The caller
+// serializes its methods.
 type Hosts[C comparable] struct {
 	byNQN index[string, [16]byte, C]
 	byID  index[[16]byte, string, C]
@@ -19,7 +20,8 @@ func (h *Hosts[C]) Remove(nqn string, id [16]byte, c C) {
 	h.byID.remove(id, nqn, c)
 }
 
-// Other returns a controller of a host with one of NQN and identifier equal, or the zero value.
+// Other returns a controller of a host with the same NQN and another identifier, or the reverse. It
+// returns the zero value if there is none.
 func (h *Hosts[C]) Other(nqn string, id [16]byte) (c C) {
 	if c = h.byNQN.other(nqn, id); c == *new(C) {
 		c = h.byID.other(id, nqn)
@@ -30,7 +32,8 @@ func (h *Hosts[C]) Other(nqn string, id [16]byte) (c C) {
 // Empty reports whether there are no controllers.
 func (h *Hosts[C]) Empty() bool { return len(h.byNQN)+len(h.byID) == 0 }
 
-// index has controllers by one name of their host and then by the other. No set is empty.
+// index has controllers by the NQN and then the identifier of their host, or the reverse. No set is
+// empty.
 type index[K, L, C comparable] map[K]map[L]map[C]struct{}
 
 func (x index[K, L, C]) add(k K, l L, c C) index[K, L, C] {

@@ -31,7 +31,7 @@ type Device interface {
 // A QP is a queue pair to connect. The Manager calls it with its lock held.
 type QP interface {
 	verbs.QP
-	// PSN is the first PSN that the peer shall send.
+	// PSN is the first PSN that the peer will send.
 	PSN() uint32
 	// Connect makes it ready to receive and send. It fails if connected or in error.
 	Connect(Peer) error
@@ -54,20 +54,20 @@ type Peer struct {
 	MinRNRTimer uint8
 }
 
-// Options are times and limits. Zero means Linux values (infiniband/core/cma.c), unless noted.
+// Options are times and limits. Zero means Linux's value (infiniband/core/cma.c), unless noted.
 type Options struct {
 	// ResponseTimeout is for answers, without time on the way: 4.096 µs << n. Default 20, 4.3 s.
 	ResponseTimeout uint8
-	// AckTimeout is that of the queue pairs. The time that a packet may be on the way is half of
-	// it. Default 17, which is 0.54 s.
+	// AckTimeout is the timeout of the queue pairs. Half of it is the time that a packet may be on
+	// the way. Default 17, which is 0.54 s.
 	AckTimeout uint8
-	// Retries is the number of times that a REQ and DREQ is repeated. Default 15.
+	// Retries is the number of times that a REQ or a DREQ is repeated. Default 15.
 	Retries int
 	// Replies is the number of REPs that answer one REQ. Default 3; Linux sends 16, which a forged
 	// source address turns into an attack.
 	Replies int
-	// Memory returns memory of so many bytes, which outlives the process: the next one disconnects
-	// the connections of one that was killed. It may return nil. Default: none.
+	// Memory returns size bytes that outlive the process, or nil. The next process disconnects the
+	// connections of one that was killed. Default: none.
 	Memory func(size int) []byte
 }
 

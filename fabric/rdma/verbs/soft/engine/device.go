@@ -83,7 +83,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 			MaxQPRdAtom: maxReads, MaxQPInitRdAtom: maxReads,
 			MaxSRQ: maxSRQ, MaxSRQWR: maxWR, MaxSRQSGE: len(verbs.RecvWR{}.SGE),
 			NumCompVectors: o.Engines, Node: -1,
-			// Packets of one length that follow each other pass the system together.
+			// The system takes consecutive packets of one length together.
 			WritesFirst: true, Unlocked: true,
 		},
 	}
@@ -123,8 +123,8 @@ func (e *Engine) background() {
 	}
 }
 
-// Close ends the engines and closes the sockets, also that of the communication manager. All
-// objects of the device have been destroyed, and no method of it runs or will be called.
+// Close ends the engines and closes the sockets, including the one of the communication manager.
+// The caller has destroyed all objects of the device, and calls no method during or after Close.
 func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
@@ -162,8 +162,8 @@ func (d *Device) Err() error {
 // maxSingles is the largest number of addresses that a device remembers, since peers choose them.
 const maxSingles = 1024
 
-// SingleTime is the time after which packets share sends again on a way where that has failed. The
-// reason may have been other losses.
+// SingleTime is the time after which packets to an address share sends again, although that has
+// failed before: the reason may have been other losses.
 const SingleTime = time.Hour
 
 // singles are the addresses to which packets must not share sends, and until when.

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// receiveTurn is the number of bytes, with fpduCost, after which others get their turn.
+	// receiveTurn is the number of bytes, including fpduCost, after which others get their turn.
 	receiveTurn = 256 << 10
 	// directMin is the least payload that is received directly to its memory.
 	directMin = 8 << 10
@@ -36,7 +36,7 @@ type receiver struct {
 	trail  [maxTrailer]byte
 	sum    uint32 // CRC so far
 
-	// The SEND that comes in.
+	// The SEND being received.
 	inSend  bool
 	sendOp  opcode
 	got     uint32 // bytes of it, or of the response to the oldest READ

@@ -131,7 +131,7 @@ func (l listener) withFD(fn func(fd int)) {
 	}
 }
 
-// The pause after an error doubles up to the longest, as in fabric/tcp.
+// The pause after an error doubles, up to the maximum, as in fabric/tcp.
 const (
 	pauseMin = 5 * time.Millisecond
 	pauseMax = time.Second
