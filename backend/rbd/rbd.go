@@ -25,7 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
 
-// patience is the maximum time to open an image, closePatience the one that Close waits. Ceph
+// patience is the maximum time to open an image, closePatience the one to close it. Ceph
 // itself has no limit.
 var patience, closePatience = 15 * time.Second, 5 * time.Second
 

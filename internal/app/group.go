@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// groups are the ANA groups that this target shares with other gateways.
+// groups has the ANA groups that this target shares with other gateways.
 type groups struct {
 	gates map[uint32]*rbd.Gate
 	mu    sync.Mutex // held while the list changes, for drain
@@ -71,7 +71,7 @@ func (g *groups) hide(ls *listeners.Listeners) {
 	}
 }
 
-// startGroups begins to take groups.
+// startGroups starts the groups.
 func (s *Server) startGroups() {
 	c := &s.atStart.Group
 	s.groups.mu.Lock()
@@ -131,7 +131,7 @@ func (g *groups) drain(id uint32, away bool) {
 	}
 }
 
-// groupPatience is the time that other gateways are given to be told that this one ends.
+// groupPatience bounds the time that a stop takes to give groups away.
 const groupPatience = 5 * time.Second
 
 // stop gives all groups away, if they have begun.

@@ -20,15 +20,16 @@ const (
 
 // Config has the settings of a group at a gateway.
 type Config struct {
-	// Gateway is its name, which no other gateway has. Home is that of its instances.
+	// Gateway is the name of this gateway, which no other one has. Home is that of its instances.
 	Gateway, Home string
 	// Prefers reports whether this gateway takes the group before others.
 	Prefers bool
 	// Lease is the time for which the group is held without renewal.
 	Lease time.Duration
-	// Poll is the time between reads of the record, and Retry that after a failure.
+	// Poll is the time between reads of the record, Retry the time between a failure and the next
+	// attempt.
 	Poll, Retry time.Duration
-	// MoveAfter is the time after which a group moves to the gateway that its hosts are at.
+	// MoveAfter is the time after which a group moves to the gateway that all its hosts use.
 	MoveAfter time.Duration
 	// FenceFor is the duration of fences, FenceCheck the time after which they are renewed.
 	FenceFor, FenceCheck time.Duration
@@ -37,7 +38,7 @@ type Config struct {
 }
 
 // Default returns the usual settings. A fence lasts for ten years, because engines may be unable
-// to make one longer that exists; the check notices one that was removed or was short.
+// to extend an existing one; the check notices a fence that was removed or is short.
 func Default(gateway, home string, lease time.Duration) Config {
 	return Config{
 		Gateway: gateway, Home: home, Lease: lease, Poll: 2 * time.Second, Retry: lease / 6,
@@ -49,8 +50,7 @@ func Default(gateway, home string, lease time.Duration) Config {
 // Op is an operation that a machine wants to be carried out.
 type Op int
 
-// An operation with images, one that renews the lease, and another one may be under way at the same
-// time.
+// At the same time, one operation with images, one OpRenew, and one other may be under way.
 const (
 	// OpConnect ends the connections of the last instance, and makes those of a new one.
 	OpConnect Op = iota + 1
@@ -102,7 +102,7 @@ const (
 	opening               // it is the holder, and opens the images
 	serving               // hosts use the images
 	stopping              // it closes the images and signs off
-	left                  // it takes part no more
+	left                  // it no longer takes part
 )
 
 // underway has the operations that have begun.
@@ -127,7 +127,7 @@ type tenure struct {
 
 // duty has the fences.
 type duty struct {
-	fenced  string        // the holder that was fenced since this instance is the taker
+	fenced  string        // the holder that this instance has fenced as the taker
 	fencing string        // the holder that is being fenced
 	sentAt  time.Duration // when the last fence was sent
 	fenceAt time.Duration // when the fences are checked again
@@ -155,16 +155,16 @@ type Machine struct {
 	duty
 	trouble
 	open    bool // images may be open
-	opened  bool // all images are
+	opened  bool // all images are open
 	refused bool // the storage refuses this instance
 
 	free      bool          // nobody has the group
-	freeAt    time.Duration // since when
+	freeAt    time.Duration // the time since which nobody has it
 	taker     string        // another instance that takes the group
-	takerAt   time.Duration // when this gateway does not wait for it any more
+	takerAt   time.Duration // when this gateway stops waiting for it
 	idle      bool          // the group may move
-	moveAt    time.Duration // when
-	holdOff   time.Duration // this gateway takes nothing before
+	moveAt    time.Duration // the time from which it may
+	holdOff   time.Duration // until then this gateway does not take the group
 	connectAt time.Duration
 
 	hosts      bool   // hosts that use the group are connected here
@@ -210,13 +210,13 @@ func (m *Machine) Drain(now time.Duration, on bool) {
 	m.reread(now)
 }
 
-// Leave gives the group away and ends the part of this instance. Left reports the end.
+// Leave gives the group away and withdraws this instance. Left reports when that is done.
 func (m *Machine) Leave(now time.Duration) {
 	m.leaving = true
 	m.Drain(now, true)
 }
 
-// Left reports whether this instance takes part no more.
+// Left reports whether this instance has withdrawn.
 func (m *Machine) Left() bool { return m.phase == left || m.phase == joining && m.leaving }
 
 func (m *Machine) reread(now time.Duration) {
@@ -459,7 +459,8 @@ func (m *Machine) hold(now time.Duration) *Action {
 		return nil
 	}
 	if len(r.Fenced) > 0 && now >= m.fenceAt {
-		// A storage system may keep a fence that ends now for some seconds, and the end of it.
+		// A storage system may keep a fence for some seconds after its end. Until then it cannot be
+		// renewed.
 		if next := m.sentAt + m.cfg.Poll/4; now < next {
 			m.fresh, m.readAt = false, next
 			return nil
@@ -533,7 +534,7 @@ func (m *Machine) signOff(now time.Duration) *Action {
 		return &Action{Op: OpRelease}
 	}
 	m.phase, m.free, m.idle, m.holdOff = standby, false, false, now+m.cfg.Lease
-	if m.failedOp != OpOpen { // which the next attempt shows
+	if m.failedOp != OpOpen { // that failure stays until the next attempt
 		m.failedOp, m.failure = 0, nil
 	}
 	return nil

@@ -20,8 +20,8 @@ type Instance struct {
 	Addrs []string `json:"addrs"`
 	// Hosts reports whether hosts that use the group are connected.
 	Hosts bool `json:"hosts"`
-	// Ended, of a fenced instance: its process has ended. Data that the kernel still sends for it
-	// is all that its fence has to outlast.
+	// Ended: the process of a fenced instance has ended, so its fence has to outlast only the data
+	// that the kernel still sends for it.
 	Ended bool `json:"ended,omitempty"`
 }
 
@@ -34,10 +34,10 @@ func (i *Instance) replaces(j *Instance) bool {
 // replaced.
 type Record struct {
 	Format int `json:"format"`
-	// Instances are those that take part, one for each gateway.
+	// Instances has the instances that take part, one for each gateway.
 	Instances []Instance `json:"instances,omitempty"`
-	// Holder is the instance that may have opened the images. Nobody else opens them before it is
-	// fenced or has signed off, which is to say that it has closed them and ended here.
+	// Holder is the instance that may have opened the images. No other one opens them before the
+	// holder is fenced or has signed off: it has closed them and removed itself from this field.
 	Holder *Instance `json:"holder,omitempty"`
 	// Taker is the ID of the instance that is taking the group over.
 	Taker string `json:"taker,omitempty"`

@@ -43,7 +43,7 @@ type Group struct {
 	wake    chan struct{}
 	stop    context.CancelFunc
 	ended   chan struct{}
-	left    chan struct{} // closed when this gateway takes part no more
+	left    chan struct{} // closed when this gateway has withdrawn
 	actions sync.WaitGroup
 
 	reported Status // in the log
@@ -52,7 +52,7 @@ type Group struct {
 	machine *Machine
 	access  Access
 	engine  Engine
-	// unwatch ends the watch of the engine, and watched has it.
+	// unwatch ends the watch of the engine; watched waits for that.
 	unwatch context.CancelFunc
 	watched sync.WaitGroup
 }
@@ -103,7 +103,7 @@ func (g *Group) Status() Status {
 	return g.machine.Status(boottime())
 }
 
-// Stop gives the group away, and ends the part of this gateway. If that takes longer than ctx
+// Stop gives the group away, and withdraws this gateway. If that takes longer than ctx
 // allows, images may stay open, and another gateway fences this one.
 func (g *Group) Stop(ctx context.Context) {
 	g.change((*Machine).Leave)
@@ -190,7 +190,7 @@ func (g *Group) report(s *Status) {
 	g.reported = *s
 }
 
-// do carries an action out.
+// do carries out an action.
 func (g *Group) do(ctx context.Context, a *Action) (r *Result) {
 	r = &Result{}
 	switch a.Op {

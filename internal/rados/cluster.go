@@ -72,8 +72,8 @@ type attempt struct {
 const silence = 5 * time.Second
 
 // Share returns a connection that all callers with the same access share, and makes one if there is
-// none. The caller closes it. A connection that is being made for longer than ctx allows is there
-// for later callers.
+// none. The caller closes it. A connection that takes longer to make than ctx allows is
+// kept for later callers.
 func Share(ctx context.Context, a Access) (*Cluster, error) {
 	shared.Lock()
 	at := shared.attempts[a]
@@ -124,8 +124,8 @@ func (at *attempt) connect(a Access) {
 	}
 }
 
-// Connect returns a connection for this caller alone, who closes it. It knows every fence that was
-// made before. It waits for monitors for 20 s at most.
+// Connect returns a connection for this caller alone, which closes it. It knows every fence that
+// was made before. It waits for monitors for 20 s at most.
 func Connect(a Access) (*Cluster, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func Connect(a Access) (*Cluster, error) {
 	return cl, nil
 }
 
-// monitorTimeout is how long monitors get for an answer: the options in cluster_open.
+// monitorTimeout is the time that monitors have to answer: the options in cluster_open.
 const monitorTimeout = 10 * time.Second
 
 // readable returns an error if a file cannot be read. librados would report a wrong key.
@@ -375,7 +375,8 @@ func (cl *Cluster) Fenced(ctx context.Context) (list []string, err error) {
 	return list, err
 }
 
-// fenceTime is how long FenceSelf lasts. No address is used again, since its nonce is random.
+// fenceTime is the duration of fences by FenceSelf. No address is used again, since its nonce is
+// random.
 const fenceTime = 30 * 24 * time.Hour
 
 // FenceSelf fences this connection and retires it. Another connection is made for that, because

@@ -139,12 +139,12 @@ func (e *Engine) Break(ctx context.Context, instance string) error {
 	return known(e.lease.Break(ctx, instance))
 }
 
-// skew is the time by which the clocks of monitors and gateways may differ, and shortCheck that
-// after which a fence is checked whose end is not further away.
+// skew is the time by which the clocks of monitors and gateways may differ. shortCheck is the time
+// after which a fence that ends soon is checked again.
 const skew, shortCheck = 2 * time.Hour, time.Minute
 
-// Fence implements group.Fence. The blocklist keeps the end of an entry that it has, whatever is
-// asked for later (OSDMap::apply_incremental), so an entry is added only if there is none.
+// Fence implements group.Fence. An entry of the blocklist keeps its end when it is added again
+// (OSDMap::apply_incremental), so an entry is added only if there is none.
 func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {
