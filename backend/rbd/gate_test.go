@@ -85,7 +85,7 @@ func gateHangs(t *testing.T, c *cephtest.Cluster) {
 }
 
 // gateRetries: an image that cannot be opened with its group is opened later, and does not keep the
-// others from their hosts.
+// others from their hosts. An error names the client of the group.
 func gateRetries(t *testing.T, c *cephtest.Cluster) {
 	defer func(d time.Duration) { retryInterval = d }(retryInterval)
 	retryInterval = 0
@@ -109,6 +109,13 @@ func gateRetries(t *testing.T, c *cephtest.Cluster) {
 		&locks))
 	c.RBD(t, "lock", "rm", bad.Image, "by hand", locks[0].Locker)
 	testutil.Until(t, "the other image is open", func() bool { return !second.Info().Offline })
+	bad.Gate.Close()
+
+	c.Ceph(t, "auth", "get-or-create", "client.poor", "mon", "profile rbd", "-o",
+		c.Path("client.poor.keyring"))
+	poor := testutil.Value(rados.Connect(rados.Access{Conf: c.Conf(), User: "poor"}))(t)
+	defer poor.Close()
+	testutil.Fails(t, good.Gate.Open(poor), "cannot be opened by client.poor", "")
 	bad.Gate.Close()
 	testutil.True(t, first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
 		second.Info())

@@ -155,7 +155,7 @@ func (cfg *Config) open(ctx context.Context, on *rados.Cluster) (*image, *backen
 			cluster.Retire()
 		}
 		cluster.Close()
-		return nil, nil, name.explain(&cfg.Ceph, err)
+		return nil, nil, name.explain(cluster.Access(), err)
 	}
 	info, err := im.describe(cfg, &name)
 	if err == nil {
@@ -242,7 +242,7 @@ type missing struct{ error }
 func (missing) Is(err error) bool { return err == backend.ErrOffline }
 
 // explain describes the failure to open an image.
-func (n *Name) explain(c *rados.Access, err error) error {
+func (n *Name) explain(c rados.Access, err error) error {
 	switch err {
 	case unix.ENOENT:
 		return backend.WithHint(missing{errors.New("does not exist")}, "Correct the names of pool "+

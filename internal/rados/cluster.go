@@ -202,6 +202,9 @@ func (a *Access) explain(err error) error {
 // Handle is the rados_t of the connection. It is valid until Close.
 func (cl *Cluster) Handle() unsafe.Pointer { return cl.handle }
 
+// Access is the access that the connection was made with.
+func (cl *Cluster) Access() Access { return cl.access }
+
 // FSID is the identifier of the cluster.
 func (cl *Cluster) FSID() string { return cl.fsid }
 
