@@ -44,46 +44,65 @@ func Probe(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// Findings returns what doctor tells about the Ceph clusters of images. Probe reports clusters that
-// cannot be used.
-func Findings(c *config.Config) (list []doctor.Finding) {
-	seen := map[rados.Access]bool{}
+// clusters lists the access to the Ceph clusters of the gateway and of images, each once. gateway
+// is zero if the target is none.
+func clusters(c *config.Config) (list []rados.Access, gateway rados.Access) {
+	g := &c.Group
+	if g.Name != "" {
+		gateway = rados.Access{Conf: g.Conf, User: g.User, Keyring: g.Keyring}
+		list = append(list, gateway)
+	}
 	for _, n := range All(c) {
-		s, _ := n.backing()
-		if s.ceph == nil || seen[*s.ceph] {
-			continue
+		if s, _ := n.backing(); s.ceph != nil && !slices.Contains(list, *s.ceph) {
+			list = append(list, *s.ceph)
 		}
-		seen[*s.ceph] = true
-		a, err := rbd.Examine(*s.ceph)
-		if a.Library == "" {
-			continue
+	}
+	return list, gateway
+}
+
+// Findings returns the findings of doctor about these clusters. Probe reports the clusters of
+// images that cannot be used.
+func Findings(c *config.Config) (list []doctor.Finding) {
+	all, gateway := clusters(c)
+	for _, at := range all {
+		add := func(s doctor.Severity, found, why, fix string) {
+			list = append(list, doctor.Finding{
+				Check: "ceph", Severity: s, Found: found, Why: why, Fix: fix,
+			})
 		}
-		name := fmt.Sprintf("client.%s of %s", s.ceph.User, s.ceph.Conf)
-		f := doctor.Finding{Check: "ceph", Severity: doctor.OK, Found: name + " may fence its " +
-			"connections, by librbd " + a.Library}
-		if a.Fences != nil {
+		warn := func(where string, err error, why string) {
 			var r backend.Report
-			r.Add(a.Fences)
-			f.Severity, f.Found, f.Fix = doctor.Warning, r.Errors[0].What, r.Errors[0].Hint
-			f.Why = "A write that takes longer than io_timeout stays without an answer."
+			r.Add(err)
+			add(doctor.Warning, where+r.Errors[0].What, why, r.Errors[0].Hint)
 		}
-		list = append(list, f)
+		a, err := rbd.Examine(at)
+		switch {
+		case a.Library != "":
+		case at == gateway:
+			warn("the cluster of the section group ", err, "This gateway takes no group.")
+			continue
+		default:
+			continue
+		}
+		switch {
+		case a.Fences == nil:
+			add(doctor.OK, fmt.Sprintf("client.%s of %s may fence its connections, by librbd %s",
+				at.User, at.Conf, a.Library), "", "")
+		case at == gateway:
+			warn("", a.Fences, "This gateway cannot take groups over from one that fails.")
+		default:
+			warn("", a.Fences, "A write that takes longer than io_timeout stays without an answer.")
+		}
 		switch {
 		case err != nil:
-			list = append(list, doctor.Finding{
-				Check: "ceph", Severity: doctor.Note, Found: err.Error(),
-				Why: "Fences of this machine are not known.",
-				Fix: "ceph osd blocklist ls, as administrator",
-			})
+			add(doctor.Note, err.Error(), "Fences of this machine are not known.",
+				"ceph osd blocklist ls, as administrator")
 		case len(a.Fenced) > 0:
-			list = append(list, doctor.Finding{
-				Check: "ceph", Severity: doctor.Note,
-				Found: fmt.Sprintf("%d fenced connections of this machine at %s: %s",
-					len(a.Fenced), s.ceph.Conf, strings.Join(a.Fenced, ", ")),
-				Why: "The target fences a connection that does not answer for io_timeout; " +
-					"others are fenced by other clients.",
-				Fix: "nothing, if the log of the target explains them",
-			})
+			add(doctor.Note, fmt.Sprintf("%d fenced connections of this machine at %s: %s",
+				len(a.Fenced), at.Conf, strings.Join(a.Fenced, ", ")),
+				"The target fences a connection that does not answer for io_timeout; others are "+
+					"fenced by other clients.",
+				"nothing, if the log of the target explains them")
 		}
 	}
 	return list

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -61,6 +63,20 @@ subsystems:
 	testutil.True(t, i.Size == 16<<20 && i.BlockSize == 4096, "got %+v", i)
 	client.Close()
 	testutil.Check(t, dev.Close())
+}
+
+// TestGatewayFindings: doctor reports a cluster that a gateway cannot use, also without images.
+func TestGatewayFindings(t *testing.T) {
+	c := testutil.Value(config.Parse("test.yaml", []byte(`
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems: [{nqn: nqn.2026-11.io.nvmf-target:test, allow_any_host: true}]
+group: {name: a, pool: state, conf: /nowhere/ceph.conf, user: gate, ana_groups: [1]}
+`), nil, Backends))(t)
+	list := Findings(c)
+	testutil.MustEqual(t, len(list), 1, "findings")
+	f := list[0]
+	testutil.True(t, f.Severity == doctor.Warning && f.Fix != "" &&
+		strings.HasPrefix(f.Found, "the cluster of the section group "), "%+v", f)
 }
 
 // TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
