@@ -1,7 +1,8 @@
 # nvmet in configfs, and a file that nvmetcli saves of it, are converted with the same result, and our
-# target takes the place of nvmet: the same host, with the same command line, finds the same namespaces with the same data. Then back to
-# nvmet, by its file, and over once more, while the host stays connected, has a file system mounted,
-# and fio writes and verifies. TARGET=nvmet restores the file each time.
+# target takes the place of nvmet: the same host, with the same command line, finds the same
+# namespaces with the same data. Then back to nvmet, by its file, and over once more, while the host
+# stays connected, has a file system mounted, and fio writes and verifies. TARGET=nvmet restores the
+# file each time.
 # variants: tcp rxe
 # covers: internal/convert config config/lang nvme/target
 # cpus: 2

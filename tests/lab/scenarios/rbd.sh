@@ -43,6 +43,10 @@ sleep $(sized 3 5 30) # that is the fault: an OSD is away for so long
 kill -CONT $CEPH_OSD
 wait_for 60 load_moved 50
 load_ends
+if measuring; then # no other client breaks locks
+  of_ceph ceph osd blocklist ls
+  grep -q 127.0.0.1: $CEPH/out || fail "the target has not fenced its connection"
+fi
 ctrl_live || fail "the host has lost its connection"
 
 say "resized"
