@@ -93,3 +93,19 @@ func TestProbationPassed(t *testing.T) {
 	testutil.Equal(t, p.a.st.Unsegmented.Load()+p.b.st.Unsegmented.Load(), 0,
 		"connections without shared sends")
 }
+
+// TestCannotSegment: where a send with several packets fails at once, it is tried once an hour and
+// not again and again.
+func TestCannotSegment(t *testing.T) {
+	p := newPair(t, options{})
+	for range 2 {
+		p.mem.Advance(engine.SingleTime)
+		for _, want := range []bool{true, false, false} {
+			p.a.qp.path.Segment = false // as by Flush of the socket
+			p.a.rdma(1, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
+			p.settle()
+			p.a.statuses(1, verbs.WCSuccess)
+			testutil.Equal(t, p.a.qp.path.Segment, want, "packets share sends")
+		}
+	}
+}

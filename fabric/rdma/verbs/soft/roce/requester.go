@@ -642,7 +642,7 @@ func (q *QP) arm() {
 	r.armed, r.since, r.giveUp = true, now, now+r.retryTime
 	q.Eng.SetDeadline(&q.Handle, now+r.retry)
 	if !q.path.Segment && now >= q.shareAt && !q.Dev.SendsSingly(q.path.Remote) {
-		q.path.Segment, r.singles = true, 0
+		q.path.Segment, r.singles, q.shareAt = true, 0, now+engine.SingleTime
 	}
 }
 
