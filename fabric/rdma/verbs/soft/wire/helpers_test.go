@@ -93,7 +93,9 @@ func testTimer(t *testing.T, c Conn) {
 		recv(t, c)
 	}
 	testutil.True(t, !readable(t, c, 5), "readable without a cause")
+	c.SetTimer(c.Now() + time.Millisecond)
 	c.SetTimer(0)
+	testutil.True(t, !readable(t, c, 5), "a stopped timer fires")
 	c.Wake()
 	c.Wake()
 	testutil.True(t, readable(t, c, 0), "not readable after Wake")
