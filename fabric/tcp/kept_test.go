@@ -64,6 +64,7 @@ func TestKeptSockets(t *testing.T) {
 		d := testutil.Value(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
 		defer unix.Close(d)
 		testutil.Must(t, unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0))
+		testutil.Must(t, unix.SetsockoptInt(d, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30000))
 		accepted := make(chan netip.AddrPort, 1)
 		tr := New(Config{Log: quiet, Sockets: s})
 		l := testutil.Value(tr.Listen(at, 1, func(c fabric.Conn) {
@@ -77,6 +78,8 @@ func TestKeptSockets(t *testing.T) {
 			testutil.Equal(t, testutil.Value(unix.GetsockoptInt(d, o.level, o.name))(t), o.value,
 				"%s", o.what)
 		}
+		testutil.Equal(t, testutil.Value(unix.GetsockoptInt(d, unix.IPPROTO_TCP,
+			unix.TCP_USER_TIMEOUT))(t), 0, "%s: the timeout of an iWARP listener", ip)
 		testutil.Check(t, l.Close())
 		testutil.True(t, testutil.Err(net.Dial("tcp", at.AddrPort.String())) != nil,
 			"%s: a closed listener accepts", ip)

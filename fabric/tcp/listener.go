@@ -95,6 +95,7 @@ var inherited = []struct {
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60, "TCP_KEEPIDLE"},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 10, "TCP_KEEPINTVL"},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6, "TCP_KEEPCNT"},
+	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0, "TCP_USER_TIMEOUT"}, // of a kept iWARP socket
 }
 
 // Probe returns the error with which Listen would fail now, or nil. It binds a socket for a moment.
