@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,6 +53,14 @@ func TestPackagedConfigurations(t *testing.T) {
 	for name, text := range files {
 		testutil.Check(t, testutil.Err(config.Parse(name, text, nil, volumes.Backends)))
 	}
+}
+
+// TestDescriptorStore: systemd keeps a socket for each port, and the memory of RoCE.
+func TestDescriptorStore(t *testing.T) {
+	unit := testutil.Value(os.ReadFile("../../packaging/systemd/nvmf-target.service"))(t)
+	_, most, _ := strings.Cut(string(unit), "\nFileDescriptorStoreMax=")
+	most, _, _ = strings.Cut(most, "\n")
+	testutil.Equal(t, testutil.Value(strconv.Atoi(most))(t), config.MaxListeners+1, "descriptors")
 }
 
 // TestRunWarns: make run warns of addresses that other machines reach, and of no others.
