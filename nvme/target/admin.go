@@ -54,6 +54,10 @@ func prepareSetFeatures(c *cmd) nvme.Status {
 func setFeatures(h *Handler, c *cmd) {
 	ctrl, sqe := c.s.ctrl, c.req.SQE.Features()
 	f, a := ctrl.Feature(sqe.FID()), ctrl.ANAStates()
+	if f == nil { // the controller was enabled anew while the command waited
+		h.finish(c, 0, invalidField)
+		return
+	}
 	if st := f.CheckValue(sqe.Value()); !st.OK() {
 		h.finish(c, 0, st)
 		return

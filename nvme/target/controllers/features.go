@@ -195,6 +195,9 @@ func (c *Controller) CheckGetFeatures(q *nvme.SQE, n uint32) nvme.Status {
 func (c *Controller) GetFeatures(q *nvme.SQE) (v uint32, data []byte, st nvme.Status) {
 	sqe := q.Features()
 	f := c.Feature(sqe.FID())
+	if f == nil { // the controller was enabled anew while the command waited
+		return 0, nil, invalidField
+	}
 	switch sqe.SEL() {
 	case nvme.FeatureCapabilities:
 		if f.FSP == nvme.FeatureScopeNamespace {
