@@ -30,7 +30,8 @@ const (
 	OpRead Op = iota
 	// OpWrite stores Segs to [Off, Off+Len).
 	OpWrite
-	// OpFlush makes the writes durable that completed before. Off and Len are ignored.
+	// OpFlush makes every write durable that completed before this IO was submitted. Off and Len
+	// are ignored.
 	OpFlush
 	// OpWriteZeroes makes [Off, Off+Len) read as zeroes.
 	OpWriteZeroes
@@ -63,7 +64,8 @@ type Range struct{ Off, End int64 }
 type IO struct {
 	Op    Op
 	Flags Flags
-	// Off and Len are bytes: multiples of Info.BlockSize, within Info.Size, and checked.
+	// Off and Len are in bytes: multiples of Info.BlockSize, within Info.Size. The submitter has
+	// checked that.
 	Off, Len int64
 	// Segs is the data of a read or write, Len bytes in total.
 	Segs []mem.Segment
@@ -79,7 +81,8 @@ type IO struct {
 	Scratch uint64
 }
 
-// The outcomes that the controller knows. Devices wrap them with %w, failure and place.
+// The outcomes that the controller distinguishes. Devices wrap them with %w in errors that describe
+// the failure and its place.
 var (
 	ErrIO          = errors.New("I/O error")             // the medium or its driver failed
 	ErrNoSpace     = errors.New("no space left")         // the backing store is full
@@ -109,7 +112,8 @@ func (f *Fault) Unwrap() error { return f.Err }
 type Info struct {
 	// Size is in bytes, a multiple of BlockSize.
 	Size int64
-	// BlockSize is the logical block size, a power of two, MinBlockSize to MaxBlockSize.
+	// BlockSize is the logical block size in bytes, a power of two from MinBlockSize to
+	// MaxBlockSize.
 	BlockSize int
 	// PhysicalBlockSize is the unit, at multiples of its size, that is never torn by a power
 	// failure or a racing IO. It is a multiple of BlockSize.
@@ -186,7 +190,8 @@ type Reactor struct {
 	Memory *mem.Region
 }
 
-// Channel is a reactor's access to a device, which it calls on one thread.
+// Channel is one reactor's access to a device. Only that reactor calls it, always on the same
+// thread.
 type Channel interface {
 	// Submit starts ios in any order and returns how many it took. If n < len(ios), the device is
 	// full. The caller submits the rest again after a Poll.

@@ -51,7 +51,7 @@ type Request struct {
 	Queue   Queue
 	// Owner is the transport's own request, of which this one is a part. Handlers ignore it.
 	Owner any
-	// Command is the state of the handler, which stays when the request is reused.
+	// Command is the handler's state of the command. It stays when the request is reused.
 	Command any
 
 	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
@@ -121,7 +121,8 @@ type Handler interface {
 	// Open is called once per accepted queue before its first command. An error refuses the queue:
 	// the transport closes the connection (TCP) or rejects it with "no resources" (RDMA).
 	Open(q Queue) (Session, error)
-	// Prepare validates and sets Dir, Length and Segs, or a Status. No data moves, nothing changes.
+	// Prepare validates commands and sets Dir, Length and Segs, or a Status. No data moves and
+	// nothing is changed.
 	Prepare(reqs []*Request)
 	// Execute starts commands with their data in place. Each is completed exactly once by
 	// Queue.Complete, during this call or in a later poll of the same reactor.
@@ -150,7 +151,8 @@ type Queue interface {
 	// Complete gives requests back to the transport, which sends responses (and data) or, if the
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
-	// Resume continues a deferred request that is prepared again, without a call of the handler.
+	// Resume continues a request that Prepare has deferred and that the handler has prepared again.
+	// It does not call the handler.
 	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
 	// will carry at most depth commands (SQSIZE+1). The transport allocates the missing resources,
@@ -247,11 +249,13 @@ func (p Peer) HandlerMemory() int64 {
 	return 0
 }
 
-// QueueInfo describes a connection. It is immutable, for any goroutine.
+// QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
+// goroutine.
 type QueueInfo struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
-	// Local and Remote are its addresses, real ones even with a listener at a wildcard.
+	// Local and Remote are the addresses of this connection. Local is a real address even if the
+	// listener is on a wildcard.
 	Local, Remote netip.AddrPort
 	// PortID identifies the listener (NVMe port) that accepted the connection; see Listener.
 	PortID uint16
@@ -336,14 +340,18 @@ type Loop interface {
 	Post(fn func())
 	// Wake makes a sleeping reactor poll; else it is an atomic load. Any goroutine may call it.
 	Wake()
-	// Watch calls fn for each of the epoll events of fd, until Unwatch. Reactor only.
+	// Watch calls fn on the reactor whenever fd has one of the epoll events. Unwatch ends that.
+	// Reactor only.
 	Watch(fd int, events uint32, fn func(events uint32)) error
 	Unwatch(fd int) error
-	// After runs fn on the reactor once, d ns from now or later. stop may repeat. Reactor only.
+	// After runs fn on the reactor once, d nanoseconds from now or slightly later. stop may be
+	// called repeatedly. Reactor only.
 	After(d int64, fn func()) (stop func())
-	// Now is the monotonic clock in ns, at most a millisecond old if busy. Reactor only.
+	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is
+	// busy. Reactor only.
 	Now() int64
-	// Clock is Now without a cache (50 ns), for measurements, once per batch. Reactor only.
+	// Clock reads the clock of Now without a cache, which takes some 50 ns. It is for measurements,
+	// once per batch. Reactor only.
 	Clock() int64
 }
 
@@ -359,13 +367,15 @@ type GroupConfig struct {
 
 // Group is a poll group: the part of a transport on one reactor, with its queues there.
 type Group interface {
-	// Poll advances about budget commands and returns its steps; 0 means no work.
+	// Poll advances at most about budget commands and returns the number of steps it made; 0 means
+	// that there was nothing to do.
 	Poll(budget int) int
 	// Arm prepares to sleep: it enables notifications that wake the reactor (watched file
 	// descriptors, completion events). It returns false if work has arrived in the meantime; the
 	// reactor then polls again.
 	Arm() bool
-	// Adopt takes over a connection, and closes it on error. Any goroutine may call it.
+	// Adopt takes over an accepted connection. After an error the connection has been closed. Any
+	// goroutine may call it.
 	Adopt(c Conn) error
 	// Load is the number of queues that are not known to be admin queues, including queues that are
 	// being accepted. It decides on which reactor a new connection is placed. Any goroutine may

@@ -8,7 +8,8 @@ type AuthSQE SQE
 // Auth views s as an Authentication Send or Receive command.
 func (s *SQE) Auth() *AuthSQE { return (*AuthSQE)(s) }
 
-// Protocol reports whether the protocol is NVMe's, E9h, with SPSP0 and SPSP1 1.
+// Protocol reports whether the security protocol is that of NVMe, E9h, with SPSP0 and SPSP1 set to
+// 1: in-band authentication.
 func (s *AuthSQE) Protocol() bool { return s[41] == 1 && s[42] == 1 && s[43] == 0xE9 }
 
 // Length is TL or AL: the bytes that the host sends, or has room for.

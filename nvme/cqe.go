@@ -29,7 +29,8 @@ func (c *CQE) SQHD() uint16 { return binary.LittleEndian.Uint16(c[8:]) }
 // CID is the identifier of the command completed.
 func (c *CQE) CID() uint16 { return binary.LittleEndian.Uint16(c[12:]) }
 
-// ReservedSet reports whether SQID or the phase tag is set, reserved on fabrics (section 4.2.2).
+// ReservedSet reports whether SQID or the phase tag, which are reserved over fabrics, is not zero
+// (Base section 4.2.2).
 func (c *CQE) ReservedSet() bool { return c[10]|c[11] != 0 || c[14]&1 != 0 }
 
 // Status is the status field without the phase tag.

@@ -146,7 +146,8 @@ const (
 	HostBehaviorCDFE = 4 // offset
 )
 
-// WriteProtection is the feature 84h (CDW11 bits 2:0; Base section 5.1.25.1.31).
+// WriteProtection is the state of the Namespace Write Protection feature (FID 84h, CDW11 bits 2:0;
+// Base section 5.1.25.1.31).
 type WriteProtection uint8
 
 // The states.

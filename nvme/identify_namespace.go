@@ -73,7 +73,8 @@ type NMIC uint8
 // NMICShared reports that several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
-// DLFEAT is byte 33. Bits 2:0 are the value that deallocated blocks read as.
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are the value that deallocated
+// blocks read as.
 type DLFEAT uint8
 
 // The values and bits of DLFEAT.
@@ -104,7 +105,8 @@ type IdentifyNamespaceIndependent struct {
 	_        [4081]byte
 }
 
-// IndependentNSFEAT is byte 0 of CNS 08h, not as the NSFEAT of CNS 00h.
+// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0). Its bits differ from the NSFEAT of
+// CNS 00h.
 type IndependentNSFEAT uint8
 
 // IndependentRotational (RMEDIA): the namespace stores data on rotational media. Base section

@@ -37,7 +37,8 @@ func (s *GetLogSQE) OT() bool { return s[58]&0x80 != 0 }
 // CSI is the command set (CDW14 bits 31:24).
 func (s *GetLogSQE) CSI() CSI { return CSI(s[59]) }
 
-// Set writes the page, the length in bytes (4n, at least 4), the offset, LSP and RAE.
+// Set writes the log page, the length in bytes (a multiple of 4, at least 4), the offset, LSP and
+// RAE.
 func (s *GetLogSQE) Set(lid LID, bytes uint64, offset uint64, lsp uint8, rae bool) {
 	s[40], s[41] = byte(lid), lsp&0x7F
 	if rae {

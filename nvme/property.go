@@ -28,7 +28,8 @@ func (s *PropertySQE) Offset() PropertyOffset {
 	return PropertyOffset(binary.LittleEndian.Uint32(s[44:]))
 }
 
-// Value is the value of a Property Set; the upper 4 bytes are reserved for small ones.
+// Value is the value of a Property Set: all 8 bytes; the upper 4 are reserved for a property of 4
+// bytes.
 func (s *PropertySQE) Value() uint64 { return binary.LittleEndian.Uint64(s[48:]) }
 
 // Set makes a Property Get of the offset, or a Property Set with FabricsPropertySet.

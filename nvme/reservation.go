@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// ReservationSQE is Register, Acquire, Release or Report (Base sections 7.5 to 7.8).
+// ReservationSQE is a Reservation Register, Acquire, Release or Report command (Base sections 7.5
+// to 7.8).
 type ReservationSQE SQE
 
 // Reservation views s as a reservation command.

@@ -2,7 +2,8 @@ package nvme
 
 import "encoding/binary"
 
-// RWSQE is Read, Write or Write Zeroes (NVM sections 3.3.4, 3.3.6, 3.3.8). SQE has SLBA and NLB.
+// RWSQE is a Read, Write or Write Zeroes command (NVM sections 3.3.4, 3.3.6 and 3.3.8). SLBA and
+// NLB are methods of SQE.
 type RWSQE SQE
 
 // RW views s as a Read, Write or Write Zeroes command.

@@ -49,5 +49,5 @@ func (s *SQE) SetCDW64(n int, v uint64) { binary.LittleEndian.PutUint64(s[4*n:],
 // SLBA is the starting LBA of the NVM commands that have one (NVM section 3.3, CDW10 and CDW11).
 func (s *SQE) SLBA() uint64 { return binary.LittleEndian.Uint64(s[40:]) }
 
-// NLB is the number of logical blocks, from 1 (0-based in CDW12 15:0; NVM section 3.3).
+// NLB is the number of logical blocks, counted from 1 (CDW12 bits 15:0, 0-based; NVM section 3.3).
 func (s *SQE) NLB() uint32 { return uint32(binary.LittleEndian.Uint16(s[48:])) + 1 }

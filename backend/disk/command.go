@@ -39,7 +39,7 @@ type Command struct {
 	Scratch any
 }
 
-// command sets o.cmd to the next step; false: the data has too many segments for one.
+// command sets o.cmd to the next step. It returns false if the data has too many segments for one.
 func (o *op) command() bool {
 	io, c := o.io, &o.cmd
 	*c = Command{Op: io.Op, Off: io.Off + o.done, Len: io.Len - o.done, Scratch: c.Scratch}
@@ -64,7 +64,8 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand passes the step to the ring, or a large one to a worker; false: the ring is full.
+// startCommand passes the step to the ring, or a large one to a worker. It returns false if the
+// ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
 		o.step = stepBounced

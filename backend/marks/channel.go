@@ -103,7 +103,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// change changes the marks of an IO's blocks; a write removes marks up to id. false: not yet.
+// change changes the marks of an IO's blocks; a write removes marks up to id. It returns false if
+// that has to wait.
 func (c *channel) change(io *backend.IO, id uint64) bool {
 	m := &change{
 		mark: mark{backend.Range{Off: io.Off, End: io.Off + io.Len}, id},

@@ -55,7 +55,8 @@ func (s *slot) unlock() { s.word.Add(locked) }
 // replace puts a frame without readers into a locked slot, unlocks it, and returns its old content.
 func (s *slot) replace(frame int64) slotWord { return slotWord(s.word.Swap(uint64(frame + 1))) }
 
-// addReader returns the frame with one more reader, -1 without one; false: no more can read.
+// addReader returns the frame with one more reader, -1 without a frame. It returns false if no more
+// can read.
 func (s *slot) addReader() (frame int64, ok bool) {
 	for i := 1; ; i++ {
 		w := s.word.Load()

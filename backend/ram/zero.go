@@ -32,7 +32,7 @@ func (c *channel) zero(io *backend.IO) (outcome, error) {
 	return finished, nil
 }
 
-// zeroPart continues up to end, in the chunk of the next byte; false: it is blocked.
+// zeroPart continues up to end, in the chunk of the next byte. It returns false if it is blocked.
 func (c *channel) zeroPart(io *backend.IO, end int64) (ok bool, err error) {
 	d := c.d
 	var freed run

@@ -174,7 +174,8 @@ func (c *Counter) network(addr netip.Addr) *network {
 	return &network{addr: addr}
 }
 
-// awaitEnd waits for an evicted connection to leave. It unlocks mu meanwhile.
+// awaitEnd waits until an evicted connection leaves, and reports whether one has. It unlocks mu
+// meanwhile.
 func (c *Counter) awaitEnd() bool {
 	if c.stuck {
 		return false
@@ -319,7 +320,8 @@ func (e *Conn) Shown() {
 	}
 }
 
-// Keep leaves the memory counted, for a device may use it. Uncharge does nothing then.
+// Keep leaves the memory of the queue counted permanently, because a device may still use it.
+// Uncharge does nothing then.
 func (e *Conn) Keep() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -329,7 +331,8 @@ func (e *Conn) Keep() {
 	e.memory = 0
 }
 
-// Charge adds n bytes, also negative, to the memory of the queue, or nothing after an error.
+// Charge adds n bytes, which may be negative, to the memory of the queue. After an error nothing
+// was added.
 func (e *Conn) Charge(n int64) error {
 	c := e.c
 	c.mu.Lock()
@@ -392,7 +395,8 @@ func (e *Conn) uncharge() {
 	}
 }
 
-// Charge adds n bytes, also negative, of memory that queues share, or nothing after an error.
+// Charge adds n bytes, which may be negative, of memory that queues have in common. After an error
+// nothing was added.
 func (c *Counter) Charge(n int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,7 +41,8 @@ const (
 	turnLength = time.Second
 )
 
-// network is a network with connections, or remembered. allowed: an allowed host was there.
+// network is a network with connections, or one that is remembered. It is allowed if an allowed
+// host has connected from it.
 type network struct {
 	addr netip.Addr // see subnet.Of
 	// total counts the connections, without evicted ones, and strangers the connections of

@@ -72,7 +72,8 @@ func (c *Counter) limit(r resource) int64 {
 	return int64(c.limits.Connections)
 }
 
-// shares names the share and owner that a queue of an allowed host would exceed, as an error.
+// shares returns an error if a queue of an allowed host would exceed a share. It names the share
+// and its owner.
 func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	var host usage
 	if o := c.hosts[subnet.Owner{NQN: claim.Host, Proven: claim.Proven}]; o != nil {

@@ -106,7 +106,8 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	next := c.t.next.Load()
 	limits := next.limits()
-	// Before an Update it may have been more; the handler checks the announcement.
+	// Before an Update a controller may have announced more; the handler checks against its
+	// announcement.
 	limits.MaxDepth = int(c.t.deepest.Load())
 	if r := req.Check(&limits); r.Status != cmwire.Accepted {
 		return r
@@ -212,7 +213,7 @@ func (c *conn) mustEnd() error {
 	return cmp.Or(c.ended, c.evicted)
 }
 
-// bind delivers events to q from now on. It fails if the connection has ended or must.
+// bind delivers events to q from now on. It fails if the connection has ended, or must end.
 func (c *conn) bind(q *queue) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

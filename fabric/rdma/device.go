@@ -32,7 +32,8 @@ type device struct {
 	noInvalidate atomic.Bool
 }
 
-// acquireDevice finds or makes the entry of a device for releaseDevice. Not on a reactor.
+// acquireDevice finds or makes the entry of a device; releaseDevice gives it back. Not on a
+// reactor.
 func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,7 +174,8 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
 		return
-	// Events of addresses and subnets, and events that also show as a receive or an end.
+	// Events of addresses and subnet management, and events that also show as a receive or as the
+	// end of a queue pair.
 	default:
 		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return

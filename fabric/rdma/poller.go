@@ -116,7 +116,8 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 	return p, err
 }
 
-// free frees all resources of an unused poller, not on a reactor unless that has stopped.
+// free frees all resources. No queue uses the poller. It runs on no reactor, or after the reactor
+// has stopped.
 func (p *poller) free() error {
 	if p.quarantined {
 		return p.keep()

@@ -60,7 +60,8 @@ func (g *group) endQuarantines() {
 	g.quarantined = nil
 }
 
-// keep keeps the parts of a poller that quarantined queue pairs use, not its place.
+// keep keeps the parts of a poller that quarantined queue pairs use: all but its place in the
+// group.
 func (p *poller) keep() error {
 	for _, m := range []poolMR{p.data, p.staging} {
 		if m.pool != nil {

@@ -202,7 +202,8 @@ func (q *queue) finished() bool {
 		(q.executing == 0 || q.conn.info.QID == 0)
 }
 
-// SetDepth implements fabric.Queue. The depth is that of the connection request.
+// SetDepth implements fabric.Queue. The depth is the one that the host announced in its connection
+// request.
 func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
@@ -226,7 +227,8 @@ func (q *queue) Allow() error {
 
 func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
-// Failure implements fabric.FailureReporter. On iWARP it may precede the event.
+// Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
+// the connection.
 func (q *queue) Failure() error {
 	if q.byHandler || errors.Is(q.reason, errHostLeft) || errors.Is(q.reason, errShutdown) ||
 		errors.Is(q.reason, errFlushed) && q.p.dev.attr.IWARP {

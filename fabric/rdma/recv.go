@@ -51,7 +51,8 @@ func (p *poller) newSlab(slots, icd, responses int) (*slab, error) {
 	return s, nil
 }
 
-// free frees the memory, unless the device cannot deregister it. Not on a reactor.
+// free frees the memory. Memory that cannot be deregistered stays mapped, because the device might
+// still use it. Not on a reactor.
 func (s *slab) free() error {
 	if err := s.mr.Dereg(); err != nil {
 		return fmt.Errorf("free memory of capsules: %w", err)

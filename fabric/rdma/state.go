@@ -32,9 +32,11 @@ const (
 	requestNeedSend
 	// requestWriting: a part of the data is being written, as the send queue has no room for all.
 	requestWriting
-	// requestSending: the rest and the response are in flight. The receive slot is posted.
+	// requestSending: the response is in flight, with the data (or its rest) before it. The receive
+	// slot of the command is posted.
 	requestSending
-	// requestFlushing: the queue ended, but the device may use the memory until it is destroyed.
+	// requestFlushing: the queue has ended, and the device may touch the request's memory until the
+	// queue pair is destroyed.
 	requestFlushing
 )
 
@@ -92,7 +94,8 @@ const (
 	queueLive
 	// queueClosing: Disconnect was called; no capsule is taken, responses still leave.
 	queueClosing
-	// queueDraining: the session is closed; the queue pair fails and its work requests complete.
+	// queueDraining: the handler's session is closed; the queue pair goes to the error state and
+	// its work requests complete.
 	queueDraining
 	// queueDestroying: the queue pair is being destroyed.
 	queueDestroying

@@ -14,8 +14,9 @@ import (
 // outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
 // read until there is memory.
 //
-// Received small in-capsule data has memory promised, for after the preparation of its batch. Until
-// its own host is known, it counts for the host of the command before it.
+// Memory is promised to small in-capsule data that has been received, because it may turn out to
+// need it when its batch has been prepared. Until its own host is known, it counts for the host of
+// the command before it.
 
 // fromCapsule executes a command with its in-capsule data in the receive buffer. The data stays
 // there if the device takes it during Execute. take is false if the command does not use the data.
@@ -141,7 +142,8 @@ func (g *Group) resume() int {
 	return work + g.execute()
 }
 
-// resume continues a command that the handler resumes, with memory, or after too long a wait.
+// resume continues with a command that the handler resumes, that now has memory, or that has waited
+// too long for it.
 func (q *queue) resume(r *request) int {
 	g, inCapsule := q.g, r == q.cur
 	now := g.loop.Clock()

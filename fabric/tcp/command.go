@@ -53,7 +53,8 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	}
 	r := q.get()
 	if r == nil {
-		// More commands than the queue has entries (Base section 3.3.2.6): no flow control.
+		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control
+		// is lost.
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return nil
 	}

@@ -69,15 +69,18 @@ type Config struct {
 	// multiple of InCapsuleUnit from MinInCapsuleSize to MaxInCapsuleSize. Fabrics and admin
 	// capsules may always carry 8192. Larger writes wait for an R2T.
 	InCapsuleSize int
-	// MaxH2CData is MAXH2CDATA: a multiple of 4, at least pdu.MinMaxH2CData.
+	// MaxH2CData is MAXH2CDATA: the most data bytes of one H2CData PDU. It is a multiple of 4, and
+	// at least pdu.MinMaxH2CData.
 	MaxH2CData int
-	// NoHeaderDigest and NoDataDigest refuse digests in ICResp; hosts usually give up then.
+	// NoHeaderDigest and NoDataDigest refuse digests that a host requests. The ICResp reports that,
+	// and hosts usually give up then.
 	NoHeaderDigest, NoDataDigest bool
 	// ICReqTimeout is the longest time from accept to a complete ICReq.
 	ICReqTimeout time.Duration
 	// ConnectTimeout is the longest time from ICReq to a successful Connect command.
 	ConnectTimeout time.Duration
-	// DataTimeout is the time of a host for the data of an R2T, or the rest of a PDU.
+	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest
+	// of a PDU it began.
 	DataTimeout time.Duration
 	// SendTimeout is the longest time that data ready to be sent waits for the host to read.
 	SendTimeout time.Duration

@@ -71,7 +71,8 @@ type queue struct {
 //	connecting --ICReq--> live -+-Disconnect-> disconnecting --> closing -+--all sent--> lingering
 //	                            +--fault--------------------> terminating -+
 //
-// A lingering connection is dead at the end of its stream or a deadline; without socket at once.
+// A lingering connection is dead at the end of its stream or at a deadline. A connection with a
+// failed socket is dead at once.
 type queueState uint8
 
 const (

@@ -33,7 +33,8 @@ import (
 //	  data           copies data there that was received together with the header before it
 //	5 markReady      puts the command on the list for Execute
 //
-// While direct data is expected, only the next header is received with other bytes: no copies.
+// While direct data is expected, no more than the next header is received behind anything else. So
+// there is nothing to copy.
 
 // directMin is the minimum size of in-capsule data that is worth a separate receive.
 const directMin = 32 << 10
@@ -219,7 +220,8 @@ func (q *queue) process(b []byte) int {
 		case receiveDigest:
 			b, more = q.digest(b)
 		}
-		// Commands after a Connect may depend on it; direct data needs to know its place.
+		// Commands after a Connect may depend on it, wherever the stream is cut. Direct data needs
+		// to know its place.
 		if len(g.batch) == cap(g.batch) || !q.connected ||
 			q.cur != nil && q.cur.state == requestParsed {
 			steps += g.prepareBatch()
@@ -242,7 +244,8 @@ func (q *queue) savePartial(b []byte) {
 	q.waitPartial()
 }
 
-// header handles the PDU header at the start of b, and returns the rest and whether to continue.
+// header handles the PDU header at the start of b. It returns the bytes after it, and whether to
+// continue.
 func (q *queue) header(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.HeaderSize {
 		return b, false

@@ -17,7 +17,8 @@ import (
 // and has the time limit of its ICReq. The reactor moves its bytes; a few goroutines do the
 // computation. Afterwards the record layer is between the queue and its socket.
 
-// security is the TLS of a queue, for its reactor, but for handshake while job has it.
+// security is the TLS of one queue. It belongs to the queue's reactor, except for handshake while
+// job has it.
 type security struct {
 	handshake *tls.Server // until it is complete
 	job       *handshakeJob
@@ -41,7 +42,8 @@ var (
 	plainHint  = "nvme connect with --tls, and a key of the host in its keyring"
 )
 
-// begin checks the first bytes; false: they begin an ICReq, and TLS is not required.
+// begin checks the first bytes of a connection. It returns false if they begin an ICReq and TLS is
+// not required.
 func (q *queue) begin(b []byte) (handled bool) {
 	policy := q.conn.tls
 	switch {

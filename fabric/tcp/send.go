@@ -218,7 +218,8 @@ func (s *sender) response(q *queue, r *request) {
 	s.digest(b)
 }
 
-// read adds a C2HData with all the data of a command; false: it is full before the end.
+// read adds a C2HData with all the data of a command. It returns false if there are not enough
+// vectors.
 func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 	b := s.head(pdu.DataSize, q.params.HeaderDigest)
 	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)

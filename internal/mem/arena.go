@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// BlockMin is the unit of an Arena in bytes, of which segments start at multiples.
+	// BlockMin is the unit of an Arena in bytes: every segment starts at a multiple of it within
+	// the region.
 	BlockMin = 4 << 10
 	// BlockMax is the largest segment an Arena hands out, in bytes.
 	BlockMax = 1 << 20
@@ -156,8 +157,8 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free frees segments of any calls of Alloc in any order. B may be shortened at its end. Free
-// panics if a segment is not allocated.
+// Free frees segments of any calls of Alloc, in any order. B of a segment may be shortened at its
+// end, but must start where it did. Free panics if a segment is not allocated.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)
 	for i := range segs {

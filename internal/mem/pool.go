@@ -61,7 +61,8 @@ type WaitOwner interface {
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which belongs to it then. reserve is in bytes, rounded up.
+// NewPool makes a pool of an arena, which belongs to the pool then. reserve is in bytes, and is
+// rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = roundUp(reserve)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 2}
@@ -142,7 +143,8 @@ func (p *Pool) AllocReserve(a *Allocation, f *Flow, n int) bool {
 	return true
 }
 
-// Promise sets n bytes aside for a flow, nil if it is not known yet, and reports success.
+// Promise sets n bytes aside for a flow, or for nil if the flow is not known yet. It returns false
+// if there is not enough.
 func (p *Pool) Promise(f *Flow, n int) bool {
 	n = roundUp(n)
 	if p.free(true) < n || !p.within(p.queue(f), n, true) {
@@ -152,7 +154,8 @@ func (p *Pool) Promise(f *Flow, n int) bool {
 	return true
 }
 
-// AllocPromised allocates memory set aside; false if another allocation has used it meanwhile.
+// AllocPromised allocates memory that was set aside. It returns false if another allocation has
+// used it meanwhile.
 func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 	if p.arena.Available() < n {
 		return false

@@ -110,9 +110,10 @@ func (r *Region) Charge(n int64) {
 	r.purpose.bytes.Add(n)
 }
 
-// Discard gives the pages of Bytes()[off:off+n], which are whole, back to the kernel. They read as
-// zeroes afterwards. Nothing may write there meanwhile. The charged bytes stay. If a device has
-// part of the range registered (Pin) and would keep the old pages, it returns ErrPinned.
+// Discard gives the pages of Bytes()[off:off+n] back to the kernel; off and n are multiples of the
+// page size. They read as zeroes afterwards. Nothing may write there meanwhile. The charged bytes
+// stay. If a device has part of the range registered (Pin), Discard does nothing and returns
+// ErrPinned, because the device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()

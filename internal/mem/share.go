@@ -39,7 +39,8 @@ type Share struct {
 // Used returns the bytes of data memory in use.
 func (s *Share) Used() int { return s.used[dataPool] }
 
-// Most returns the bytes of the pool that the share may have, given the use by others.
+// Most returns the bytes of data memory that the share may have of the pool, given the use by
+// others.
 func (p *Pool) Most(s *Share) int { return subnet.Most(s.Used(), p.free(false)) }
 
 // Idle reports whether nothing of any pool is in use.
@@ -67,7 +68,8 @@ type Flow struct {
 	queues [poolKinds]flowQueue
 }
 
-// holder returns the share that uses more of a kind of pool, of host or network, or nil.
+// holder returns the share of the host or of the network, whichever uses more of a kind of pool, or
+// nil.
 func (f *Flow) holder(kind poolKind, urgent bool) *Share {
 	if f.Network != nil && f.Network.class(kind, urgent) > f.Host.class(kind, urgent) {
 		return f.Network

@@ -4,13 +4,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Wait queues a, which has no memory and does not wait, for n bytes of a flow. Expire uses now.
+// Wait queues a, which has no memory and does not wait, for n bytes of a flow. now is the start of
+// the wait, for Expire.
 func (p *Pool) Wait(a *Allocation, f *Flow, n int, now int64) {
 	q := p.queue(f)
 	p.wait(q, &q.waiting, a, n, now)
 }
 
-// WaitReserve is Wait for memory, also of the reserve, before all calls of Wait for the flow.
+// WaitReserve is Wait for memory that may come from the reserve. It goes ahead of all calls of Wait
+// for the same flow.
 func (p *Pool) WaitReserve(a *Allocation, f *Flow, n int, now int64) {
 	q := p.queue(f)
 	p.wait(q, &q.urgent, a, n, now)
@@ -159,7 +161,8 @@ func (p *Pool) keep(q *flowQueue, n int) {
 	}
 }
 
-// yields reports whether a flow gets nothing since another one waits, by the searches from since.
+// yields reports whether a flow gets nothing because another one waits, according to the searches
+// from since on.
 func (p *Pool) yields(q *flowQueue, n int, since uint64) bool {
 	f := q.flow
 	h, ns := f.holder(p.kind, false), f.Namespace
@@ -227,8 +230,9 @@ func (p *Pool) Expire(before int64) (next func() int) {
 	}
 }
 
-// Shortage describes memory that a flow waits for. With Namespace only memory of that namespace
-// helps, otherwise memory of Host, which may be a network, or of a host with more.
+// Shortage describes memory that a flow waits for. If Namespace is set, the namespace has too much,
+// and only its memory helps. Otherwise memory of Host, which may be a network, or of a host with
+// more helps.
 type Shortage struct{ Host, Namespace *Share }
 
 // Needs reports whether memory of flow f would help.

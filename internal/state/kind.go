@@ -169,7 +169,8 @@ func (k *kind[V, D]) wrong(file string) error {
 	return k.bad[file]
 }
 
-// get returns the kept value of a namespace, or nil. sure: the file has the same value.
+// get returns the kept value of a namespace, or nil. sure: the file is known to have the same
+// value.
 func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

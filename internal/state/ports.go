@@ -74,7 +74,8 @@ func (s *Store) read() error {
 	return nil
 }
 
-// write replaces the state and its file, or neither. The caller has s.mu, or s for itself.
+// write replaces both the state and its file, or neither. The caller holds s.mu, or nobody else has
+// s.
 func (s *Store) write(d stateData) error {
 	if s.path != "" {
 		text, err := encode(stateKind, d)

@@ -24,7 +24,7 @@ func (n Name) named() Name { return n }
 
 func (d protectedData) value() (*protectedData, error) { return &d, nil }
 
-// Protection implements target.ProtectionStore.
+// Protection implements controllers.ProtectionStore.
 type Protection struct {
 	*kind[protectedData, protectedData]
 }

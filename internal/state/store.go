@@ -152,7 +152,8 @@ func (s *Store) Check(n Name) error {
 	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n))
 }
 
-// Each calls kept for namespaces with reservations, and bad with errors of their files.
+// Each calls kept for every namespace with reservations, and bad with the errors of files of
+// namespaces.
 func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	if s.path == "" {
 		return

@@ -10,13 +10,15 @@ import (
 type Policy struct {
 	// Keys are the keys of the host, several while one is being replaced. Any is a proof.
 	Keys []*Key
-	// OldUntil is the expiry of all but the first of Keys, Until that of all; zero is never.
+	// OldUntil is the time when all but the first of Keys expire, and Until the time when all do;
+	// zero means never.
 	OldUntil, Until time.Time
 	// Reauthenticate is the time that an authentication is valid for; 0 means forever.
 	Reauthenticate time.Duration
 	// ControllerKey proves the identity of the controller to the host; nil if it cannot.
 	ControllerKey *Key
-	// Hashes and Groups are allowed, in order; empty means AllHashes and DefaultGroups.
+	// Hashes and Groups are allowed, in order of preference; empty means AllHashes and
+	// DefaultGroups.
 	Hashes []Hash
 	Groups []Group
 }

@@ -117,7 +117,8 @@ func (k Key) String() string { return "hidden key" }
 // Format implements fmt.Formatter: no verb reveals the key.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// transformed returns the key for computations (Base section 8.3.4.5). The caller wipes it.
+// transformed returns the key that the side with this NQN uses for computations (Base section
+// 8.3.4.5). The caller wipes it.
 func (k *Key) transformed(nqn string) []byte {
 	if k.hash == NoHash {
 		return slices.Clone(k.secret)

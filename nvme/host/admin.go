@@ -200,7 +200,8 @@ func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	return c.AdminAsync(ctx, op)()
 }
 
-// AdminAsync is Admin for long commands: the returned function waits for the completion.
+// AdminAsync is Admin for commands that may take long: it returns at once. The returned function
+// waits for the completion.
 func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, error) {
 	call := &adminCall{op: *op, done: make(chan struct{})}
 	call.op.Data = bytes.Clone(op.Data)

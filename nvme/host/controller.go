@@ -26,7 +26,8 @@ type Options struct {
 	// Concatenation is requested in authentication; Generated is the resulting PSK.
 	Concatenation auth.Concatenation
 	Generated     *auth.TLSPSK
-	// KATO is the keep alive timeout in whole ms, of which half is the interval; 0: none.
+	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
+	// is sent at half of it.
 	KATO time.Duration
 	// NoKeepAlive suppresses Keep Alive commands, for tests of expiry.
 	NoKeepAlive bool
@@ -42,7 +43,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Controller is an association: admin queue and identity. Any goroutine may call it.
+// Controller is an association with one controller: its admin queue and its identity. Any
+// goroutine may call its methods.
 type Controller struct {
 	t      Transport
 	o      Options
@@ -177,7 +179,8 @@ func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.C
 	}
 }
 
-// Reset clears CC.EN and waits, which ends I/O queues. Enable starts it again.
+// Reset clears CC.EN and waits until the controller is not ready. That ends its I/O queues. Enable
+// starts it again.
 func (c *Controller) Reset(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
 		return err

@@ -15,5 +15,6 @@
 // so a loop of Submit and Poll is a load generator. Read, Write, Flush, WriteZeroes and Discard are
 // synchronous, for tests.
 //
-// Data buffers are the caller's, over RDMA of Controller.Map, which registers them once.
+// Data buffers belong to the caller. Over RDMA they come from Controller.Map, which registers them
+// once.
 package host

@@ -35,7 +35,8 @@ type slot struct {
 	r2tNode         list.Node[slot]
 }
 
-// Queue is a submission and a completion queue over a connection, for one goroutine but Close.
+// Queue is a submission and a completion queue over their own connection. One goroutine at a time
+// uses it, apart from Close.
 type Queue struct {
 	link link
 	id   uint16
@@ -146,7 +147,8 @@ func (q *Queue) Wait(d time.Duration) error {
 	return q.link.wait(q, -1, d)
 }
 
-// Close disconnects. Outstanding commands are lost, their data is the caller's. It may repeat.
+// Close disconnects. Outstanding commands are lost, and their data belongs to the caller again. It
+// may be called repeatedly.
 func (q *Queue) Close() error {
 	_ = q.fail(ErrClosed)
 	return q.link.close()
@@ -172,7 +174,8 @@ func (q *Queue) find(cid uint16) (*slot, int) {
 	return &q.slots[i], i
 }
 
-// complete validates an entry and queues it for Poll. sqhd: SQHD is valid and unchecked.
+// complete validates a completion queue entry and queues it for Poll. sqhd is false if SQHD is not
+// valid or was checked before.
 func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	s, i := q.find(cqe.CID())
 	if s == nil {

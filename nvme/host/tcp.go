@@ -33,7 +33,8 @@ type TCP struct {
 	// Turn is the approximate number of bytes that one Poll sends, so that a goroutine that polls
 	// several queues serves all of them. 0 means 256 KiB.
 	Turn int
-	// PSK selects TLS 1.3 and returns the PSK for the names, empty with DialQueue.
+	// PSK makes the connections use TLS 1.3. It returns the PSK for the names of a controller,
+	// which are empty with DialQueue.
 	PSK func(hostNQN, subNQN string) (*auth.TLSPSK, error)
 }
 

@@ -21,6 +21,7 @@ var (
 	ErrClosed = errors.New("connection closed")
 	// ErrFull: every command of the queue is outstanding; call Poll first.
 	ErrFull = errors.New("queue is full")
-	// ErrRefused: refused before the Connect command (RDMA reject, no valid ICResp).
+	// ErrRefused: the controller refused the connection before the Connect command (RDMA reject, no
+	// valid ICResp).
 	ErrRefused = errors.New("connection refused")
 )

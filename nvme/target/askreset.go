@@ -12,7 +12,8 @@ type ResetRequest struct {
 	queues int // I/O queues at that time
 }
 
-// Begun reports whether the host has begun the reset, or the association has ended. Any goroutine.
+// Begun reports whether the host has begun the reset, or the association has ended. Any goroutine
+// may call it.
 func (r *ResetRequest) Begun() bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()

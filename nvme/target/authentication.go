@@ -62,7 +62,8 @@ func (c *controller) policy() *auth.Policy {
 // hasKey reports whether a host authenticates when it connects.
 func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != nil }
 
-// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it.
+// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
+// now.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
 	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.Info) != "" {
@@ -250,7 +251,8 @@ func (s *session) refuseProven(why error) {
 	s.disconnect(why)
 }
 
-// authenticationFailed logs a failure. The host reads why, nothing else, and the queue ends.
+// authenticationFailed logs a failure. Nothing more is served: the host reads why, and the queue
+// ends.
 func (s *session) authenticationFailed() {
 	if !s.auth.Running && !s.unproven() { // otherwise one goes on
 		s.startDeadline()
@@ -324,7 +326,8 @@ func (s *session) allow() error {
 	return nil
 }
 
-// GeneratedPSK returns a PSK that a host has generated, see authn.Hosts.PSK. Any goroutine.
+// GeneratedPSK returns the PSK that a host has generated with this identity, see authn.Hosts.PSK.
+// Any goroutine may call it.
 func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
 	return t.auth.PSK(hostNQN, identity)
 }

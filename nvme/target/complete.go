@@ -13,7 +13,8 @@ type completions struct {
 	worked    bool // completed has more than zero-copy reads, which take no time
 }
 
-// finish completes a command, once, with every byte of the CQE. The next deliver passes it on.
+// finish completes a command: exactly once, with every byte of the CQE written. The next deliver
+// passes it to the queue.
 func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	s, r := c.s, c.req
 	if c.then != nil {
@@ -51,7 +52,7 @@ func (h *Handler) finishOwn(c *cmd, st nvme.Status) {
 	}
 }
 
-// nextSQHD moves the head of the submission queue past one entry and returns its SQHD.
+// nextSQHD moves the head of the submission queue past one entry and returns the new SQHD.
 func (s *session) nextSQHD() uint16 {
 	if s.noFlowControl {
 		return 0xFFFF

@@ -133,7 +133,7 @@ func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	return association.Refusal{}
 }
 
-// fail ends the association: every queue is disconnected. Any goroutine may call it, also again.
+// fail ends the association: every queue is disconnected. Any goroutine may call it repeatedly.
 func (c *controller) fail(why error) {
 	c.mu.Lock()
 	if c.failed != nil {

@@ -18,7 +18,8 @@ const discoveryTransfer = 16 << 10
 
 // DiscoveryConfig is the configuration of the discovery service besides subsystems and ports.
 type DiscoveryConfig struct {
-	// NQN is a name of its own beside nvme.DiscoveryNQN, which all of them have; "" for none.
+	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
+	// for none.
 	NQN string
 	// Security is the security that it requires of hosts.
 	Security subsystems.Security

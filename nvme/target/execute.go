@@ -88,7 +88,8 @@ func (c *cmd) freeSegs(h *Handler) {
 	c.capsule.Free()
 }
 
-// submit queues an IO; the caller runs the handler afterwards. false: the namespace was removed.
+// submit queues an IO; the caller runs the handler afterwards. It returns false if the namespace
+// was removed.
 func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 	if !ch.Queue(io) {
 		return false

@@ -52,7 +52,8 @@ func (h *Handler) holdLate(s *session, before int64) {
 	}
 }
 
-// lateWrites calls fn with the writes of a command that are late, or at devices since before.
+// lateWrites calls fn with the writes of a command that are late, or that devices got at the given
+// time or earlier.
 func (c *cmd) lateWrites(before int64, fn func(*channel, *backend.IO)) {
 	find := func(ch *channel, io *backend.IO, since int64) {
 		if dispatch.ChangesBlocks(io) && ch.Has(io) && (since <= before || ch.IsLate(io)) {

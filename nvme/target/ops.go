@@ -13,7 +13,8 @@ type op struct {
 	scope controllers.Scope
 	// dir is the direction of the data, if there is any.
 	dir fabric.Direction
-	// prepare validates the command and sets Dir and Length. A refusal leaves nothing else.
+	// prepare validates the command and sets the request's Dir and Length. It changes nothing that
+	// outlives a refusal.
 	prepare func(c *cmd) nvme.Status
 	// execute starts the command; it or a later callback calls Handler.finish once.
 	execute func(h *Handler, c *cmd)

@@ -87,7 +87,8 @@ func (c *controller) ioQueuesEnded() {
 	}
 }
 
-// configure carries out a write of CC. all is from CommonInfo if that may enable the controller.
+// configure carries out a write of CC. all is from CommonInfo if the write may enable the
+// controller.
 func (c *controller) configure(v nvme.CC, all backend.Info) admin.Reply {
 	change, st := c.Write(v)
 	if change&admin.Reset != 0 {

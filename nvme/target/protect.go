@@ -59,7 +59,8 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uin
 	}()
 }
 
-// protect changes the state, if the host may still use the namespace. It may block for deadlines.
+// protect changes the state, unless the host of c may no longer use the namespace. It may block for
+// the deadlines of changes.
 func protect(c *controller, ns *namespaces.Namespace, to nvme.WriteProtection,
 	log ratelog.Peer,
 ) nvme.Status {

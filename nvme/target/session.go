@@ -196,7 +196,8 @@ func (s *session) joinHost() {
 // disconnecting reports that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
-// disconnect starts the end of the queue. Reactor only. sessionEnded logs that of a controller.
+// disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
+// the log, see sessionEnded.
 func (s *session) disconnect(why error) {
 	if s.closed {
 		return

@@ -39,7 +39,8 @@ type Options struct {
 	Protection controllers.ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
 	Reservations reservation.Store
-	// Uncorrectable keeps which blocks hosts have marked uncorrectable; nil: they cannot.
+	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
+	// cannot.
 	Uncorrectable marks.Store
 }
 
@@ -128,7 +129,8 @@ func New(o Options) *Target {
 	return t
 }
 
-// Changing begins a change of subsystems or hosts, see association.Final. Any goroutine.
+// Changing begins a change of subsystems or hosts, see association.Final. Any goroutine may call
+// it.
 func (t *Target) Changing() (done func()) { return t.final.Changing() }
 
 // find returns the subsystem with exactly this NQN, or nil.
@@ -220,7 +222,8 @@ func (t *Target) AddNamespace(nqn string, cfg namespaces.Config) error {
 	return nil
 }
 
-// takeSlot and freeSlots manage dense indices of channels of reactors. The caller holds t.mu.
+// takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
+// t.mu.
 func (t *Target) takeSlot(ns *namespaces.Namespace) int {
 	i := slices.Index(t.slots, nil)
 	if i < 0 {

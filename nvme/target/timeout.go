@@ -27,7 +27,7 @@ const (
 	closeGrace = int64(5e9)
 )
 
-// startTimeouts starts the timer of checkTimeouts, unless that or the timer runs.
+// startTimeouts starts the timer of checkTimeouts, unless the timer or checkTimeouts runs.
 func (h *Handler) startTimeouts() {
 	h.timeoutsLeft = true
 	if h.stopTimeouts == nil {
@@ -59,7 +59,8 @@ func (h *Handler) checkTimeouts() {
 	h.dispatch.Start(&h.timeouts)
 }
 
-// checkTimeout gives up a command that has timed out, or reports false. Slow writes become late.
+// checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is
+// slow becomes a late write.
 func (h *Handler) checkTimeout(c *cmd) bool {
 	since := c.began()
 	if !c.executing || since == 0 {

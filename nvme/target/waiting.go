@@ -103,7 +103,8 @@ func (h *Handler) stopWaiting(c *cmd) {
 	}
 }
 
-// abortWaiting aborts a command that waits or is postponed. The caller runs the handler then.
+// abortWaiting aborts a command that waits at a limit or is postponed. The caller runs the handler
+// afterwards.
 func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	parked := c.parked()
 	h.stopWaiting(c)

@@ -8,7 +8,8 @@ import (
 
 // This file visits the commands of queues in pieces, see dispatch.Walk.
 
-// lookMost is how many commands a step of a walk looks at. A completed or canceled one is a step.
+// lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
+// step of its own.
 const lookMost = 8
 
 // visitAll returns the next of a walk that calls fn with the commands of the queues that exist when

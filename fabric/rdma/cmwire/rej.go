@@ -12,7 +12,8 @@ type Rej struct {
 	Status Status
 }
 
-// Status is STS of a reject (RDMA section 3.5.1, figure 11). Accepted is never sent.
+// Status is STS of a reject (RDMA section 3.5.1, figure 11). Its zero value, Accepted, is never
+// sent.
 type Status uint16
 
 // The statuses.

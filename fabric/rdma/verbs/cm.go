@@ -12,9 +12,11 @@ type CM interface {
 	// device has the address, EADDRINUSE if the port is in use. tos is the type of service of the
 	// connections if it is not 0: on RoCE the kernel uses that of the host's request instead.
 	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
-	// NewID makes an active ID, for ResolveAddr, ResolveRoute, CreateQP and Connect in turn.
+	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each
+	// answered by an event.
 	NewID() (ID, error)
-	// Next waits for the next acknowledged event, for one goroutine. ErrClosed after Close.
+	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls
+	// it. It returns ErrClosed after Close.
 	Next() (Event, error)
 	// Close ends Next and frees the channel; every ID must have been destroyed.
 	Close() error

@@ -131,12 +131,14 @@ type SRQ interface {
 	Destroy() error
 }
 
-// QPInit describes a reliable-connected QP (ibv_qp_init_attr) without sq_sig_all.
+// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signaled per WR
+// (sq_sig_all 0).
 type QPInit struct {
 	SendCQ, RecvCQ                               CQ
 	SRQ                                          SRQ // nil: own receive queue
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE int
-	// MaxInline is requested, and 0 if the device refuses it. See QP.MaxInline.
+	// MaxInline is the requested size. If the device refuses it, the request is repeated with 0.
+	// See QP.MaxInline.
 	MaxInline int
 }
 
@@ -231,7 +233,8 @@ const (
 	WCGeneralErr     WCStatus = 21
 )
 
-// WCOpcode has the values of enum ibv_wc_opcode. It is valid only with WCSuccess.
+// WCOpcode is the completed operation, with the values of enum ibv_wc_opcode. It is valid only if
+// Status is WCSuccess.
 type WCOpcode uint32
 
 // The completions in use.

@@ -24,7 +24,8 @@ func (d *Data) SetC2H(p *Params, extra Flags, cid uint16, datao, n uint32) int {
 	return d.set(TypeC2HData, p, p.HPDA, extra, cid, 0, datao, n)
 }
 
-// SetH2C writes the whole header of a H2CData with n bytes of data and returns their offset.
+// SetH2C writes the whole header of a H2CData with n bytes of data and returns PDO, where the data
+// starts.
 func (d *Data) SetH2C(p *Params, extra Flags, cid, ttag uint16, datao, n uint32) int {
 	return d.set(TypeH2CData, p, p.CPDA, extra, cid, ttag, datao, n)
 }

@@ -17,7 +17,8 @@ const (
 	OffPLEN  = 4
 )
 
-// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types are of the host.
+// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types go from the host to the
+// controller.
 type Type uint8
 
 // The PDU types.

@@ -50,7 +50,8 @@ func (r *IC) Header() *Header { return (*Header)(r[:HeaderSize]) }
 // PFV is the PDU format version; only 0 exists.
 func (r *IC) PFV() uint16 { return binary.LittleEndian.Uint16(r[OffPFV:]) }
 
-// PDA is the alignment of data for the sender in dwords, 0-based: HPDA or CPDA.
+// PDA is the alignment of data that the sender wants, in dwords, 0-based: HPDA in ICReq, CPDA in
+// ICResp.
 func (r *IC) PDA() uint8 { return r[OffPDA] }
 
 // HeaderDigest reports whether the sender requests or grants header digests.

@@ -5,7 +5,8 @@ package pdu
 type Params struct {
 	// HeaderDigest and DataDigest: PDUs after ICResp have them, if their type can.
 	HeaderDigest, DataDigest bool
-	// HPDA is the alignment of C2HData, CPDA that of CapsuleCmd and H2CData; in dwords, 0-based.
+	// HPDA is the host's alignment for C2HData, CPDA the controller's for CapsuleCmd and H2CData;
+	// in dwords, 0-based, 0 to 31.
 	HPDA, CPDA uint8
 	// MaxH2CData is the largest number of data bytes in one H2CData PDU (MAXH2CDATA of ICResp).
 	MaxH2CData uint32

@@ -23,7 +23,8 @@ type Conn struct {
 	err     error
 	alert   byte // for err
 
-	// kept was not delivered: plain bytes of plaintext, then records. It has at most one record.
+	// kept was received and not delivered: plain bytes of plaintext, and then records. It is at
+	// most one record long.
 	kept    []byte
 	plain   int
 	pending []byte // sealed, and not sent: at most a batch

@@ -24,7 +24,8 @@ type Server struct {
 	received int
 }
 
-// NewServer makes a handshake. psks returns the PSKs of an identity, if any. Call Free.
+// NewServer makes a handshake. psks returns the PSKs with an identity, none if it is unknown. The
+// caller calls Free.
 func NewServer(psks func(identity []byte) []auth.TLSPSK) *Server { return &Server{psks: psks} }
 
 // Step processes at most MaxInput of the client's bytes and returns the bytes to send, also after
@@ -49,7 +50,8 @@ func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 	return out, c, err
 }
 
-// start begins with a whole ClientHello. The peer learns neither if the host nor a key is known.
+// start begins the handshake once there is a ClientHello. The peer does not learn whether the host
+// is known, or which key it has.
 func (s *Server) start(in []byte) (all, out []byte, err error) {
 	s.hello = append(s.hello, in...)
 	h, err := parseHello(s.hello)

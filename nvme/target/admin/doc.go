@@ -4,5 +4,6 @@
 // may have to wait for a query, such as one of a drive.
 //
 // It imports wire formats, the contract of devices and the log of hosts. Functions work on data
-// that package target passes. A type belongs to the reactor of its controller unless noted.
+// that package target passes. A type belongs to the reactor of its controller, unless its comment
+// says otherwise.
 package admin

@@ -13,7 +13,8 @@ type Drive interface {
 	ID() string
 	// Counts reports whether SMART includes the data read and written, its time, and errors.
 	Counts() bool
-	// SMART reads the drive's health as log 02h, 0 if unknown. It may block for seconds.
+	// SMART reads the drive's health, in the form of log 02h. Unknown values are zero. It may block
+	// for some seconds.
 	SMART() (*nvme.SMARTLog, error)
 }
 

@@ -9,7 +9,8 @@ import (
 // ErrorLogSize is the number of entries of an error log: ELPE+1.
 const ErrorLogSize = 64
 
-// ErrorLog is the Error Information log. Only commands that fail take its mutex, on any reactor.
+// ErrorLog is the Error Information log of a controller. Any reactor may use it. Only commands that
+// fail take its mutex.
 type ErrorLog struct {
 	mu    sync.Mutex
 	count uint64

@@ -8,7 +8,8 @@ const (
 	// MaxKeepAlive is the largest timeout, in milliseconds: a day. More is refused, since a timeout
 	// is only ever rounded up (Base section 3.9).
 	MaxKeepAlive = 24 * 3600 * 1000
-	// discoveryTimeout is for discovery controllers without one (Base section 3.1.3.3).
+	// discoveryTimeout applies to a discovery controller if its host asked for no timeout (Base
+	// section 3.1.3.3: two minutes).
 	discoveryTimeout = int64(120e9)
 	// keepAliveChecks is the number of times per period that the timer looks for traffic.
 	keepAliveChecks = 2
@@ -78,7 +79,8 @@ func (k *KeepAlive) hear(now int64, n uint64, silent int64) {
 // Check reports whether the timer has expired. enabled: the controller is. While it is not, a host
 // cannot send Keep Alive, and has another time limit.
 func (k *KeepAlive) Check(now int64, commands uint64, enabled bool) (expired bool) {
-	// If this process stood still, commands may wait: a late check proves nothing.
+	// If this process itself stood still, commands may wait unread: a check that comes late proves
+	// nothing about the host.
 	late := now-k.lastCheck > k.period
 	switch {
 	case late || !enabled:

@@ -9,7 +9,8 @@ type Reply struct {
 	// Work is called first, by another goroutine, in the turn of the host. If it has not returned
 	// after AnswerWait, the command fails.
 	Work func()
-	// Queries, in place of Work, are asked. After AnswerWait they keep their last answer.
+	// Queries, in place of Work, are asked. One without an answer after AnswerWait keeps its last
+	// one.
 	Queries []Asker
 	// Build is called by the reactor afterwards. It returns the reply, or one with further work or
 	// queries. It does not use the command.

@@ -111,7 +111,8 @@ func telemetryPage(h nvme.TelemetryHeader, data []byte, off uint64) Reply {
 	return Reply{Data: b[min(off, uint64(len(b))):]}
 }
 
-// Encode returns the capture as JSON, halved until it has at most TelemetrySize bytes.
+// Encode returns the capture as JSON of at most TelemetrySize bytes. It leaves out half of every
+// list until it fits.
 func (v *Capture) Encode() (*[]byte, error) {
 	b, err := json.Marshal(v)
 	for ; len(b) > TelemetrySize && err == nil; b, err = json.Marshal(v) {

@@ -2,7 +2,7 @@
 // group, and each port has a state for every group, which applies to the controllers that came
 // through it. States are the states of a port, and a Log is log 0Ch of a controller.
 //
-// It imports wire formats. States are immutable. A Log is of its controller's reactor.
+// It imports wire formats. States are immutable. A Log belongs to the reactor of its controller.
 package ana
 
 import (
@@ -57,7 +57,8 @@ func (s *States) Of(group uint32) nvme.ANAState {
 	return s[group]
 }
 
-// HidesCapacity reports whether Identify Namespace omits the capacity (NVM section 5.1).
+// HidesCapacity reports whether Identify Namespace does not report the capacity of namespaces of a
+// group (NVM section 5.1).
 func (s *States) HidesCapacity(group uint32) bool {
 	st := s.Of(group)
 	return st == nvme.ANAStateInaccessible || st == nvme.ANAStatePersistentLoss

@@ -2,7 +2,8 @@ package association
 
 import "math/bits"
 
-// Identifiers are the CNTLIDs in use of a subsystem. The caller serializes its methods.
+// Identifiers are the controller identifiers of a subsystem that are in use. The zero value has
+// none. The caller serializes its methods.
 type Identifiers struct {
 	used []uint64 // a bit for each, as far as there were any
 	next int      // where the search goes on, so that an identifier is used again late

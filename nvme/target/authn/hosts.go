@@ -3,7 +3,8 @@
 // its identity again. The arithmetic is in package auth. Package target has the commands that carry
 // messages, and the queues that serve nothing else before.
 //
-// It imports no package of the target. Hosts is for any goroutine and reactor: nothing blocks.
+// It imports no package of the target. Any goroutine may use Hosts, reactors included: nothing
+// blocks.
 package authn
 
 import (

@@ -189,7 +189,7 @@ func (m *Compound) mayBegin() bool {
 		!m.Command.Over()
 }
 
-// begin submits the next IO, or returns false if advance will be called after a wait.
+// begin submits the next IO. It returns false if that has to wait; then advance is called.
 func (m *Compound) begin() bool {
 	o := m.idle.First()
 	if !m.isPaid() || m.read != nil && !m.readReady(o) {

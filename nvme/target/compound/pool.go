@@ -61,7 +61,8 @@ type Owner struct {
 	left  int64            // of its turn, in bytes
 }
 
-// Postponed is the place of a command that waits for its owner's next compound, in a field of it.
+// Postponed is the place of a command that waits until its owner may have another compound. It is a
+// field of the command.
 type Postponed struct {
 	// Command is the command.
 	Command any

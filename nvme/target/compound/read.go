@@ -20,16 +20,19 @@ const (
 type Read struct {
 	From []Extent
 	Then Then
-	// Flow gives the memory. Reserve: also of the reserve, since a transport's is held.
+	// Flow is where the memory comes from. Reserve: the command has memory of a transport, and may
+	// use the reserve of the pool.
 	Flow    *mem.Flow
 	Reserve bool
-	// Data is the command's data, for Compare, kept until it is completed.
+	// Data is the data of the command, for Compare. The caller keeps it until the command is
+	// completed.
 	Data []mem.Segment
 	// To is the first byte that Copy writes.
 	To int64
 	// Flags are those of writes.
 	Flags backend.Flags
-	// Second is the Write of a pair, Overwrite its data, Lock that of the pair's blocks.
+	// Second is the Write of a pair, and Overwrite its data. Lock keeps others from the blocks of
+	// the pair.
 	Second    Command
 	Overwrite []mem.Segment
 	Lock      Lock
@@ -62,13 +65,15 @@ type Extent struct {
 
 // Lock keeps others from changing blocks.
 type Lock interface {
-	// Acquire begins to acquire the lock, and reports whether it is held. Read.GoOn follows.
+	// Acquire begins to acquire the lock at the first call, and reports whether it is held.
+	// Read.GoOn is called when it is.
 	Acquire() bool
 	// Release ends the lock, or the wait for it.
 	Release()
 }
 
-// Read begins to read from ch, the channel of the namespace, by turns in flow unless nil.
+// Read begins to read. ch is the channel of the command's namespace. The compound takes turns in
+// flow, unless that is nil.
 func (m *Compound) Read(ch Channel, flow *Flow, v *Read) {
 	m.ch, m.flow, m.read = ch, flow, v
 	v.m, v.failed = m, len(v.From)

@@ -94,7 +94,8 @@ func (f *Flow) schedule(p *Pool) {
 	}
 }
 
-// push lets a compound wait for its turn, without its time limit while devices have nothing.
+// push lets a compound wait for its turn. Its time limit does not run while devices have nothing of
+// it.
 func (f *Flow) push(m *Compound) {
 	if m.turn.Listed() {
 		return

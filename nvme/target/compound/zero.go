@@ -30,7 +30,8 @@ func (m *Compound) Add(off, n int64) {
 	z.total += n
 }
 
-// Zero begins to zero or deallocate ranges, by turns in flow. Limits allow the first piece.
+// Zero begins to zero or deallocate the ranges, by turns in flow. The limits have been asked for
+// the first piece.
 func (m *Compound) Zero(ch Channel, flow *Flow, op backend.Op, flags backend.Flags) {
 	z := &m.zero
 	z.op, z.flags, z.piece = op, flags, ZeroPiece

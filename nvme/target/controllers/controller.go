@@ -63,7 +63,8 @@ type Hooks struct {
 	Raised func()
 	// Work makes work that another goroutine does, in the turn of the host, once it is requested.
 	Work func(run func()) admin.Asker
-	// SetKeepAlive starts the keep alive timer with milliseconds, and returns those that apply.
+	// SetKeepAlive starts the keep alive timer with a timeout in milliseconds. It returns the
+	// timeout that applies.
 	SetKeepAlive func(ms uint32) uint32
 	// Grant lets the host connect n I/O queues. It returns false if some are connected.
 	Grant func(n int) bool
@@ -205,7 +206,8 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
-// NoNamespace is the status of a command with an NSID that names none (Base section 3.2.1.5).
+// NoNamespace is the status of a command with an NSID that names no namespace (Base section
+// 3.2.1.5).
 func NoNamespace(nsid uint32) nvme.Status {
 	if nsid == 0 || nsid > namespaces.MaxNSID {
 		return invalidNamespace

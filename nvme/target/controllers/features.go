@@ -60,7 +60,8 @@ type featureState struct {
 
 const hostIdentifierSize = 16
 
-// features is the table (Base section 5.1.25.1). Filled by init: some of its functions read it.
+// features is the table of features (Base section 5.1.25.1). init fills it, because some of its
+// functions read it.
 var features [256]Feature
 
 func init() {
@@ -277,7 +278,8 @@ func (f *Feature) CheckValue(v uint32) nvme.Status {
 	return nvme.Success
 }
 
-// Set begins to set a feature, in the namespaces of list. all: these are all. Any goroutine.
+// Set begins to set a feature in the namespaces of list. all: these are all that the host may use.
+// Any goroutine may call it.
 func (f *Feature) Set(a *ana.States, list []*namespaces.Namespace, all bool, v uint32) nvme.Status {
 	for i := 0; all && a != nil && i < len(list); i++ {
 		if st := a.Of(list[i].Attributes().ANAGroup).Status(); !st.OK() {
@@ -339,7 +341,8 @@ func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
 // setPowerState accepts power state 0, the only one.
 func setPowerState(_ *Controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
 
-// extendedHostID checks EXHID: host identifiers have 128 bits (Base section 5.1.25.1.28).
+// extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
+// 5.1.25.1.28).
 func extendedHostID(v uint32) bool { return v&1 != 0 }
 
 // firstVector checks IV of Get Features: there is at most one vector (Base section 5.1.25.2.3).
@@ -400,10 +403,11 @@ func setThreshold(c *Controller, v uint32) (uint32, nvme.Status) {
 	return v, nvme.Success
 }
 
-// errorRecovery is TLER (NVM section 4.1.3). The target tries nothing again: any limit is met.
+// errorRecovery is TLER (NVM section 4.1.3). The target tries nothing again, so any limit is met.
 func errorRecovery(ns *namespaces.Namespace) uint32 { return ns.ErrorRecovery.Load() }
 
-// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2): there is no DULBE.
+// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
+// no DULBE.
 func setErrorRecovery(ns *namespaces.Namespace, v uint32) { ns.ErrorRecovery.Store(v & 0xFFFF) }
 
 func (c *Controller) timestamp() []byte { return c.clock.Page(c.Reactor.Now()) }

@@ -56,7 +56,7 @@ func (c *Controller) IdentifyPage(cns nvme.CNS) *IdentifyPage {
 	return p
 }
 
-// Identify makes an Identify data structure, or refuses it. Any goroutine may call CheckIdentify.
+// Identify makes the Identify data structure of a command that was checked.
 func (c *Controller) Identify(sqe *nvme.SQE) admin.Reply {
 	return identifyPages[sqe.Identify().CNS()].make(c, sqe)
 }
@@ -184,7 +184,8 @@ func (c *Controller) identified(nsid uint32) (*namespaces.Namespace, nvme.Status
 	return c.Namespace(nsid), nvme.Success
 }
 
-// identifyActive makes CNS 02h and 07h: up to 1024 NSIDs above the given one (Base 5.1.13.2.2).
+// identifyActive makes CNS 02h and 07h: up to 1024 NSIDs above the given one (Base section
+// 5.1.13.2.2).
 func identifyActive(c *Controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid >= nvme.NSIDAll-1 {

@@ -46,7 +46,8 @@ type LogPage struct {
 	specific uint16
 }
 
-// miEffectsSize is the size of log 13h: no management interface (Base section 5.1.12.1.19).
+// miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base
+// section 5.1.12.1.19).
 const miEffectsSize = 4096
 
 // logPages is filled by init because log 00h, which is one of them, reads it.

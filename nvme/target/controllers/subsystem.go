@@ -16,7 +16,8 @@ type Subsystem struct {
 	Settings   atomic.Pointer[subsystems.Settings] // written by Update
 	Namespaces namespaces.Set
 
-	// controllers are the *Controller by CNTLID, and count their number. Written with mu held.
+	// controllers are the *Controller by CNTLID, and count is their number. They are written with
+	// mu held.
 	controllers sync.Map
 	count       atomic.Int64
 

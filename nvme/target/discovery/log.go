@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MinQueueSize is the admin queue size told to hosts: that of Linux, the least for ASQSZ.
+// MinQueueSize is the size of the admin queue that hosts are told of: that of a Linux host, and the
+// least that ASQSZ may be.
 const MinQueueSize = 32
 
 // Host is the reader of a log.
@@ -81,7 +82,8 @@ func (l *Logs) Get(t *Table, local bool) *Log {
 // Last returns the log that was taken last, nil if there is none.
 func (l *Logs) Last(local bool) *Log { return *l.which(local) }
 
-// Take replaces a log unless it is newer. It reports whether the entries have changed.
+// Take takes a log in place of the one before, unless that is newer. It reports whether the entries
+// have changed since.
 func (l *Logs) Take(made *Log) (changed bool) {
 	which := l.which(made.local)
 	last := *which
@@ -96,7 +98,8 @@ func (l *Logs) Take(made *Log) (changed bool) {
 	return true
 }
 
-// Remake makes the logs of a host again, from a copy of its Logs. Any goroutine.
+// Remake makes the logs again that the host has. Any goroutine may call it; the caller passes a
+// copy of its Logs.
 func (l Logs) Remake(t *Table, h *Host) (made []*Log) {
 	for _, last := range l {
 		if last != nil && last.made != t.Generation {

@@ -16,7 +16,8 @@ import (
 type Port struct {
 	// ID is the port identifier, as in fabric.QueueInfo.PortID.
 	ID uint16
-	// Addr is where it listens. Hosts are shown the address they connected to for a wildcard.
+	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
+	// connected to.
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port.
 	Listener string

@@ -88,7 +88,8 @@ func (ch *Channel) release(b blocker) {
 	}, func() {})
 }
 
-// block reports whether an IO must not reach the device yet and is held, and counts in compared.
+// block reports whether an IO must not reach the device yet, and holds it then. It adds the number
+// of holds to compared.
 func (ch *Channel) block(io *backend.IO, compared *int) bool {
 	q := ch.r.Queue(io)
 	blocks := func(o *hold) bool { return o.by.blocks(io, q) }
@@ -137,7 +138,8 @@ func waitsFor(io *backend.IO) *awaited {
 	return x
 }
 
-// awaits returns the waits for an IO of the device, made in x if there are none, to change.
+// awaits returns the waits for an IO that the device has; the caller changes them. If there are
+// none yet, it makes them in x.
 func (ch *Channel) awaits(io *backend.IO, x *awaited) *awaited {
 	if io.Awaited == nil {
 		io.Awaited = x

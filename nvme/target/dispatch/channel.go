@@ -151,7 +151,8 @@ func (ch *Channel) closeDevice() {
 	ch.dev, ch.reader, ch.writer, ch.marked = nil, nil, nil, false
 }
 
-// Queue queues an IO; the caller has Process called. It returns false if the channel is closed.
+// Queue queues an IO for the device. The caller has the reactor call Process afterwards. It returns
+// false if the channel is closed.
 func (ch *Channel) Queue(io *backend.IO) bool {
 	switch {
 	case ch.state == stateClosed:

@@ -26,7 +26,8 @@ type fencing struct {
 //
 // When the access changes, a fence waits on each reactor for IOs that the device has already.
 
-// ErrPreempted is the error of an IO of a preempted host, of which nothing reaches the device.
+// ErrPreempted is the error of an IO of a preempted host. Nothing of the IO has reached the device,
+// or the device has canceled it.
 var ErrPreempted = errors.New("the host was preempted")
 
 // fence waits on one reactor until its device has no IO of hosts that lost access.
@@ -102,7 +103,8 @@ func (ch *Channel) setAccess(a *reservation.Access, f *fence) {
 	}})
 }
 
-// begin notes that commands are visited now. Fences of other hosts wait for the round's then.
+// begin notes that commands are visited from now on. Only then do fences of other hosts wait for
+// the fences of the round.
 func (r *Round) begin() {
 	if r.begun {
 		return

@@ -98,7 +98,8 @@ func (l *Lock) nowHeld() {
 	l.OnHeld()
 }
 
-// Release implements compound.Lock. It ends the lock, once it is held. Reactor of the lock.
+// Release implements compound.Lock: it ends the lock, now or as soon as it is held. Reactor of the
+// lock.
 func (l *Lock) Release() {
 	l.released = true
 	if l.held {

@@ -15,7 +15,8 @@ type Storage interface {
 	Name() (nqn string, nsid uint32)
 	// Device returns the present device.
 	Device() backend.Device
-	// Check returns why the namespace as it is now takes an IO no longer.
+	// Check returns the reason why the namespace, as it is now, no longer takes an IO; nil: it
+	// does.
 	Check(io *backend.IO) error
 	// Mark returns a channel that looks for marks of uncorrectable blocks before it passes IOs to
 	// dev, or nil if there are no marks. wake makes the reactor poll.

@@ -10,7 +10,8 @@ const (
 	// QuiesceZeroCopy lets no zero-copy read or write begin. Hosts decide how long they take, and
 	// none may make others wait, so all end before commands wait.
 	QuiesceZeroCopy
-	// QuiesceIO has new IOs wait. When the device has completed the others, it is closed.
+	// QuiesceIO has new IOs wait in pending. The IOs at the device complete, and then the channel
+	// to the device is closed.
 	QuiesceIO
 )
 

@@ -34,7 +34,8 @@ type Set struct {
 // Load returns the present table.
 func (s *Set) Load() *Table { return s.table.Load() }
 
-// Store replaces the table by one of these namespaces, which it sorts. One call at a time.
+// Store replaces the table by one of these namespaces, which it sorts. The caller serializes calls
+// of Store and Drop.
 func (s *Set) Store(list []*Namespace) {
 	slices.SortFunc(list, func(a, b *Namespace) int { return int(a.ID.NSID) - int(b.ID.NSID) })
 	t := &Table{List: list}
@@ -64,7 +65,8 @@ func (s *Set) Drop(drop func(*Namespace) bool) (dropped []*Namespace) {
 	return dropped
 }
 
-// Retired keeps the counters of an unused namespace, unless only some hosts could use it.
+// Retired keeps the counters of a namespace that nothing uses any more, unless only some hosts
+// could use it.
 func (s *Set) Retired(ns *Namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +86,8 @@ func (s *Set) Of(hostNQN string, nsid uint32) *Namespace {
 	return ns
 }
 
-// Counted returns the namespaces that a host may use, and the counters of removed ones.
+// Counted returns the namespaces that a host may use, and the counters of the removed namespaces
+// that it could use.
 func (s *Set) Counted(hostNQN string) ([]*Namespace, dispatch.Counters) {
 	s.mu.Lock()
 	all, retiring, removed := s.Load().List, slices.Clone(s.retiring), s.retired
@@ -96,7 +99,8 @@ func (s *Set) Counted(hostNQN string) ([]*Namespace, dispatch.Counters) {
 	return Visible(all, hostNQN), removed
 }
 
-// Visible returns the namespaces of list that a host may use. It does not change list.
+// Visible returns the namespaces of list that a host may use. It looks at all of them, and does not
+// change list.
 func Visible(list []*Namespace, hostNQN string) []*Namespace {
 	hidden := func(ns *Namespace) bool { return !ns.Attributes().Visible(hostNQN) }
 	if !slices.ContainsFunc(list, hidden) {

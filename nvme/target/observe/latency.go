@@ -313,7 +313,8 @@ func (l *Latencies) read(ctx context.Context, add func(LatencyInfo)) error {
 	return err
 }
 
-// Do runs fn on a reactor and waits. After an error of ctx fn may still run. Not on a reactor.
+// Do runs fn on a reactor and waits for it. After an error, that of ctx, fn may still run. No
+// reactor calls it.
 func Do(ctx context.Context, loop fabric.Loop, fn func()) error {
 	return DoAll(ctx, loop, func(done func()) { fn(); done() })
 }

@@ -65,7 +65,8 @@ func NewGate(now func() int64, after func(d int64, fn func()) (stop func()), ste
 	return &Gate{now: now, after: after, steps: steps, admit: admit}
 }
 
-// Wait takes the cost of a command and its bytes, or returns true and lets the command wait.
+// Wait takes the cost of a command from the limits of f, or lets the command wait and returns true.
+// data is in bytes.
 func (g *Gate) Wait(f *Flow, w *Waiter, data int64) bool {
 	now := g.now()
 	if f.waiting.Empty() {
@@ -125,8 +126,9 @@ func (g *Gate) start(due int64) {
 // Ready reports whether Poll would look at flows.
 func (g *Gate) Ready() bool { return g.more }
 
-// Poll admits commands of due flows and returns their number. The rest, beyond AdmitMost commands
-// or LookMost flows, is for the next poll, which begins with the other flows.
+// Poll admits the commands of due flows that their limits allow, and returns their number. The
+// rest, beyond AdmitMost commands or LookMost flows, is for the next poll, which begins with the
+// other flows.
 func (g *Gate) Poll() (n int) {
 	if !g.more {
 		return 0
@@ -161,7 +163,8 @@ func (g *Gate) Poll() (n int) {
 	return n
 }
 
-// admitSome admits at most most commands of a flow and returns their number.
+// admitSome admits commands of a flow, as many as the limits allow and at most most, and returns
+// their number.
 func (g *Gate) admitSome(f *Flow, now int64, most int) (n int) {
 	first, waited := f.at, int64(0)
 	for w := f.waiting.First(); w != nil && n < most; w = f.waiting.First() {

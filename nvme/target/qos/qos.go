@@ -16,7 +16,8 @@ import (
 
 // Limits bound commands and bytes per second. The zero value has no limit.
 type Limits struct {
-	// IOPS bounds the commands per second that read or change blocks, without Flush; 0: none.
+	// IOPS bounds the commands per second that read or change blocks, 0: no bound. A Flush does not
+	// count.
 	IOPS int64
 	// Bandwidth bounds the bytes per second of reads, writes and Write Zeroes; 0: no bound.
 	Bandwidth int64
@@ -153,7 +154,8 @@ func (f *Flow) Unlink(now int64) {
 	f.leases, f.of = nil, Limiters{}
 }
 
-// Take takes the cost of a command and its bytes if the limits allow it. It does not wait.
+// Take takes the cost of a command, which does not wait otherwise, and reports whether the limits
+// allow it. data is in bytes.
 func (f *Flow) Take(data, now int64) bool {
 	if !f.waiting.Empty() {
 		return false

@@ -17,7 +17,8 @@ const (
 	GroupWrite
 )
 
-// Access says which hosts may use a namespace. It is immutable; nil: all. Any goroutine.
+// Access says which hosts may use a reserved namespace. It is immutable; nil: all hosts. Any
+// goroutine may use it.
 type Access struct {
 	typ    nvme.ReservationType
 	holder HostHandle

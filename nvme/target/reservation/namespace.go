@@ -47,7 +47,8 @@ type Namespace struct {
 	mu sync.Mutex
 	// users have the reservations: the namespace, and removed ones that reactors still use.
 	users []User
-	// changes have not begun. Hosts take turns, with however many Host Identifiers.
+	// changes have not begun. Hosts take turns: none waits for all changes of another one, with
+	// however many Host Identifiers.
 	changes list.Turns[subnet.Owner, Change]
 	working bool
 }
@@ -200,7 +201,8 @@ func (r *Namespace) save(before, next *State) error {
 	return err
 }
 
-// commit makes a durable change visible. c.Done follows when devices have nothing excluded.
+// commit makes a durable change visible. c.Done is called when the devices have nothing of the
+// hosts that it excludes.
 func (r *Namespace) commit(c *Change, o *Outcome) {
 	a := o.Next.Access()
 	fenced := o.acquired && a != nil || len(o.aborted) > 0 || !a.equal(r.access.Load())
@@ -224,7 +226,8 @@ func (r *Namespace) commit(c *Change, o *Outcome) {
 	c.Excluded()
 }
 
-// Exclude counts a reactor that will call Excluded when its device has nothing excluded.
+// Exclude counts a reactor that will call Excluded, when its device has nothing of the hosts that
+// the change excludes.
 func (c *Change) Exclude() { c.left.Add(1) }
 
 // Excluded is called once for each Exclude, by any goroutine.

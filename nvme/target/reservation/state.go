@@ -224,7 +224,8 @@ func (r *State) hasKey(host Host, key uint64) bool {
 	return i >= 0 && r.Registrants[i].Key == key
 }
 
-// remove unregisters hosts and returns them. The reservation may end with its last holder.
+// remove unregisters hosts and returns them. The reservation ends with its only holder, or with the
+// last registrant.
 func (r *State) remove(which func(Registrant) bool) (removed []Host) {
 	r.Registrants = slices.DeleteFunc(r.Registrants, func(g Registrant) bool {
 		if !which(g) {

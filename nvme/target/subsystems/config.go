@@ -52,7 +52,8 @@ const (
 	ModelSize   = 40 // as above
 	MinCNTLID   = 1
 	MaxIOQueues = 1024
-	// MinQueueSize is the least size of a queue. Discovery controllers, for anybody, have no more.
+	// MinQueueSize is the least size of a queue. Discovery controllers, which anybody may create,
+	// have no more.
 	MinQueueSize = discovery.MinQueueSize
 	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
 	MinTransfer = namespaces.MaxBlock

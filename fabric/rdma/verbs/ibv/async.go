@@ -52,7 +52,8 @@ func (d *device) startWatch() error {
 	w.file, w.done = file, done
 	go func() {
 		defer close(done)
-		// Read returns when the file is closed, or the device was removed without events.
+		// Read returns when the file is closed, or when the device was removed and has no more
+		// events.
 		_ = raw.Read(func(uintptr) bool { return !d.readAsync() })
 	}()
 	return nil

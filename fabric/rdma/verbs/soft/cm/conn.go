@@ -132,7 +132,8 @@ func (c *conn) expired() {
 		c.withdraw()
 		c.unreachable()
 	case repSent:
-		// No message: a forged request must not cause more. A repeated one is new.
+		// No message: a forged request must not cause more of them. If the peer repeats its
+		// request, that is a new one.
 		c.unreachable()
 	case dreqSent:
 		c.disconnected(-int(unix.ETIMEDOUT))
@@ -225,7 +226,8 @@ func (c *conn) disconnected(status int) {
 	c.timewait()
 }
 
-// timewait keeps the connection while a packet may be on its way (section 12.9.8.4).
+// timewait keeps the connection while a packet of it may be on its way or be repeated (section
+// 12.9.8.4).
 func (c *conn) timewait() { c.linger(timewait, 2*ibTime(c.peer.AckTimeout)) }
 
 // drop ends a connection after its ID was destroyed. The peer learns it.
@@ -329,7 +331,8 @@ func (m *Manager) receiveMRA(p *wire.Packet, q *message) {
 	}
 }
 
-// receiveDREQ handles a disconnection. The queue pair waits for the program to disconnect.
+// receiveDREQ handles a disconnection. The queue pair does not change until the program
+// disconnects as well.
 func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 	c := m.find(p, q)
 	if c != nil && c.id != nil && c.id.qp != nil && c.id.qp.Num() != q.qpn {

@@ -43,7 +43,8 @@ type host struct {
 	counts
 }
 
-// admit returns the account for a half-open connection from an address; false: too many.
+// admit returns the account for a new half-open connection from an address. It reports false if
+// that would exceed a limit.
 func (m *Manager) admit(addr netip.Addr) (class, bool) {
 	switch h := m.hosts[addr]; {
 	case h == nil:

@@ -76,7 +76,8 @@ const (
 	rejPrivate = 148
 )
 
-// serviceTCP is the first service ID of RDMA_PS_TCP; 16 bits are the port (section A11.2.1).
+// serviceTCP is the first service ID of the port space RDMA_PS_TCP: the last 16 bits are the port
+// (section A11.2.1).
 const serviceTCP = 0x0000000001060000
 
 // transportRC is the transport service type of a reliable connection in a REQ.
@@ -272,7 +273,8 @@ func (p *ipPrivate) encode(b []byte) {
 	}
 }
 
-// decode reads the header; false: the version is not 0.0, or the IP version not 4 or 6.
+// decode reads the header. It reports false if the version is not 0.0, or the IP version is neither
+// 4 nor 6.
 func (p *ipPrivate) decode(b []byte) bool {
 	p.port = binary.BigEndian.Uint16(b[2:])
 	if b[0] != 0 {

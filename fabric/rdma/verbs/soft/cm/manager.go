@@ -33,7 +33,8 @@ type QP interface {
 	verbs.QP
 	// PSN is the first PSN that the peer will send.
 	PSN() uint32
-	// Connect makes it ready to receive and send. It fails if connected or in error.
+	// Connect makes it ready to receive and to send. It fails if the queue pair is connected, or in
+	// the error state.
 	Connect(Peer) error
 	// OnFirstPacket and OnFatal set functions to call once: when the first valid packet of the peer
 	// has arrived, and when the queue pair fails by itself. They neither block nor call it.
@@ -50,13 +51,15 @@ type Peer struct {
 	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
 	AckTimeout           uint8
 	RetryCount, RNRRetry uint8
-	// MinRNRTimer is the code of the peer's wait for a receive; 0 is 655 ms.
+	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
+	// ms.
 	MinRNRTimer uint8
 }
 
 // Options are times and limits. Zero means Linux's value (infiniband/core/cma.c), unless noted.
 type Options struct {
-	// ResponseTimeout is for answers, without time on the way: 4.096 µs << n. Default 20, 4.3 s.
+	// ResponseTimeout is the time for an answer, without the time on the way: 4.096 µs << n.
+	// Default 20, which is 4.3 s.
 	ResponseTimeout uint8
 	// AckTimeout is the timeout of the queue pairs. Half of it is the time that a packet may be on
 	// the way. Default 17, which is 0.54 s.
@@ -185,7 +188,8 @@ func newManager(net wire.Network, socket wire.Conn, dev Device, opt Options) *Ma
 func (m *Manager) run(raw syscall.RawConn) {
 	defer close(m.done)
 	_ = raw.Read(func(fd uintptr) bool { // fails when the file is closed
-		// The runtime waits for something new: step may leave nothing, not even bad packets.
+		// The runtime waits for new packets, so none may be left. After a batch of bad packets step
+		// has nothing to do.
 		for m.step() || m.open() && readable(fd) {
 		}
 		return false
@@ -203,7 +207,8 @@ func readable(fd uintptr) bool {
 	return n > 0 && err == nil
 }
 
-// Close ends the goroutine and forgets connections. The caller closes the socket.
+// Close ends the goroutine. Connections are forgotten without a message. The caller closes the
+// socket.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -216,7 +221,8 @@ func (m *Manager) Close() error {
 // Stats returns the counters.
 func (m *Manager) Stats() *Stats { return &m.stats }
 
-// step handles due work, and reports whether there is more, after others had the lock.
+// step handles everything that is due, and reports whether there is more. Others must get the lock
+// in between.
 func (m *Manager) step() (more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

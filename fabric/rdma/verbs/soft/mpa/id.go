@@ -240,7 +240,8 @@ func (id *ID) CreateQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
-// connect gives the socket of a connection to the queue pair. m.mu is held.
+// connect gives the socket of a connection to the queue pair, and returns the rest of the work.
+// m.mu is held.
 func (id *ID) connect(c net.Conn, p Peer) error {
 	if id.qp == nil {
 		_ = c.Close()

@@ -8,7 +8,8 @@ import (
 
 // Limits on connections that peers open and leave. A host is an address.
 const (
-	// maxHalfHost is the most connections of a host that are not established.
+	// maxHalfHost is the number of connections of a host that are not established. A further one
+	// is closed.
 	maxHalfHost = 128
 	// maxHalf is the number of connections without a request so far. A further one takes the
 	// place of the oldest. An honest host needs only a moment, so others do not keep it out.
@@ -19,7 +20,8 @@ const (
 	drainBytes = 1 << 20
 )
 
-// admit makes room for a new connection, or returns false for too many of its host. m.mu is held.
+// admit counts a new connection and makes room for it. It returns false if its host has too many.
+// m.mu is held.
 func (m *Manager) admit(c net.Conn) bool {
 	addr := remoteAddr(c)
 	if m.closed || m.hosts[addr] >= maxHalfHost {

@@ -18,7 +18,8 @@ const (
 	MaxSize = BTHSize + 28 + 4096
 )
 
-// PKeyDefault is the default partition with full membership (section 10.9.1).
+// PKeyDefault is the partition of every packet here: the default partition with the bit of full
+// membership (section 10.9.1).
 const PKeyDefault = 0xffff
 
 // BTH is the base transport header (section 9.2).
@@ -73,7 +74,8 @@ func flag(on bool, bit byte) byte {
 	return 0
 }
 
-// RETH is the RDMA extended header (section 9.3.3) of READ requests and first WRITEs.
+// RETH is the RDMA extended transport header (section 9.3.3) of a READ request and of the first
+// packet of a WRITE.
 type RETH struct {
 	Addr uint64
 	RKey uint32
@@ -186,7 +188,8 @@ type Header struct {
 // that is no multiple of 4, more padding than payload, a payload where the opcode has none or one
 // above 4,096 bytes. For KindOther only BTH and Kind are set, and Payload is nil.
 //
-// Parse does not know the queue pair. The caller checks P_Key, transport, MTU and order.
+// Parse does not know the queue pair. The caller checks P_Key, transport, path MTU and everything
+// that depends on earlier packets.
 func (h *Header) Parse(b []byte) bool {
 	if !h.BTH.parse(b) || len(b)%4 != 0 || len(b) > MaxSize {
 		return false

@@ -54,7 +54,8 @@ type ICRC struct {
 	crc    uint32
 }
 
-// Set fills in addresses of one family, without mapped ones, and source port.
+// Set fills in addresses and source port. Both addresses are of one family, and an IPv4 address is
+// not mapped to IPv6.
 func (v *ICRC) Set(src, dst netip.Addr, srcPort, dstPort uint16) {
 	v.id, v.length = 0, 0
 	h := v.header[:]

@@ -144,7 +144,8 @@ func (o Opcode) Invalidates() bool { return shapes[o].ieth }
 // RC reports whether the opcode is one of the reliable connection transport.
 func (o Opcode) RC() bool { return o>>5 == 0 }
 
-// Response reports whether it is of a responder. It has the PSN of its request.
+// Response reports whether the packet goes from responder to requester. A response has the PSN of
+// the request that it answers.
 func (o Opcode) Response() bool {
 	return o.RC() && o >= ReadResponseFirst && o <= AtomicAcknowledge
 }

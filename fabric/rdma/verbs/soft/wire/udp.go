@@ -59,7 +59,8 @@ var families = [2]struct {
 	},
 }
 
-// socketBuffer is wanted for buffers. Without privileges rmem_max and wmem_max bound them.
+// socketBuffer is the wanted size of the buffers of sockets. Without privileges the system allows
+// rmem_max and wmem_max.
 const socketBuffer = 8 << 20
 
 // NewUDP returns the IP network of the process's network namespace.

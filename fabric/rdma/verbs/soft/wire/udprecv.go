@@ -124,7 +124,7 @@ func (c *udpConn) receive(waiting [2]bool) error {
 	return nil
 }
 
-// take appends the next packet of the inbox if it is right. It reports false without one.
+// take appends the next packet of the inbox if it is right. It reports false if there is none.
 func (c *udpConn) take() bool {
 	b := &c.in
 	if b.next == b.end {

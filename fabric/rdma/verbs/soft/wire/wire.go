@@ -21,7 +21,8 @@ const (
 	CMQPN = 1
 )
 
-// Steer returns the index in Open's result, for n engines, of the socket of a queue pair.
+// Steer returns the index of the socket that gets the packets to a queue pair, in Open's result for
+// n engines.
 func Steer(qpn uint32, n int) int {
 	if qpn == CMQPN {
 		return n
@@ -29,7 +30,8 @@ func Steer(qpn uint32, n int) int {
 	return int(qpn>>engineShift) % n
 }
 
-// A Network is access to an IP network, for the sockets of one soft device. Any goroutine.
+// A Network is a machine's access to one IP network: the sockets of one soft device. Any goroutine
+// may call its methods.
 type Network interface {
 	// Open opens the sockets of the device: n for engines, 1 to MaxEngines, and one more, the last,
 	// for the communication manager. Steer tells which one gets a packet. The caller closes all of
@@ -43,7 +45,8 @@ type Network interface {
 	Route(local, remote netip.Addr) (netip.Addr, int, error)
 }
 
-// An Interface is an address of the machine. Several of one interface are several.
+// An Interface is an address of the machine. An interface with several addresses appears once for
+// each.
 type Interface struct {
 	Name  string // eth0
 	Index int
@@ -77,7 +80,8 @@ type Conn interface {
 	// that cannot be sent for another reason (no route, a path of another family) is dropped and
 	// counted.
 	Alloc(p *Path, n int) []byte
-	// Flush sends the batch. FD becomes readable when the socket takes the packets left in it.
+	// Flush sends the batch. Packets that the socket does not take now stay in it; FD becomes
+	// readable when it does.
 	Flush()
 	// ReceiveBuffer is the size of the receive buffer in bytes, as the system counts them: more
 	// than the payload. Packets that find it full are lost. Any goroutine may call it.
