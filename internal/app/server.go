@@ -235,7 +235,8 @@ func (s *Server) Start() error {
 func (s *Server) restoreState() {
 	s.state.Restore(func(file string, err error) {
 		if err != nil {
-			s.log.Error("a file of the state was deleted", "path", file, "err", err)
+			s.log.Error("the state is missing, and cannot be written again", "path", file,
+				"err", err)
 			return
 		}
 		s.log.Warn("a file of the state was deleted, and has been written again", "path", file)

@@ -215,37 +215,31 @@ func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 
 // restore writes the files again that are missing although their promises are kept, up to the
 // first error.
-func (k *kind[V, D]) restore(restored func(file string, err error)) {
+func (k *kind[V, D]) restore(restored func(file string, err error)) error {
 	k.mu.Lock()
 	names := slices.Collect(maps.Keys(k.kept))
 	k.mu.Unlock()
 	for _, n := range names {
 		if file := k.file(n); k.s.isMissing(file) {
-			k.changing.Lock()
-			err := k.rewrite(n, file, restored)
-			k.changing.Unlock()
-			if err != nil {
-				return
+			if err := k.rewrite(n, file, restored); err != nil {
+				return err
 			}
 		}
 	}
+	return nil
 }
 
 func (k *kind[V, D]) rewrite(n Name, file string, restored func(file string, err error)) error {
+	k.changing.Lock()
+	defer k.changing.Unlock()
 	k.mu.Lock()
 	d, kept := k.data[n]
 	kept = kept && k.bad[file] == nil
 	k.mu.Unlock()
-	if !kept || !k.s.isMissing(file) {
+	if !kept {
 		return nil
 	}
-	text, err := encode(k.dir, d)
-	if err == nil {
-		err = k.s.replace(file, text)
-	}
-	k.failed.Store(err != nil)
-	restored(k.s.at(file), err)
-	return err
+	return k.s.rewrite(file, k.dir, d, restored)
 }
 
 // each calls kept for every namespace with a kept value, and bad for every unusable file.

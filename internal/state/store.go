@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,8 @@ type Store struct {
 	mu     sync.Mutex // guards the fields below, and the file "state"
 	data   stateData
 	failed bool // the last change failed
+
+	lost atomic.Bool // the last Restore failed
 }
 
 // ErrInUse is the error of Open if another process uses the directory.
@@ -164,20 +167,41 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 }
 
 // Restore writes the files again that were deleted, and calls restored for each. The promises are
-// in memory, and would be lost with the next start. Of each kind it reports only the first error.
-// One goroutine at a time; it blocks while files are made durable.
+// in memory, and would be lost with the next start. It reports a directory that is no longer in its
+// place, or of each kind of promise the first error. One goroutine at a time; it blocks while files
+// are made durable.
 func (s *Store) Restore(restored func(file string, err error)) {
 	if s.path == "" {
 		return
 	}
-	s.mu.Lock()
-	if s.isMissing(stateFile) {
-		restored(s.at(stateFile), s.write(s.data))
+	err := s.usable()
+	if err != nil {
+		restored(s.path, err)
+	} else {
+		err = errors.Join(s.restore(restored), s.Protection.restore(restored),
+			s.Reservations.restore(restored), s.Uncorrectable.restore(restored))
 	}
-	s.mu.Unlock()
-	s.Protection.restore(restored)
-	s.Reservations.restore(restored)
-	s.Uncorrectable.restore(restored)
+	s.lost.Store(err != nil)
+}
+
+// restore writes the state file again if it is missing.
+func (s *Store) restore(restored func(file string, err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rewrite(stateFile, stateKind, s.data, restored)
+}
+
+// rewrite writes a file again if it is missing. Nothing else may change it meanwhile.
+func (s *Store) rewrite(file, kind string, data any, restored func(string, error)) error {
+	if !s.isMissing(file) {
+		return nil
+	}
+	text, err := encode(kind, data)
+	if err == nil {
+		err = s.replace(file, text)
+	}
+	restored(s.at(file), err)
+	return err
 }
 
 // isMissing reports whether a file does not exist.
@@ -186,11 +210,11 @@ func (s *Store) isMissing(file string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Failed reports whether the most recent write of something failed.
+// Failed reports whether the most recent write of something failed, or the last Restore.
 func (s *Store) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failed || s.path != "" && (s.Protection.failed.Load() ||
+	return s.failed || s.lost.Load() || s.path != "" && (s.Protection.failed.Load() ||
 		s.Reservations.failed.Load() || s.Uncorrectable.failed.Load())
 }
 

@@ -542,15 +542,20 @@ func TestDeletedFiles(t *testing.T) {
 		testutil.True(t, bytes.Equal(got, want), "%s: %s, want %s", file, got, want)
 	}
 	s = reopened(t, s)
-	must(t, os.Rename(s.path, s.path+".old"))
-	for file := range good {
-		must(t, os.Remove(filepath.Join(s.path+".old", strings.TrimPrefix(file, s.path))))
+	for _, deleted := range []bool{false, true} {
+		must(t, os.Rename(s.path, s.path+".old"))
+		for file := range good {
+			if deleted {
+				must(t, os.Remove(filepath.Join(s.path+".old", strings.TrimPrefix(file, s.path))))
+			}
+		}
+		restore()
+		testutil.True(t, len(restored) == 0 && len(errs) == 1 && s.Failed() &&
+			strings.Contains(errs[0].Error(), "no longer the one"), "%v %v", restored, errs)
+		must(t, os.Rename(s.path+".old", s.path))
+		restore()
+		testutil.True(t, (len(restored) == len(good)) == deleted && len(errs) == 0 && !s.Failed(),
+			"%v %v", restored, errs)
 	}
-	restore()
-	testutil.True(t, len(restored) == 0 && len(errs) == len(good) && s.Failed() &&
-		strings.Contains(errs[0].Error(), "no longer the one"), "%v %v", restored, errs)
-	must(t, os.Rename(s.path+".old", s.path))
-	restore()
-	testutil.True(t, len(restored) == len(good) && !s.Failed(), "%v %v", restored, errs)
 	must(t, s.Close())
 }
