@@ -55,7 +55,9 @@ func (s *Source) withoutFaults(file string, data []byte) (doc *yaml.Node) {
 	if len(keys) == 0 || len(keys) > maxEntries || len(data) > maxFaulty {
 		return nil
 	}
-	good, faults := slices.Clone(data[:keys[0][0]]), 0
+	keys[0][0] = 0 // with the text before it, which may be an entry that topKey does not match
+	var good []byte
+	faults := 0
 	for i, at := range keys {
 		entry := data[at[0]:]
 		if i+1 < len(keys) {
