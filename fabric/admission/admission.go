@@ -210,14 +210,26 @@ func (c *Counter) admits(n *network, memory int64) error {
 	if err := c.makeRoom(n, unassociated, memory); err != nil {
 		return err
 	}
-	if n.strangers >= c.limits.PerHost && c.evictOldest(&n.budgets[unassociated], n) != nil {
-		return n.atLimit(n.strangers)
+	if n.strangers >= c.limits.PerHost {
+		switch err := c.evictOldest(&n.budgets[unassociated], n); {
+		case errors.Is(err, errEnding):
+			return err
+		case err != nil:
+			return n.atLimit(n.strangers)
+		}
 	}
+	var ending error
 	for i := 0; c.total >= c.limits.Connections; i++ {
-		if i == len(c.budgets) {
+		switch {
+		case i < len(c.budgets):
+			if err := c.evictOldest(&c.budgets[i][unassociated], n); errors.Is(err, errEnding) {
+				ending = err
+			}
+		case ending != nil:
+			return ending
+		default:
 			return fmt.Errorf("%d connections are open, the limit", c.total)
 		}
-		_ = c.evictOldest(&c.budgets[i][unassociated], n)
 	}
 	return nil
 }

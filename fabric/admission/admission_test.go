@@ -291,6 +291,31 @@ func TestEvictedHaveOwners(t *testing.T) {
 	}
 }
 
+// TestLimitWhileEvictedStay: at the limit of a network, or of all connections, the reason for a
+// refusal is that evicted connections have not left, so that AdmitSoon waits for them.
+func TestLimitWhileEvictedStay(t *testing.T) {
+	for _, o := range []struct {
+		l     Limits
+		hosts int
+	}{
+		{Limits{Connections: 512, PerHost: 8, Memory: 1 << 30}, 0},
+		{Limits{Connections: 64, PerHost: 64, Memory: 1 << 30}, 60},
+	} {
+		c := newCounter(t, o.l)
+		c.limits.Turns = false
+		for i := range o.hosts {
+			e := c.admit("", addr(i), 0)
+			refused(t, e.Associate(fabric.Allowed, proven(fmt.Sprint(i)), 0), "")
+		}
+		for err := error(nil); err == nil; {
+			if _, err = c.Admit(one, 0, func(error) {}); err != nil {
+				refused(t, err, "have not ended yet")
+			}
+		}
+		testutil.Equal(t, c.networks[one].ending, 85, "wait for the end")
+	}
+}
+
 // AdmitSoon waits for one evicted connection to leave. If none leaves, it does not wait again.
 func TestAdmitSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
