@@ -48,6 +48,7 @@ type Group struct {
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 	inTurn      int    // bytes sent and received in this poll, and endBytes
+	inputFirst  bool   // the output of the last poll left no time for input
 
 	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
@@ -67,7 +68,6 @@ type Group struct {
 	ticks     bool  // a deadline has begun since the last check
 	onTick    func()
 	stopTick  func()
-	stopping  bool
 	refuse    atomic.Bool // Adopt fails
 	load      atomic.Int64
 	whenEmpty func()
@@ -153,7 +153,7 @@ func (g *Group) Adopt(c fabric.Conn) error {
 func (g *Group) Load() int { return int(g.load.Load()) }
 
 func (g *Group) adopt(c *conn) {
-	if g.stopping || c.evicted.Load() {
+	if g.refuse.Load() || c.evicted.Load() {
 		g.load.Add(-1)
 		_ = c.Close()
 		return
@@ -205,7 +205,11 @@ func (g *Group) Poll(budget int) int {
 		(g.takesTurns() || g.polls >= pollsPerEvents || g.moved >= bytesPerEvents) {
 		g.pollEvents()
 	}
-	work := g.runScheduled(budget/2) + g.resume()
+	work := 0
+	if !g.inputFirst {
+		work = g.runScheduled(budget / 2)
+	}
+	work += g.resume()
 	var first *queue // the first that stays active
 	looked := 0
 	for q := g.active.First(); q != nil && q != first && work < budget && looked < budget &&
@@ -221,6 +225,10 @@ func (g *Group) Poll(budget int) int {
 			first = q
 		}
 	}
+	if g.inputFirst {
+		work += g.runScheduled(budget / 2)
+	}
+	g.inputFirst = looked == 0 && !g.active.Empty()
 	g.steps.Add(looked)
 	return work
 }
@@ -324,7 +332,6 @@ func (g *Group) remove(q *queue) {
 // Shutdown disconnects all queues and calls done when the last has ended. Reactor only, once.
 func (g *Group) Shutdown(done func()) {
 	g.refuse.Store(true)
-	g.stopping = true
 	g.whenEmpty = done
 	g.inPieces(g.queues.Walk(func(q *queue) int {
 		q.Disconnect(errShutdown)
@@ -343,7 +350,7 @@ func (g *Group) inPieces(next func() int, done func()) {
 var errShutdown = errors.New("the target is shutting down")
 
 func (g *Group) checkEmpty() {
-	if g.stopping && g.queues.Len() == 0 && g.whenEmpty != nil {
+	if g.queues.Len() == 0 && g.whenEmpty != nil {
 		// Not here: the caller is in the middle of a poll, and done may detach or close this group.
 		g.loop.Post(g.whenEmpty)
 		g.whenEmpty = nil

@@ -15,10 +15,8 @@ import (
 // the headers are made again (they are a function of the request) and the bytes that have left are
 // skipped. So a slow host costs no memory beyond its requests and their data.
 //
-// A zero-copy read ends before the host has taken its data in two cases: the host may be slow,
-// while a writer waits for the memory; and memory of a file may be missing, which the kernel
-// reports when it has to send it. Then the data is copied to memory of the pool. A command must
-// still be able to fail at that time, so data of files does not carry the success flag.
+// A zero-copy read ends before the host has taken its data if the host is slow: a writer may wait
+// for the memory. Then the data is copied to memory of the pool.
 
 const (
 	iovFull   = 128 // beyond it no further PDU is started
@@ -89,7 +87,7 @@ func (q *queue) flush() int {
 			q.schedule()
 			break
 		}
-		want := q.gather(inTurns)
+		want := q.gather(inTurns, sendMost-sent)
 		n, e := q.transmit()
 		clear(g.iov)
 		if e != 0 && e != syscall.EAGAIN {
@@ -146,15 +144,16 @@ func (q *queue) finishSend(r *request, now int64) {
 }
 
 // gather fills Group.iov from the front of sendq, without the bytes already sent, and returns their
-// number. Adjacent headers share a vector. It gathers less if the queue takes turns with others.
-func (q *queue) gather(inTurns bool) int {
-	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
+// number, at most most. Adjacent headers share a vector. It gathers less if the queue takes turns
+// with others.
+func (q *queue) gather(inTurns bool, most int) int {
+	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent, most: most}
 	vectors := iovFull
 	if inTurns {
 		vectors = turnVectors
 	}
 	for r := range q.sendq.All() {
-		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= sendMost {
+		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= most {
 			break
 		}
 		switch r.send {
@@ -189,6 +188,7 @@ type sender struct {
 	run   int
 	skip  int // bytes to leave out
 	total int
+	most  int  // the limit of total
 	full  bool // out of vectors or bytes in the middle of a PDU
 	hd    bool // the last head has room for a digest
 }
@@ -272,7 +272,7 @@ func (s *sender) vector(b []byte) int {
 		s.full = true
 		return skip
 	}
-	if most := sendMost - s.total; len(b) > most {
+	if most := s.most - s.total; len(b) > most {
 		s.full = true
 		if b = b[:most]; most == 0 {
 			return skip
@@ -298,23 +298,37 @@ func (q *queue) transmit() (int, syscall.Errno) {
 // host does not take its data and there is no memory for a copy.
 const writerWait = int64(2e9)
 
-// copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
-// a writer may wait for the memory, and this host may never read. Without memory for the copy a
-// read stays as it is. If a writer then waits too long, copyUnsent returns false, and the
+// copyUnsent begins to copy the data of zero-copy reads that the socket has not taken since the
+// last tick: a writer may wait for the memory, and this host may never read. Without memory for the
+// copy a read stays as it is. If a writer then waits too long, copyUnsent returns false, and the
 // connection must end.
 func (q *queue) copyUnsent() bool {
 	for r := range q.sendq.All() {
 		if !r.ZeroCopy || r.Dir == fabric.HostToController {
 			continue
 		}
-		if r.unsent++; r.unsent == 1 || q.copyData(r) {
-			continue
-		}
+		r.unsent++
 		if int64(r.unsent)*q.g.tick >= writerWait && q.g.cfg.Handler.WriterWaits(&r.Request) {
 			return false
 		}
 	}
+	q.copySome()
 	return true
+}
+
+// copySome copies the data of these reads, about sendMost bytes in a step.
+func (q *queue) copySome() {
+	left := sendMost
+	for r := range q.sendq.All() {
+		switch {
+		case !r.ZeroCopy || r.Dir == fabric.HostToController || r.unsent < 2:
+		case left <= 0:
+			q.g.loop.Post(q.copySome)
+			return
+		case q.copyData(r):
+			left -= int(r.Length)
+		}
+	}
 }
 
 // copyData copies the data of a zero-copy read to the pool, or returns false without memory.

@@ -3,7 +3,9 @@ package tcp
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,6 +58,42 @@ func TestTurnOfOutput(t *testing.T) {
 	}
 }
 
+// TestInputBesideOutput: a command is received soon, however much other queues have to send.
+func TestInputBesideOutput(t *testing.T) {
+	const reads, size = 20, 1 << 20
+	h, c := joined(t, options{zeroCopy: true}, pdu.Params{}, 128)
+	h.d.piece = size
+	q, busy := h.queue(), h.peer
+	_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
+	other := h.connect(pdu.Params{}, 4)
+	var batch []byte
+	for i := range reads {
+		sqe := rw(nvme.NVMRead, uint16(i), 0, size, false)
+		batch = append(batch, c.capsule(&sqe, nil)...)
+	}
+	n, err := sys.Send(busy, batch, 0)
+	testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
+	h.g.activate(q)
+	h.g.Poll(64)
+	testutil.MustEqual(t, h.d.executed.Load(), reads+2, "commands, with Connect")
+	sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
+	flush := other.capsule(&sqe, nil)
+	n, err = sys.Send(h.peer, flush, 0)
+	testutil.MustTrue(t, n == len(flush) && err == 0, "%v %v", n, err)
+	polls, b := 0, make([]byte, size)
+	for ; h.d.executed.Load() == reads+2 && !q.blocked; polls++ {
+		h.g.Poll(64)
+		for n := 1; n > 0; {
+			n, _ = sys.Recv(busy, b, 0)
+		}
+	}
+	testutil.True(t, polls <= 2, "%d polls", polls)
+	h.hangUp()
+	h.peer = busy
+	h.drain()
+	h.close()
+}
+
 // TestLargeReadInSteps: a step gathers, digests and sends a bounded part of a large read.
 func TestLargeReadInSteps(t *testing.T) {
 	const size = 4*sendMost - 1024
@@ -68,7 +106,7 @@ func TestLargeReadInSteps(t *testing.T) {
 	r := q.sendq.First()
 	whole, steps := r.wire, 0
 	for ; q.sent < whole; steps++ {
-		n := q.gather(false)
+		n := q.gather(false, sendMost)
 		clear(h.g.iov)
 		testutil.MustTrue(t, n > 0 && n <= sendMost && int(r.digested) <= q.sent+n &&
 			q.sent+n <= whole, "%d bytes after %d, %d digested", n, q.sent, r.digested)
@@ -81,6 +119,82 @@ func TestLargeReadInSteps(t *testing.T) {
 	testutil.True(t, steps == 4 && r.digested == size && r.crc == want,
 		"%d steps, %d bytes digested", steps, r.digested)
 	h.close()
+}
+
+// TestTurnOfSmallAndLarge: small reads before a large one make no turn longer.
+func TestTurnOfSmallAndLarge(t *testing.T) {
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 128)
+	q := h.queue()
+	_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
+	for i := range 71 {
+		n := 4 << 10
+		if i == 70 {
+			n = 1 << 20
+		}
+		sqe := rw(nvme.NVMRead, uint16(i), 0, n, false)
+		sqe.SetNSID(holdNSID)
+		h.send(c.capsule(&sqe, nil))
+	}
+	h.d.release()
+	before := q.sentBytes
+	q.flush()
+	if sent := q.sentBytes - before; !q.blocked {
+		testutil.Equal(t, sent, sendMost, "bytes of a turn")
+	}
+	h.close()
+}
+
+// TestLargeReads: the data and digests of large reads arrive as they were, however much the socket
+// takes, whether they are copied before the host takes them or not.
+func TestLargeReads(t *testing.T) {
+	for seed := range uint64(testutil.Rounds(10, 100)) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		p := pdu.Params{
+			HeaderDigest: rng.IntN(2) == 0, DataDigest: rng.IntN(4) != 0, HPDA: uint8(rng.IntN(32)),
+		}
+		h, c := joined(t, options{zeroCopy: rng.IntN(3) != 0, arena: 16 << 20}, p, 8)
+		h.d.piece = 512 << rng.IntN(12)
+		if rng.IntN(2) == 0 {
+			h.narrow()
+		}
+		disk := bytes.Clone(h.d.data.Bytes())
+		var sizes, offs []int
+		for i := range 4 {
+			n := (1 + rng.IntN(2<<20>>rng.IntN(8)/blockSize)) * blockSize
+			sizes = append(sizes, n)
+			offs = append(offs, rng.IntN((diskSize-n)/blockSize)*blockSize)
+			sqe := rw(nvme.NVMRead, uint16(i), offs[i], n, false)
+			h.send(c.capsule(&sqe, nil))
+		}
+		var in bytes.Buffer
+		b := make([]byte, 256<<10)
+		for idle := 0; idle < 4; idle++ {
+			if n, _ := sys.Recv(h.peer, b[:1+rng.IntN(len(b))], 0); n > 0 {
+				in.Write(b[:n])
+				idle = 0
+			}
+			if rng.IntN(8) == 0 {
+				h.loop.advance(time.Duration(h.g.tick))
+			}
+			h.queue().event(unix.EPOLLOUT)
+			h.turn()
+			zeroCopy := false
+			for r := range h.queue().sendq.All() {
+				zeroCopy = zeroCopy || r.ZeroCopy
+			}
+			if !zeroCopy {
+				clear(h.d.data.Bytes()) // a write
+			}
+		}
+		c.Conn = &bufferedConn{Buffer: in}
+		for i := range sizes {
+			m := c.recv()
+			testutil.MustTrue(t, bytes.Equal(m.data, disk[offs[i]:offs[i]+sizes[i]]),
+				"seed %d: other data of read %d", seed, i)
+			c.status(uint16(i), nvme.Success)
+		}
+		h.close()
+	}
 }
 
 // TestEveryPartialSend: when the socket stops taking bytes anywhere, in a header, in data or in a
@@ -119,7 +233,7 @@ func TestEveryPartialSend(t *testing.T) {
 func (h *manual) sendFrom(q *queue, left int) []byte {
 	h.tb.Helper()
 	q.sent = left
-	want := q.gather(false)
+	want := q.gather(false, sendMost)
 	n, e := q.transmit()
 	clear(h.g.iov)
 	testutil.MustTrue(h.tb, n == want && e == 0, "%d of %d bytes were sent, %v", n, want, e)

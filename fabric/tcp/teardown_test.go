@@ -190,6 +190,7 @@ func TestCopyUnsent(t *testing.T) {
 			t.Errorf("zero copy of %d reads ended before the host had a chance to read", n)
 		}
 		h.loop.advance(300 * time.Millisecond)
+		h.turn()
 		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.ended.Load() != want {
 			t.Errorf("memory exhausted %v: zero copy of %d reads ended, want %d", exhausted,
 				h.d.ended.Load(), want)
@@ -214,6 +215,31 @@ func TestCopyUnsent(t *testing.T) {
 		}
 		h.close()
 	}
+}
+
+// TestCopyUnsentInSteps: a step copies a bounded part of this data.
+func TestCopyUnsentInSteps(t *testing.T) {
+	const size, count = 128 << 10, 20
+	h, c := joined(t, options{zeroCopy: true, arena: 8 << 20}, pdu.Params{}, 32)
+	h.narrow()
+	for i := range count {
+		sqe := rw(nvme.NVMRead, uint16(i), i*size, size, false)
+		h.send(c.capsule(&sqe, nil))
+	}
+	h.loop.advance(time.Duration(h.g.tick))
+	before := h.d.ended.Load()
+	h.loop.advance(time.Duration(h.g.tick))
+	most := h.d.ended.Load() - before
+	for len(h.loop.posts) > 0 {
+		post := h.loop.posts[0]
+		h.loop.posts = h.loop.posts[1:]
+		before = h.d.ended.Load()
+		post()
+		most = max(most, h.d.ended.Load()-before)
+	}
+	testutil.True(t, most == sendMost/size && h.d.ended.Load() == count,
+		"%d reads copied in a step, %d in all", most, h.d.ended.Load())
+	h.close()
 }
 
 // Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
