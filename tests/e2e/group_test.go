@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -56,7 +57,8 @@ func runGateway(file string) error {
 type gateway struct {
 	name, file string
 	addr       netip.AddrPort
-	cmd        *exec.Cmd
+	cmd        *exec.Cmd // nil: it does not run
+	ended      <-chan struct{}
 	log        bytes.Buffer
 }
 
@@ -98,10 +100,17 @@ func (g *gateway) start(t *testing.T) {
 	g.cmd = exec.Command(os.Args[0])
 	g.cmd.Env = append(os.Environ(), gatewayKey+"="+g.file)
 	g.cmd.Stderr = &g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out := testutil.Value(g.cmd.StdoutPipe())(t)
-	testutil.Must(t, g.cmd.Start())
+	out, in := io.Pipe()
+	g.cmd.Stdout = in
+	ended, err := testutil.StartChild(g.cmd)
+	testutil.Must(t, err)
+	g.ended = ended
+	go func() {
+		<-ended
+		_ = in.Close()
+	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
+	_ = out.Close() // nobody reads the rest
 	testutil.MustTrue(t, err == nil && strings.Contains(line, "started"), "%q: %v", line, err)
 }
 
@@ -110,7 +119,7 @@ func (g *gateway) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	testutil.Must(t, g.cmd.Process.Signal(s))
 	if s == syscall.SIGKILL || s == syscall.SIGTERM {
-		_ = g.cmd.Wait()
+		<-g.ended
 		g.cmd = nil
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -32,7 +31,7 @@ type Cluster struct {
 // daemon is a running daemon.
 type daemon struct {
 	*exec.Cmd
-	ended chan struct{} // closed at its end
+	ended <-chan struct{} // closed at its end
 }
 
 // Pool is the pool of images.
@@ -142,23 +141,9 @@ func (c *Cluster) Start(tb testing.TB, name string) {
 	tb.Helper()
 	args := append(c.commands[name], "-c", c.Conf())
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	d := &daemon{cmd, make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The signal comes at the end of the thread that has started the daemon. A reactor could
-		// use that thread next and end it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(d.ended)
-		}
-	}()
-	testutil.Must(tb, <-started)
-	c.daemons[name] = d
+	ended, err := testutil.StartChild(cmd)
+	testutil.Must(tb, err)
+	c.daemons[name] = &daemon{cmd, ended}
 }
 
 // Stop kills a daemon.
