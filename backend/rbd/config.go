@@ -29,6 +29,18 @@ type Config struct {
 	Gate *Gate
 	// Log is for warnings; nil for none.
 	Log *slog.Logger
+
+	probes bool // the image is not written, so others may have it open
+}
+
+// Holder is the gateway that opens the images of a gate for writing.
+type Holder struct {
+	// Cluster is its connection.
+	Cluster *rados.Cluster
+	// Group names the group of gateways and images: an image is open for one group at a time.
+	Group string
+	// Instance names this gateway and its connection. No other one has that name.
+	Instance string
 }
 
 // Access is a description of the access to a cluster, for doctor.

@@ -4,6 +4,9 @@ package rbd
 
 import (
 	"encoding/json"
+	"path"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +34,7 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	}
 	state(first, true)
 	cluster := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
-	testutil.Must(t, g.Open(cluster))
+	testutil.Must(t, g.Open(&Holder{Cluster: cluster}))
 	second := open()
 	for _, d := range []*device{first, second} {
 		state(d, false)
@@ -41,7 +44,7 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	g.Close()
 	state(first, true)
 	g.Close()
-	testutil.Must(t, g.Open(cluster))
+	testutil.Must(t, g.Open(&Holder{Cluster: cluster}))
 	testutil.Must(t, cluster.FenceSelf())
 	testutil.Until(t, "the device is offline", func() bool {
 		return first.Info().Offline && first.safe.Load()
@@ -51,7 +54,7 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	testutil.True(t, first.image.Load() == nil, "an image is open")
 	cluster.Close()
 	other := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
-	testutil.Must(t, g.Open(other))
+	testutil.Must(t, g.Open(&Holder{Cluster: other}))
 	state(first, false)
 	g.Close()
 	mustClose(t, first)
@@ -67,7 +70,7 @@ func gateHangs(t *testing.T, c *cephtest.Cluster) {
 	defer mustClose(t, dev)
 	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
 	defer cluster.Close()
-	testutil.Must(t, cfg.Gate.Open(cluster))
+	testutil.Must(t, cfg.Gate.Open(&Holder{Cluster: cluster}))
 	client := backendtest.NewClient(t, dev, 1<<20)
 	defer client.Close()
 	c.Pause(t, "osd")
@@ -97,11 +100,12 @@ func gateRetries(t *testing.T, c *cephtest.Cluster) {
 	second := mustOpen(t, bad)
 	defer mustClose(t, second)
 	c.RBD(t, "lock", "add", bad.Image, "by hand")
-	testutil.Is(t, bad.Gate.Open(cluster), backend.ErrInUse, "the only image of the group")
+	testutil.Is(t, bad.Gate.Open(&Holder{Cluster: cluster}), backend.ErrInUse,
+		"the only image of the group")
 	bad.Gate.Close()
 	first := mustOpen(t, good)
 	defer mustClose(t, first)
-	testutil.Must(t, bad.Gate.Open(cluster))
+	testutil.Must(t, bad.Gate.Open(&Holder{Cluster: cluster}))
 	testutil.True(t, !first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
 		second.Info())
 	var locks []struct{ Locker string }
@@ -115,8 +119,95 @@ func gateRetries(t *testing.T, c *cephtest.Cluster) {
 		c.Path("client.poor.keyring"))
 	poor := testutil.Value(rados.Connect(rados.Access{Conf: c.Conf(), User: "poor"}))(t)
 	defer poor.Close()
-	testutil.Fails(t, good.Gate.Open(poor), "cannot be opened by client.poor", "")
+	testutil.Fails(t, good.Gate.Open(&Holder{Cluster: poor}), "cannot be opened by client.poor", "")
 	bad.Gate.Close()
 	testutil.True(t, first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
 		second.Info())
+}
+
+// groups: an image is open for one group of gateways at a time. The lock of a gateway that was
+// killed is not in the way of its own group, nor, when it is fenced for long, of others.
+func groups(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "exclusive-lock"))
+	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+	defer cluster.Close()
+	pool := testutil.Value(cluster.OpenPool(cephtest.Pool, ""))(t)
+	defer pool.Close()
+	open := func(g *Gate) *device {
+		cfg := cfg
+		cfg.Gate = g
+		d := mustOpen(t, cfg).(*device)
+		d.unclaim() // as if it were the device of another target
+		return d
+	}
+	var a, b Gate
+	defer a.Close()
+	defer b.Close()
+	first, second := open(&a), open(&b)
+	header := "rbd_header." + path.Base(first.Info().Identity)
+	ofA := &Holder{Cluster: cluster, Group: "nvme/1", Instance: "a/now"}
+	ofB := &Holder{Cluster: cluster, Group: "nvme/2", Instance: "b/now"}
+	owners := func(want ...string) {
+		t.Helper()
+		_, list, err := pool.Sharers(header)
+		testutil.Must(t, err)
+		var got []string
+		for _, s := range list {
+			got = append(got, s.Owner)
+		}
+		slices.Sort(got)
+		testutil.Equal(t, strings.Join(got, " "), strings.Join(want, " "), "owners of the lock")
+	}
+	dead := func(owner string) (addr string) { // a gateway of the group of a that was killed
+		cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+		defer cluster.Close()
+		pool := testutil.Value(cluster.OpenPool(cephtest.Pool, ""))(t)
+		defer pool.Close()
+		testutil.Must(t, pool.Share(header, owner, ofA.Group))
+		return testutil.Value(cluster.Addrs())(t)
+	}
+	refused := func(by, addr string) {
+		t.Helper()
+		err := b.Open(ofB)
+		testutil.Is(t, err, backend.ErrInUse, "")
+		testutil.Fails(t, err, "by the gateway "+by+" of the group nvme/1", "")
+		testutil.Fails(t, err, "osd blocklist add "+addr+" 3", "")
+		testutil.True(t, second.Info().Offline, "the image is open")
+		b.Close()
+	}
+
+	testutil.Must(t, a.Open(ofA))
+	refused("a/now", testutil.Value(cluster.Addrs())(t))
+	testutil.Is(t, testutil.Err(Open(cfg)), backend.ErrInUse, "a target without a group")
+	report := Probe(cfg)
+	testutil.Check(t, report.Err())
+	owners("a/now")
+	a.Close()
+	owners()
+	testutil.Must(t, b.Open(ofB))
+	testutil.True(t, !second.Info().Offline, "the image is offline")
+	b.Close()
+	mustClose(t, mustOpen(t, cfg))
+
+	addr := dead("a/killed")
+	refused("a/killed", addr)
+	testutil.Must(t, a.Open(ofA))
+	owners("a/killed", "a/now")
+	a.Close()
+	c.Ceph(t, "osd", "blocklist", "add", addr, "3600")
+	refused("a/killed", addr)
+	c.Ceph(t, "osd", "blocklist", "rm", addr)
+	c.Ceph(t, "osd", "blocklist", "add", addr, "315360000")
+	testutil.Must(t, b.Open(ofB))
+	owners("b/now")
+	b.Close()
+	c.Ceph(t, "osd", "blocklist", "add", dead("a/again"), "315360000")
+	testutil.Must(t, a.Open(ofA))
+	owners("a/now")
+	a.Close()
+
+	dead("a/last")
+	mustClose(t, first)
+	mustClose(t, second)
+	c.RBD(t, "rm", cfg.Image)
 }

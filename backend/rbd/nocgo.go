@@ -28,7 +28,7 @@ func Open(Config) (backend.Device, error) { return nil, errNotBuilt }
 type Gate struct{}
 
 // Open does nothing.
-func (*Gate) Open(*rados.Cluster) error { return nil }
+func (*Gate) Open(*Holder) error { return nil }
 
 // Close does nothing.
 func (*Gate) Close() {}

@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +63,8 @@ type image struct {
 	cluster *rados.Cluster // shared by the images with the same access; a fence ends it for good
 	pool    *rados.Pool
 	handle  unsafe.Pointer
+	header  string // the object with the lock of owner; "": there is no lock
+	owner   string
 
 	users   atomic.Int64
 	retired atomic.Bool   // it gets no further users
@@ -82,9 +86,9 @@ var late = struct {
 	last   map[rados.Access]time.Time
 }{images: map[Config]bool{}, last: map[rados.Access]time.Time{}}
 
-// openImage opens the image of cfg and describes it. The connection is on, or a shared one if that
-// is nil.
-func openImage(cfg *Config, on *rados.Cluster) (*image, *backend.Info, error) {
+// openImage opens the image of cfg and describes it. The connection is that of the holder, or a
+// shared one if that is nil.
+func openImage(cfg *Config, on *Holder) (*image, *backend.Info, error) {
 	if err := load(); err != nil {
 		return nil, nil, err
 	}
@@ -134,7 +138,7 @@ func openImage(cfg *Config, on *rados.Cluster) (*image, *backend.Info, error) {
 }
 
 // open is openImage without a deadline, except that it waits for the connection until ctx ends.
-func (cfg *Config) open(ctx context.Context, on *rados.Cluster) (*image, *backend.Info, error) {
+func (cfg *Config) open(ctx context.Context, on *Holder) (*image, *backend.Info, error) {
 	name, err := ParseName(cfg.Image)
 	if err != nil {
 		return nil, nil, err
@@ -145,7 +149,7 @@ func (cfg *Config) open(ctx context.Context, on *rados.Cluster) (*image, *backen
 	}
 	var cluster *rados.Cluster
 	if on != nil {
-		cluster = on.Use()
+		cluster = on.Cluster.Use()
 	} else if cluster, err = rados.Share(ctx, cfg.Ceph); err != nil {
 		return nil, nil, err
 	}
@@ -163,6 +167,9 @@ func (cfg *Config) open(ctx context.Context, on *rados.Cluster) (*image, *backen
 	}
 	if err == nil && !cfg.ReadOnly {
 		err = im.checkOthers(cfg.Image)
+	}
+	if err == nil && !cfg.ReadOnly && !cfg.probes {
+		err = im.hold(ctx, on, "rbd_header."+path.Base(info.Identity))
 	}
 	if err != nil {
 		im.close()
@@ -297,6 +304,9 @@ const page = 4096
 // close closes the image, which has no users. It may block.
 func (im *image) close() {
 	C.image_close(im.handle)
+	if im.header != "" { // a fenced connection keeps its lock, which others break
+		_ = im.pool.Unshare(im.header, im.owner)
+	}
 	im.pool.Close()
 	im.cluster.Close()
 }
@@ -382,6 +392,7 @@ type device struct {
 
 // Probe reports the errors that Open would return.
 func Probe(cfg Config) (r backend.Report) {
+	cfg.probes = true
 	im, info, err := openImage(&cfg, nil)
 	if err != nil {
 		r.Add(err)
@@ -645,7 +656,11 @@ func (d *device) reopen() bool {
 }
 
 // again opens the image again if it still has this identity.
-func (d *device) again(identity string, on *rados.Cluster) error {
+func (d *device) again(identity string, on *Holder) error {
+	if on != nil && !strings.HasPrefix(identity, "rbd:"+on.Cluster.FSID()+"/") {
+		return backend.WithHint(errors.New("is in another cluster than the state of its group"),
+			"Set group.conf, and ceph.conf of the namespace, to the same cluster.")
+	}
 	im, info, err := openImage(&d.cfg, on)
 	if err != nil {
 		return err

@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"Gate": gate, "GateHangs": gateHangs, "GateRetries": gateRetries,
+		"Gate": gate, "GateHangs": gateHangs, "GateRetries": gateRetries, "Groups": groups,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,
 	} {
@@ -407,6 +407,11 @@ func full(t *testing.T, c *cephtest.Cluster) {
 	defer mustClose(t, dev)
 	client := backendtest.NewClient(t, dev, 1<<20)
 	defer client.Close()
+	gated := admin(c, c.Image(t, "8M", "layering"))
+	gated.Gate = &Gate{}
+	defer mustClose(t, mustOpen(t, gated))
+	cluster := testutil.Value(rados.Connect(gated.Ceph))(t)
+	defer cluster.Close()
 	c.FullAt(t, "0.0001")
 	var err error
 	off := int64(0)
@@ -416,6 +421,8 @@ func full(t *testing.T, c *cephtest.Cluster) {
 		return err != nil
 	})
 	testutil.Is(t, err, backend.ErrNoSpace, "")
+	testutil.Check(t, gated.Gate.Open(&Holder{Cluster: cluster, Group: "a", Instance: "b"}))
+	gated.Gate.Close()
 	c.FullAt(t, "0.95")
 	testutil.Until(t, "a write succeeds", func() bool {
 		return write(client, off%(64<<20), client.Memory(0, 4096)) == nil

@@ -43,13 +43,19 @@ func newGroups(c *config.Group) *groups {
 // shared gives hosts access to the images of a group.
 type shared struct {
 	id        uint32
+	name      string // of the group, for its images
+	gateway   string
 	gate      *rbd.Gate
 	listeners *listeners.Listeners
 }
 
 // Open implements group.Images.
 func (s *shared) Open(_ context.Context, e group.Engine) error {
-	return s.gate.Open(e.(*grouprados.Engine).Cluster())
+	instance, _ := e.Instance()
+	return s.gate.Open(&rbd.Holder{
+		Cluster: e.(*grouprados.Engine).Cluster(), Group: s.name,
+		Instance: s.gateway + "/" + instance,
+	})
 }
 
 // Close implements group.Images.
@@ -89,7 +95,10 @@ func (s *Server) startGroups() {
 				return nil, err // and not a nil engine
 			}
 			return e, nil
-		}, &shared{id, gate, s.listeners}, s.log.With("ana_group", id))
+		}, &shared{
+			id: id, name: c.Pool + "/" + place.Object(), gateway: c.Name, gate: gate,
+			listeners: s.listeners,
+		}, s.log.With("ana_group", id))
 	}
 	if len(s.groups.list) > 0 {
 		s.groups.stopCounting = watch(countEvery, s.countHosts)

@@ -39,6 +39,9 @@
 		int flags)) \
 	F(int, rados_lock_exclusive, (void *ioctx, const char *object, const char *lock, \
 		const char *cookie, const char *text, struct timeval *duration, uint8_t flags)) \
+	F(int, rados_lock_shared, (void *ioctx, const char *object, const char *lock, \
+		const char *cookie, const char *tag, const char *text, struct timeval *duration, \
+		uint8_t flags)) \
 	F(int, rados_unlock, (void *ioctx, const char *object, const char *lock, \
 		const char *cookie)) \
 	F(ssize_t, rados_list_lockers, (void *ioctx, const char *object, const char *lock, \
@@ -181,6 +184,34 @@ int object_locker(void *pool, const char *object, char *client, size_t client_n,
 int object_break(void *pool, const char *object, const char *client, const char *owner)
 {
 	return rados_break_lock(pool, object, lock, client, owner);
+}
+
+// shared is the name of the lock that several owners may have.
+static const char shared[] = "nvmf.group";
+
+int object_share(void *pool, const char *object, const char *owner, const char *tag)
+{
+	enum { may_renew = 1 }; // LIBRADOS_LOCK_FLAG_MAY_RENEW
+	return rados_lock_shared(pool, object, shared, owner, tag, "", NULL, may_renew);
+}
+
+int object_unshare(void *pool, const char *object, const char *owner)
+{
+	return rados_unlock(pool, object, shared, owner);
+}
+
+int object_sharers(void *pool, const char *object, char *tag, char *clients, char *owners,
+	char *addrs, size_t n)
+{
+	size_t tag_n = n, clients_n = n, owners_n = n, addrs_n = n;
+	int exclusive;
+	return rados_list_lockers(pool, object, shared, &exclusive, tag, &tag_n, clients, &clients_n,
+		owners, &owners_n, addrs, &addrs_n);
+}
+
+int object_evict(void *pool, const char *object, const char *client, const char *owner)
+{
+	return rados_break_lock(pool, object, shared, client, owner);
 }
 
 struct watch {

@@ -39,6 +39,16 @@ int object_locker(void *pool, const char *object, char *client, size_t client_n,
 	size_t owner_n);
 int object_break(void *pool, const char *object, const char *client, const char *owner);
 
+// An object has another lock, with a tag and any number of owners, which does not expire. It has
+// nothing to do with the one above.
+int object_share(void *pool, const char *object, const char *owner, const char *tag);
+int object_unshare(void *pool, const char *object, const char *owner);
+// object_sharers returns the number of owners. All texts have n bytes; the last three are lists,
+// and each entry ends with 0.
+int object_sharers(void *pool, const char *object, char *tag, char *clients, char *owners,
+	char *addrs, size_t n);
+int object_evict(void *pool, const char *object, const char *client, const char *owner);
+
 // A watch adds 1 to an eventfd when the object is notified, and watch_lost when it is lost.
 struct watch;
 #define watch_lost (1 << 20)

@@ -2,7 +2,11 @@
 // the lock of another one, and fences as entries of the cluster's blocklist.
 package rados
 
-import "github.com/nvmf-target/nvmf-target/internal/rados"
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/internal/rados"
+)
 
 // Config describes the place of a group.
 type Config struct {
@@ -12,3 +16,6 @@ type Config struct {
 	// Group is its number.
 	Group uint32
 }
+
+// Object is the name of the object with the record.
+func (c *Config) Object() string { return fmt.Sprintf("nvmf.group.%d", c.Group) }

@@ -39,7 +39,7 @@ func Connect(cfg Config) (*Engine, error) {
 		cluster.Close()
 		return nil, err
 	}
-	name := fmt.Sprintf("nvmf.group.%d", cfg.Group)
+	name := cfg.Object()
 	for object, suffix := range map[**rados.Object]string{
 		&e.state: "", &e.events: "", &e.lease: ".lease",
 	} {
