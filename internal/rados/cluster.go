@@ -321,12 +321,17 @@ func (cl *Cluster) Fence(ctx context.Context, addr string, d time.Duration) erro
 		"expire": json.Number(fmt.Sprintf("%.3f", d.Seconds())), // "3600" would not be a float
 	})
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-		err = backend.WithHint(fmt.Errorf("client.%s may not fence connections at the cluster of "+
-			"%s: %w", cl.access.User, cl.access.Conf, unix.EACCES), "Allow it, and repeat the "+
-			"OSD capabilities of the client, which the command replaces: ceph auth caps client."+
-			cl.access.User+" mon 'profile rbd' osd 'profile rbd pool=POOL'.")
+		err = cl.withCaps(fmt.Errorf("client.%s may not fence connections at the cluster of %s: %w",
+			cl.access.User, cl.access.Conf, unix.EACCES))
 	}
 	return err
+}
+
+// withCaps adds the command that gives the client more rights.
+func (cl *Cluster) withCaps(err error) error {
+	return backend.WithHint(err, "Allow it, and repeat the OSD capabilities of the client, which "+
+		"the command replaces: ceph auth caps client."+cl.access.User+" mon 'profile rbd' osd "+
+		"'profile rbd pool=POOL'.")
 }
 
 // MayFence returns an error if the client has no right to fence connections. It changes nothing.

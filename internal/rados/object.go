@@ -19,6 +19,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
 )
 
 // Object is an object of a pool. Its errors wrap a unix.Errno; ESHUTDOWN means that the cluster has
@@ -35,6 +37,10 @@ type Object struct {
 // OpenObject returns an object, which need not exist. The caller closes it.
 func (cl *Cluster) OpenObject(pool, name string) (*Object, error) {
 	p, err := cl.OpenPool(pool, "")
+	if err == unix.ENOENT {
+		return nil, backend.WithHint(fmt.Errorf("pool %s does not exist: %w", pool, err),
+			"Correct its name, or make it: ceph osd pool create "+pool+".")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pool %s: %w", pool, err)
 	}
@@ -61,6 +67,9 @@ func do[T any](ctx context.Context, o *Object, what string, fn func() (T, C.int)
 		v, n := fn()
 		if n < 0 {
 			err = fmt.Errorf("%s object %s: %w", what, C.GoString(o.name), unix.Errno(-n))
+		}
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			err = o.cl.withCaps(err)
 		}
 		return v, err
 	})

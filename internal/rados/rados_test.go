@@ -111,6 +111,11 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	defer reader.Close()
 	testutil.Fails(t, reader.Fence(ctx, addr, time.Hour),
 		"ceph auth caps client.reader mon 'profile rbd'", "")
+	object := testutil.Value(reader.OpenObject(cephtest.Pool, "object"))(t)
+	defer object.Close()
+	_, _, err = object.Read(ctx, 1)
+	testutil.Fails(t, err, "ceph auth caps client.reader mon 'profile rbd'", "")
+	testutil.Is(t, err, unix.EPERM, "")
 }
 
 // refused: errors name the cause.
@@ -121,6 +126,8 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 	defer cluster.Close()
 	_, err := cluster.OpenPool("absent", "")
 	testutil.Equal(t, err, error(unix.ENOENT), "a missing pool")
+	_, err = cluster.OpenObject("absent", "object")
+	testutil.Fails(t, err, "ceph osd pool create absent", "")
 	_, err = cluster.MonCommand(testutil.Context(t), map[string]any{"prefix": "absent"})
 	testutil.Is(t, err, unix.EINVAL, "a command that does not exist")
 
