@@ -53,7 +53,7 @@ func (g *Group) keys() []lang.Key {
 // group checks the settings of gateways.
 func (v *validator) group(c *Config) {
 	g := &c.Group
-	if g.Name == "" && g.Pool == "" && len(g.ANAGroups) == 0 {
+	if !v.Given("group") {
 		return
 	}
 	need := func(key string, given bool) {
@@ -64,6 +64,9 @@ func (v *validator) group(c *Config) {
 	need("group.name", g.Name != "")
 	need("group.pool", g.Pool != "")
 	need("group.ana_groups", len(g.ANAGroups) > 0)
+	if v.Faulty("group.ana_groups") {
+		return
+	}
 	for i, group := range g.Prefers {
 		if !slices.Contains(g.ANAGroups, group) {
 			v.Add(fmt.Sprintf("group.prefers[%d]", i), "is not one of group.ana_groups",
@@ -74,9 +77,15 @@ func (v *validator) group(c *Config) {
 		for j := range c.Subsystems[i].Namespaces {
 			n := &c.Subsystems[i].Namespaces[j]
 			path := fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j)
-			if slices.Contains(g.ANAGroups, n.ANAGroup) && n.Backend != "rbd" && !v.Bad(path) {
+			switch in, rbd := slices.Contains(g.ANAGroups, n.ANAGroup), n.Backend == "rbd"; {
+			case v.Bad(path), n.Backend == "":
+			case in && !rbd:
 				v.Add(path, fmt.Sprintf("backend %s cannot be shared with other gateways, as "+
 					"ANA group %d is", n.Backend, n.ANAGroup), "Give it another ana_group.")
+			case !in && rbd && !n.ReadOnly:
+				v.Add(path, fmt.Sprintf("several gateways could write to the image, since ANA "+
+					"group %d is not one of group.ana_groups", n.ANAGroup), "Add it there, give "+
+					"the image another ana_group, or make it read_only.")
 			}
 		}
 	}
