@@ -158,8 +158,8 @@ func TestDeviceRemoval(t *testing.T) {
 	var err error
 	b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt)
 	testutil.MustTrue(t, err == nil, "%v", err)
-	q.free()
 	b.host.event(verbs.EventDisconnected)
+	q.free()
 	q = b.host.connect(b.addr(), ioParam(8))
 	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 }
