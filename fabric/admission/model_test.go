@@ -62,7 +62,7 @@ type model struct {
 	clock   int64        // in nanoseconds
 	evicted []*modelConn // by the current operation
 	room    [2]int       // how many more may be evicted
-	ending  [8]int       // of those that have been, by host of the newer connection
+	ending  [8]int       // evicted ones, by host of the newer connection
 	failed  recent
 }
 

@@ -259,7 +259,7 @@ func (p *poller) detach() {
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
 }
 
-// notified says that a completion queue is no longer armed. The next poll finds completions.
+// notified records that a completion queue is no longer armed. The next poll finds completions.
 func (p *poller) notified(uint32) {
 	for _, c := range p.polled {
 		c.armed = false
