@@ -48,7 +48,7 @@ type Group struct {
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 	inTurn      int    // bytes sent and received in this poll, and endBytes
-	inputFirst  bool   // the output of the last poll left no time for input
+	outputOnly  int    // polls since input had time
 
 	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
@@ -84,6 +84,10 @@ const (
 	headsSize     = 32 << 10 // headers per sendmsg
 	maxEvents     = 128      // of the epoll set, taken at once
 
+	// outputPolls is the number of polls that output alone may take while input waits. With 4,
+	// reads of 128 KiB at depth 16 lose a third of their throughput; with 32, reads of 1 MiB a
+	// fifth.
+	outputPolls = 64
 	// pollsPerEvents and bytesPerEvents control how often the set is polled while only one
 	// connection has input: after that many polls or bytes, whichever comes first.
 	pollsPerEvents = 64
@@ -205,8 +209,8 @@ func (g *Group) Poll(budget int) int {
 		(g.takesTurns() || g.polls >= pollsPerEvents || g.moved >= bytesPerEvents) {
 		g.pollEvents()
 	}
-	work := 0
-	if !g.inputFirst {
+	work, inputFirst := 0, g.outputOnly >= outputPolls
+	if !inputFirst {
 		work = g.runScheduled(budget / 2)
 	}
 	work += g.resume()
@@ -225,10 +229,14 @@ func (g *Group) Poll(budget int) int {
 			first = q
 		}
 	}
-	if g.inputFirst {
+	if inputFirst {
 		work += g.runScheduled(budget / 2)
 	}
-	g.inputFirst = looked == 0 && !g.active.Empty()
+	if looked > 0 || g.active.Empty() {
+		g.outputOnly = 0
+	} else {
+		g.outputOnly++
+	}
 	g.steps.Add(looked)
 	return work
 }
