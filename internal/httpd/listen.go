@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Listen listens on TCP, at any port for 0, with IPv4 for [::]. An error says how to fix it.
+// Listen listens on TCP. Port 0 means any free port, and [::] includes IPv4. An error has a hint.
 func Listen(at netip.AddrPort) (net.Listener, error) {
 	network := "tcp"
 	if at.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
