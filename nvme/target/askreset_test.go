@@ -2,7 +2,10 @@ package target
 
 import (
 	"context"
-	"runtime"
+	"fmt"
+	"runtime/pprof"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,9 +135,9 @@ func TestPauseAllIsBounded(t *testing.T) {
 		for nsid := range uint32(2 * pausedAtOnce) { // opens channels, which a pause closes
 			r.ok(h.io[0], rw(nvme.NVMRead, nsid+1, 0, 1, make([]byte, 512)))
 		}
-		before, most := runtime.NumGoroutine(), 0
-		ended := make(chan error, 1)
+		most, ended := 0, make(chan error, 1)
 		go func() {
+			pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("test", t.Name())))
 			release, err := r.target.PauseAll(time.Hour)
 			if err == nil {
 				release()
@@ -143,11 +146,25 @@ func TestPauseAllIsBounded(t *testing.T) {
 		}()
 		for len(ended) == 0 {
 			synctest.Wait()
-			most = max(most, runtime.NumGoroutine()-before)
+			most = max(most, labelled(t, t.Name()))
 			r.w.Settle()
 		}
 		testutil.Equal(t, <-ended, nil, "")
-		// Goroutines of the rest of the process may come and go meanwhile.
-		testutil.True(t, most > pausedAtOnce/2 && most < pausedAtOnce*3/2, "%d goroutines", most)
+		testutil.Equal(t, most, 1+pausedAtOnce, "goroutines")
 	})
+}
+
+// labelled returns the number of goroutines with this label, which goroutines inherit.
+func labelled(t *testing.T, label string) (count int) {
+	t.Helper()
+	var profile strings.Builder
+	testutil.Must(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+	n := 0
+	for line := range strings.Lines(profile.String()) {
+		_, _ = fmt.Sscanf(line, "%d @", &n)
+		if strings.HasPrefix(line, "# labels:") && strings.Contains(line, strconv.Quote(label)) {
+			count += n
+		}
+	}
+	return count
 }

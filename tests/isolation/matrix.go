@@ -128,16 +128,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // service. Rows that do not change the configuration share a target, and each of them checks that
 // everything is given back.
 func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
+	list, err := chosen(rows(), link, culprits)
+	testutil.Must(t, err)
 	e := newEnv(t, link, nil)
 	v := newVictim(e, 0)
 	var over *victim // on RDMA
 	if link == nvme.TransportTCP {
 		over = newVictimOver(e, nvme.TransportRDMA, 1, victimKATO)
 	}
-	for _, r := range rows() {
-		if !slices.Contains(r.links, link) || !slices.Contains(culprits, r.culprit) {
-			continue
-		}
+	for _, r := range list {
 		t.Run(r.name, func(t *testing.T) {
 			if r.change == nil {
 				r.test(t, e, v)
@@ -153,6 +152,26 @@ func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
 			t.Run(r.name+" beside rdma", func(t *testing.T) { r.test(t, e, over) })
 		}
 	}
+}
+
+// chosen returns the rows for these culprits on a transport. Each culprit must have some, and no row
+// another culprit than those of Matrix.
+func chosen(all []row, link nvme.TransportType, culprits []string) (list []row, err error) {
+	has := map[string]bool{}
+	for _, r := range all {
+		if !slices.Contains([]string{Host, Stranger, Device}, r.culprit) {
+			return nil, fmt.Errorf("%s: no test runs rows of the culprit %q", r.name, r.culprit)
+		}
+		if slices.Contains(r.links, link) && slices.Contains(culprits, r.culprit) {
+			list, has[r.culprit] = append(list, r), true
+		}
+	}
+	for _, c := range culprits {
+		if !has[c] {
+			return nil, fmt.Errorf("there are no rows of the culprit %q", c)
+		}
+	}
+	return list, nil
 }
 
 func (r *row) test(t *testing.T, e *env, v *victim) {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -163,6 +164,7 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	testutil.Equal(t, int(left.Hours())/24, 29, "whole days for which a fence of 30 days counts")
 	testutil.Equal(t, testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger], before,
 		"the end of a short fence")
+	c.Ceph(t, "osd", "blocklist", "rm", stranger) // its end would look like that of a fence in move
 }
 
 // images records the access to a group.
@@ -227,11 +229,15 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 	run := func() (*exec.Cmd, chan string) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), childConf+"="+c.Conf())
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		cmd.Stderr = os.Stderr
-		out := testutil.Value(cmd.StdoutPipe())(t)
-		testutil.Must(t, cmd.Start())
+		out, in := io.Pipe()
+		cmd.Stdout = in
+		ended := testutil.Value(testutil.StartChild(cmd))(t)
 		lines := make(chan string, 100)
+		go func() {
+			<-ended
+			_ = in.Close()
+		}()
 		go func() {
 			defer close(lines)
 			for s := bufio.NewScanner(out); s.Scan(); {
@@ -242,7 +248,6 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 			_ = cmd.Process.Kill()
 			for range lines {
 			}
-			_ = cmd.Wait()
 		})
 		return cmd, lines
 	}

@@ -11,16 +11,21 @@ import (
 // tried counts the ports that this process has tried.
 var tried atomic.Int64
 
-// FreePort returns a TCP port on which nothing listens at any address, another one each time. It is
-// below the ephemeral ports, so that no connection of another process gets it by chance.
+// FreePort returns a port of TCP and UDP that nothing uses at any address, another one each time. It
+// is below the ephemeral ports, so that no socket of another process gets it by chance.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, last = 20000, 32000
 	// Processes that run at the same time begin at places that are far apart.
 	for range last - first {
 		port := first + (os.Getpid()*101+int(tried.Add(1)))%(last-first)
-		if l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
-			_ = l.Close()
+		l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
+		if err != nil {
+			continue
+		}
+		u, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		if _ = l.Close(); err == nil {
+			_ = u.Close()
 			return uint16(port)
 		}
 	}

@@ -25,19 +25,11 @@ var (
 	loop6 = netip.IPv6Loopback()
 )
 
-// freePort returns a UDP port that nobody uses on this machine.
-func freePort(t testing.TB) uint16 {
-	t.Helper()
-	c := testutil.Value(net.ListenUDP("udp", nil))(t)
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-}
-
 // udpPair is two networks on loopback addresses, with the given number of engines and small receive
 // buffers.
 func udpPair(t testing.TB, engines int) (a, b []Conn) {
 	t.Helper()
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	a = open(t, NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: port}), engines)
 	b = open(t, NewUDP(UDPOptions{IPv4: loopB, IPv6: addrA6, Port: port}), engines)
 	for _, c := range slices.Concat(a, b) { // as without privileges before Linux 6.18
@@ -95,7 +87,7 @@ func TestUDPSteering(t *testing.T) {
 // A network on all addresses: each packet tells the address that it came to, and goes out from the
 // address of its path. IPv6 works as IPv4 does. Queue pairs of one network reach each other.
 func TestUDPAddresses(t *testing.T) {
-	n := NewUDP(UDPOptions{Port: freePort(t)})
+	n := NewUDP(UDPOptions{Port: testutil.FreePort(t)})
 	c := open(t, n, 1)[0]
 	paths := []*Path{
 		{Local: loopA, Remote: loopB},
@@ -158,7 +150,7 @@ func TestUDPUnsendable(t *testing.T) {
 }
 
 func TestUDPPortTaken(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	n := NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: port})
 	open(t, n, 1)
 	if _, err := n.Open(1); !errors.Is(err, unix.EADDRINUSE) {
@@ -327,7 +319,7 @@ func TestUDPHeader(t *testing.T) {
 		t.Skipf("needs CAP_NET_RAW to see IP headers: %v", err)
 	}
 	defer unix.Close(fd)
-	n := NewUDP(UDPOptions{Port: freePort(t)})
+	n := NewUDP(UDPOptions{Port: testutil.FreePort(t)})
 	c := open(t, n, 1)[0].(*udpConn)
 	paths := []*Path{{Local: loopA, Remote: loopB, TOS: ECT0}, {Local: loop6, Remote: loop6}}
 	if c.sender[ip6] < 0 {
@@ -377,7 +369,7 @@ func TestTimerMovedAway(t *testing.T) {
 
 // Both families get their share of a Recv.
 func TestUDPFamilies(t *testing.T) {
-	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
 	if c.sender[ip6] < 0 {
 		t.Skip("no IPv6 on this machine")
 	}
@@ -564,7 +556,7 @@ func TestUDPEdges(t *testing.T) {
 // A receive takes few packets of one family and leaves many of the other: the descriptor becomes
 // readable anew.
 func TestUDPEdgesOfFamilies(t *testing.T) {
-	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
 	if c.sender[ip6] < 0 {
 		t.Skip("no IPv6 on this machine")
 	}
@@ -588,7 +580,7 @@ func TestUDPEdgesOfFamilies(t *testing.T) {
 
 // A peer may leave out the UDP checksum, also over IPv6, as rxe does.
 func TestNoChecksum(t *testing.T) {
-	c := open(t, NewUDP(UDPOptions{Port: freePort(t)}), 1)[0].(*udpConn)
+	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
 	if c.sender[ip6] < 0 {
 		t.Skip("no IPv6 on this machine")
 	}
