@@ -28,8 +28,7 @@ func both(t *testing.T, fn func(t *testing.T, o harnessOptions)) {
 			continue // has run
 		}
 		t.Run(name, func(t *testing.T) {
-			fn(t,
-				harnessOptions{fabric: verbstest.Options{IWARP: iwarp}})
+			fn(t, harnessOptions{fabric: verbstest.Options{IWARP: iwarp}})
 		})
 	}
 }
@@ -258,4 +257,203 @@ func TestSetDepth(t *testing.T) {
 	testutil.Equal(t, q.do(command(opConnect, 1, 33, 0), nil), nvme.ConnectInvalidParameters,
 		"33 commands on a queue made for 32")
 	testutil.Equal(t, q.do(command(opConnect, 1, 32, 0), nil), nvme.Success, "32 commands")
+}
+
+// ioRound sends n commands, turns the loop and takes the responses.
+func (m *manual) ioRound(sqes []nvme.SQE) {
+	for i := range sqes {
+		m.host.send(&sqes[i], nil)
+	}
+	m.turn()
+	m.turn()
+	m.turn()
+	for range sqes {
+		m.host.response()
+	}
+}
+
+func TestNothingIsAllocatedPerCommand(t *testing.T) {
+	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(32))
+			m.h.checks = false
+			m.q.p.dev.attr.WritesFirst = !iwarp
+			var sqes []nvme.SQE
+			for i := range 32 {
+				op := []nvme.Opcode{opRead, opWrite, opZeroCopyRead, opNothing}[i%4]
+				s := m.host.keyed(command(op, uint16(i), 0, 4096), i*4096, 4096)
+				if op == opWrite && i%8 == 1 {
+					s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 0)
+					s.SetCDW(12, 0)
+				}
+				sqes = append(sqes, s)
+			}
+			m.ioRound(sqes)
+			testutil.Equal(t, testutil.AllocsPerRun(50, func() { m.ioRound(sqes) }), 0,
+				"allocations in 32 commands")
+		})
+	}
+}
+
+// Buffers that were handed over belong to the handler: the command is answered, its slot serves
+// other commands, the queue ends, and the memory stays unchanged until it is freed. On iWARP it is
+// staging memory. A receive slot cannot be handed over.
+func TestHandOverBuffers(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b, q := joined(t, o, ioParam(8))
+		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
+		q.send(&s, nil)
+		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+		var free func()
+		var handed []byte
+		b.on(func() {
+			r := b.h.held[0]
+			b.h.held = nil
+			handed = r.Segs[0].B
+			for i := range handed {
+				handed[i] = 77
+			}
+			free = r.Queue.HandOverBuffers(r)
+			testutil.True(t, free != nil && len(r.Segs) == 0, "the memory is still the request's")
+			b.h.complete(r, nvme.InternalPathError)
+		})
+		if cqe, _, ok := q.response(); !ok || cqe.Status() != nvme.InternalPathError {
+			t.Errorf("response %v %v", cqe.Status(), ok)
+		}
+		for i := range uint16(20) {
+			testutil.Equal(t, q.do(q.keyed(command(opWrite, 2+i, 0, 8192), 0, 8192), nil),
+				nvme.Success, "")
+		}
+		slot := command(opHoldWrite, 50, 0, 512)
+		slot.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)
+		q.send(&slot, make([]byte, 512))
+		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+		b.on(func() {
+			if r := b.h.held[0]; r.Queue.HandOverBuffers(r) != nil || len(r.Segs) != 1 {
+				t.Error("a slot was given away")
+			}
+		})
+		b.letGo()
+		_, _, ok := q.response()
+		testutil.True(t, ok, "no response")
+		q.disconnect()
+		testutil.Until(t, "the queue ends", func() bool { return b.tr.Usage().Connections == 0 })
+		for i, v := range handed {
+			if v != 77 {
+				t.Errorf("byte %d of memory that was handed over was used by others", i)
+				break
+			}
+		}
+		b.on(free)
+		b.idle()
+	})
+}
+
+// Writes beyond the READ depth of the host wait, in order, for any number of work requests per
+// write. None fails.
+func TestReadDepth(t *testing.T) {
+	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
+		t.Run(name, func(t *testing.T) {
+			p := ioParam(32)
+			p.reads = 3
+			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, p)
+			reads := m.f.Inject(verbstest.Fault{
+				Host: "target", Ops: verbstest.OpRead, Hold: true,
+				Times: -1,
+			})
+			const n = 8
+			for i := range n {
+				s := m.host.keyed(command(opWrite, uint16(i), 0, 64<<10), i*64<<10, 64<<10)
+				m.host.send(&s, nil)
+			}
+			most := 0
+			look := func() {
+				inFlight := m.q.maxReads - m.q.reads
+				most = max(most, inFlight)
+				testutil.MustTrue(t, m.q.maxReads == 3 && inFlight >= 0 && inFlight <= 3,
+					"%d of %d READs in flight", inFlight, m.q.maxReads)
+			}
+			m.turn()
+			look()
+			testutil.True(t, !m.q.toRead.Empty(), "no write waits")
+			reads.Release()
+			m.until(t, func() bool { look(); return m.h.counts["complete"] == n })
+			for range n {
+				cqe, _, ok := m.host.response()
+				testutil.MustTrue(t, ok && cqe.Status().OK(), "%v, %+v", cqe.Status(), m.host.bad)
+			}
+			testutil.True(t, most == 3, "at most %d READs were in flight", most)
+		})
+	}
+}
+
+// A queue of the largest depth takes that many commands at once.
+func TestDeepest(t *testing.T) {
+	b, q := joined(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}}, ioParam(DepthLimit))
+	testutil.MustEqual(t, q.do(command(opConnect, 1, DepthLimit, 0), nil), nvme.Success, "")
+	for i := range DepthLimit {
+		s := command(opHold, uint16(i), 0, 0)
+		q.send(&s, nil)
+		if i%256 == 255 { // the SENDs free their entries
+			free := 0
+			soon(t, "the SENDs complete", func() bool {
+				free += testutil.Value(q.cq.Poll(make([]verbs.WC, 512)))(t)
+				return free >= 256
+			})
+		}
+	}
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == DepthLimit })
+	b.letGo()
+	seen := make(map[uint16]bool)
+	for range DepthLimit {
+		cqe, _, ok := q.response()
+		testutil.MustTrue(t, ok, "%+v", q.bad)
+		seen[cqe.CID()] = true
+	}
+	testutil.Equal(t, len(seen), DepthLimit, "different responses")
+}
+
+// TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
+// read, write nor invalidate it. Its queue ends, and the others continue (R14).
+func TestNothingIsRemote(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b, good := joined(t, o, ioParam(8))
+		want := 0
+		if o.fabric.IWARP {
+			want = 1 // the sink of RDMA READs
+		}
+		testutil.Equal(t, b.f.Live("target").RemoteMRs, want, "memory regions with remote rights")
+		var key uint32
+		b.on(func() { key = b.g.pollers[0].data.mr.RKey() })
+		arena := b.arena.Region().Bytes()
+		before := bytes.Clone(arena)
+		attacks := map[string]verbs.SendWR{
+			"write": {Opcode: verbs.WRRDMAWrite, RemoteAddr: mem.Addr(arena), RKey: key},
+			"read":  {Opcode: verbs.WRRDMARead, RemoteAddr: mem.Addr(arena), RKey: key},
+		}
+		if !o.fabric.IWARP {
+			attacks["invalidate"] = verbs.SendWR{Opcode: verbs.WRSendWithInv, InvalidateRKey: key}
+		}
+		for name, wr := range attacks {
+			q := b.host.connect(b.addr(), ioParam(8))
+			q.sges[0] = verbs.SGE{Addr: mem.Addr(q.buf), Length: 64, LKey: q.mr.LKey()}
+			wr.WRID, wr.Flags, wr.NumSGE = 1<<32, verbs.SendSignaled, 1
+			q.swrs[0] = wr
+			testutil.Value(q.qp.PostSend(q.swrs[:], q.sges[:1]))(t)
+			if _, wc, ok := q.response(); ok {
+				t.Errorf("%s: %+v", name, wc)
+			}
+			if name != "read" { // it does not leave the host: the target serves none
+				b.host.event(verbs.EventDisconnected)
+			}
+			q.free()
+			testutil.Equal(t, good.do(good.keyed(command(opWrite, 1, 0, 512), 0, 512), nil),
+				nvme.Success, "another queue after %s", name)
+		}
+		if !o.fabric.IWARP {
+			before = before[4096:] // the data of the good queue went there
+			arena = arena[4096:]
+		}
+		testutil.True(t, bytes.Equal(arena, before), "the memory has changed")
+	})
 }

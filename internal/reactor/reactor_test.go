@@ -344,3 +344,78 @@ func TestWakeClosed(t *testing.T) {
 	r.Wake()
 	testutil.Equal(t, r.state.Load(), notified, "the state of a closed reactor")
 }
+
+// TestSpinLearns: rare work makes the loop stop spinning.
+func TestSpinLearns(t *testing.T) {
+	const longest = int64(50 * time.Microsecond)
+	var s spin
+	s.init(longest)
+	for range 10 {
+		s.slept(longest * 20)
+	}
+	testutil.True(t, s.cur == 0 && s.done(0), "after long sleeps the loop still spins for %d ns",
+		s.cur)
+	for range 10 {
+		s.slept(longest / 2)
+	}
+	testutil.True(t, s.cur == longest, "after short sleeps the loop spins for %d ns", s.cur)
+	now := int64(1000)
+	for i := 0; i < 100; i++ { // the clock stands still, so no time is known
+		testutil.MustTrue(t, !s.done(now), "slept without knowing the time")
+	}
+	if now += 10 * longest; s.done(now) {
+		t.Fatal("the first reading is where the spin begins")
+	}
+	if now += longest - 1; s.done(now) {
+		t.Fatal("too early")
+	}
+	now++
+	testutil.MustTrue(t, s.done(now), "too late")
+	s.busy(0)
+	testutil.MustTrue(t, !s.done(now), "work did not start the spin again")
+}
+
+// TestDefaultSpin: the default follows the time to wake a thread, within bounds.
+func TestDefaultSpin(t *testing.T) {
+	for w, want := range map[time.Duration]time.Duration{
+		0: leastSpin, 10 * time.Microsecond: leastSpin,
+		50 * time.Microsecond: 400 * time.Microsecond, 150 * time.Microsecond: mostSpin,
+	} {
+		testutil.Equal(t, spinFor(w), want, "%v: spins for", w)
+	}
+	testutil.True(t, wakeTime() != 0, "no wake-up of a thread was measured")
+}
+
+// TestManyPostsAndTimers: pollers have their turns between any number of posted functions and due
+// timers.
+func TestManyPostsAndTimers(t *testing.T) {
+	const n = 1000
+	posts, timers := 0, 0 // since the last poll
+	var most [2]int
+	p := &poller{poll: func(int) int {
+		most[0], most[1] = max(most[0], posts), max(most[1], timers)
+		posts, timers = 0, 0
+		return 0
+	}}
+	r := start(t, Config{CPU: -1}, p)
+	done := make(chan struct{})
+	left := 2 * n
+	count := func(of *int) {
+		*of++
+		if left--; left == 0 {
+			close(done)
+		}
+	}
+	do(t, r, func() {
+		for range n {
+			r.Post(func() { count(&posts) })
+			r.After(0, func() { count(&timers) })
+		}
+	})
+	testutil.Receive(t, "the last of them", done)
+	do(t, r, func() {
+		if most[0] > postsMost || most[1] > timersMost || most[0] == 0 || most[1] == 0 {
+			t.Errorf("%d functions and %d timers between two polls", most[0], most[1])
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -153,4 +154,252 @@ func TestTimeoutFence(t *testing.T) {
 	dev.Release()
 	r.w.Settle()
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+}
+
+// TestManyTimeouts: a step looks for timeouts in a bounded number of commands, and all of them are
+// found in the end.
+func TestManyTimeouts(t *testing.T) {
+	const queues, each = 24, 100
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	var list []*fabrictest.Command
+	dev.Hold(nil)
+	for range queues {
+		q := r.connectHost(1).io[0]
+		for range each {
+			list = append(list, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
+		}
+	}
+	r.until("the device has all", func() bool { return dev.Held() == len(list) })
+	h := r.raw[0]
+	h.stopTimeouts()
+	h.stopTimeouts = func() {} // no timer looks for them
+	r.w.Advance(3 * time.Second)
+	done := func() (n int) {
+		for _, c := range list {
+			if c.Done {
+				n++
+			}
+		}
+		return n
+	}
+	h.checkTimeouts()
+	h.run()
+	if n := done(); n == 0 || n > stepMost {
+		t.Fatalf("one step gives up %d of %d commands", n, len(list))
+	}
+	r.until("all are given up", func() bool {
+		r.w.Advance(time.Millisecond)
+		return done() == len(list)
+	})
+	dev.Release()
+	r.w.Settle()
+}
+
+// twoPaths is a host with a controller at each of two ports. Their queues are on different
+// reactors. The storage completes IOs when the test tells it to.
+type twoPaths struct {
+	*harness
+	dev  *backendtest.Faulty
+	a, b *host
+}
+
+func newTwoPaths(t *testing.T, kato uint32) *twoPaths {
+	t.Helper()
+	sub, dev := faultySubsystem(t)
+	p := &twoPaths{harness: newHarness(t, 3, sub), dev: dev}
+	at := info(nvme.TransportTCP)
+	p.a = p.connectHostInfo(1, at, func(a *connectArgs) { a.kato = kato })
+	at.PortID = 2
+	p.b = p.connectHostInfo(0, at)
+	p.b.connectIO(2)
+	return p
+}
+
+// lateOn is how much late writes have on a channel.
+func lateOn(ch *channel) int {
+	left := ch.State().Busy
+	return left.Awaited + left.Late + left.Held
+}
+
+func filled(b byte) []byte { return bytes.Repeat([]byte{b}, 512) }
+
+func write(slba uint64, b byte) *fabrictest.Command {
+	return rw(nvme.NVMWrite, 1, slba, 1, filled(b))
+}
+
+// TestManyLateWrites: commands that wait for late writes, however many, are not looked at again
+// before these are back. A queue has one announcement for all its late writes.
+func TestManyLateWrites(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	p.dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite && io.Off < 8*512 })
+	for slba := range uint64(8) { // they become slow one after the other
+		p.send(p.a.io[0], write(slba, 'a'))
+		p.until("the device has it", func() bool { return p.dev.Held() == int(slba)+1 })
+		p.w.Advance(2 * time.Duration(timeoutInterval))
+	}
+	p.w.Advance(2 * time.Duration(timeoutInterval))
+	var waiting []*fabrictest.Command
+	for i := range uint64(100) {
+		waiting = append(waiting, p.send(p.b.io[0], write(i%8, 'b')))
+	}
+	p.w.Settle()
+	want := dispatch.State{Open: true}
+	want.Busy.Held, want.Busy.Late = 100, 1
+	testutil.Equal(t, p.raw[2].channels[0].State(), want, "the channel")
+	p.ok(p.b.io[0], write(8, 'b'))
+	testutil.True(t, p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())).CQE.DW0() == 0,
+		"a write that waits is not aborted")
+	p.dev.Release()
+	for i, c := range waiting {
+		p.until("a write completes", func() bool { return c.Done })
+		st := c.CQE.Status()
+		testutil.True(t, st.OK() == (i < 99), "write %d: %v", i, st)
+	}
+	for slba := range uint64(9) {
+		got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512)))
+		testutil.True(t, got.Data[0] == 'b', "block %d begins with %q", slba, got.Data[0])
+	}
+	for i, h := range p.raw[1:] {
+		testutil.True(t, lateOn(h.channels[0]) <= 0, "reactor %d still knows of late writes", i+1)
+	}
+}
+
+// TestNothingAfterKeepAlive: after the keep alive timer of a path has expired, new commands of the
+// path, and its commands that wait for the device, are not carried out.
+func TestNothingAfterKeepAlive(t *testing.T) {
+	p := newTwoPaths(t, 4000)
+	p.ok(p.a.io[0], write(0, 'x'))
+	p.dev.Full(true)
+	waits := p.send(p.a.io[0], write(0, 'a'))
+	p.w.Step()
+	s := p.raw[1].sessions.At(0)
+	s.stop()
+	p.dev.Full(false)
+	p.until("the write is aborted", func() bool { return waits.Done })
+	testutil.Equal(t, waits.CQE.Status(), nvme.AbortRequested, "a write that waits for the device")
+	p.status(p.a.io[0], write(0, 'a'), nvme.CommandSequenceError)
+	got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
+	testutil.True(t, got[0] == 'x', "block 0 begins with %q", got[0])
+}
+
+// stuckPart is a host with storage that keeps one IO of a command, and carries out the others some
+// at a time.
+type stuckPart struct {
+	*harness
+	slow, stuck *backendtest.Faulty
+	command     *fabrictest.Command
+	other       *fabrictest.Queue // of the host
+	begun       int64
+}
+
+// stuckParts are commands of 200 parts, of which the second one, block 1, will be stuck.
+func stuckParts() map[string]*fabrictest.Command {
+	ranges, sources := make([][2]uint64, 200), make([]source, 200)
+	for i := range sources {
+		ranges[i] = [2]uint64{uint64(i), 1}
+		sources[i] = source{slba: uint64(1000 + i), blocks: 1}
+	}
+	return map[string]*fabrictest.Command{
+		"Dataset Management": dsm(1, true, ranges...),
+		"Copy":               copyTo(0, nvme.CopyRanges, sources...),
+	}
+}
+
+func newStuckPart(t *testing.T, c *fabrictest.Command, timeout time.Duration) *stuckPart {
+	t.Helper()
+	sub, slow := faultySubsystem(t)
+	stuck := backendtest.NewFaulty(slow)
+	sub.Namespaces[0].Device, sub.Namespaces[0].Timeout = stuck, timeout
+	p := &stuckPart{harness: newHarness(t, 3, sub), slow: slow, stuck: stuck, command: c}
+	q := p.connectHost(1).io[0]
+	p.other = p.connectHost(0).connectIO(2)
+	for _, q := range []*fabrictest.Queue{q, p.other} { // opens the channel
+		p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	}
+	stuck.Hold(func(io *backend.IO) bool { return io.Op != backend.OpRead && io.Off == 512 })
+	slow.Fail(func(*backend.IO) error { slow.Hold(nil); return nil }) // hold the IOs after Release
+	p.send(q, c)
+	p.w.Settle()
+	p.begun = p.now()
+	return p
+}
+
+func (p *stuckPart) now() int64 { return p.w.Reactors[0].Now() }
+
+// step lets the storage carry out its IOs, except the stuck one, after d.
+func (p *stuckPart) step(d time.Duration) {
+	p.w.Advance(d)
+	p.slow.Release()
+	p.w.Settle()
+}
+
+// goOn ends the steps.
+func (p *stuckPart) goOn() {
+	p.slow.Fail(nil)
+	p.slow.Release()
+	p.w.Settle()
+}
+
+// TestLatePart: a part of a command is late although others go on.
+func TestLatePart(t *testing.T) {
+	for name, c := range stuckParts() {
+		p := newStuckPart(t, c, 0)
+		for range 5 {
+			p.step(time.Duration(slowWrite) * 3 / 5)
+		}
+		p.goOn()
+		retry := p.send(p.other, rw(nvme.NVMWriteZeroes, 1, 0, 2, nil))
+		p.ok(p.other, rw(nvme.NVMWriteZeroes, 1, 2, 1, nil))
+		testutil.True(t, !retry.Done && !c.Done, "%s: retry %v, command %v", name, retry.Done,
+			c.Done)
+		p.stuck.Release()
+		p.until(name, func() bool { return retry.Done && c.Done })
+	}
+}
+
+// TestTimeoutOfPart: a command times out for the part that is stuck although others go on.
+func TestTimeoutOfPart(t *testing.T) {
+	for name, c := range stuckParts() {
+		p := newStuckPart(t, c, time.Second)
+		limit := time.Second
+		if c.SQE.Opcode() == nvme.NVMDatasetManagement {
+			limit *= ranges
+		}
+		for !c.Done && time.Duration(p.now()-p.begun) < 3*limit {
+			p.step(limit * 3 / 5)
+		}
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, notReady, "%s: done %v", name, c.Done)
+		p.goOn()
+		p.stuck.Release()
+		p.w.Settle()
+	}
+}
+
+// TestLateAllocations: the end of a queue allocates nothing for each of its writes, which are at
+// most as many as its entries, and become late in one step.
+func TestLateAllocations(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(2)
+	r.ok(h.io[0], write(0, 'x'))
+	dev.Hold(nil)
+	for i := range 100 {
+		for _, q := range h.io {
+			r.send(q, write(uint64(i), 'x'))
+		}
+	}
+	r.w.Settle()
+	c := r.target.find(testSub).lookup(h.cntlid)
+	queue := uint16(0)
+	allocations := testing.AllocsPerRun(1, func() { // which calls it twice
+		queue++
+		r.raw[0].holdLate(c.queues[queue], r.raw[0].loop.Now())
+	})
+	testutil.Equal(t, queue, 2, "queues")
+	testutil.True(t, allocations < 50, "%v allocations for 100 writes", allocations)
+	testutil.Equal(t, r.raw[0].channels[0].State().Busy.Awaited, 200, "late writes")
+	dev.Release()
+	r.w.Settle()
 }

@@ -1,14 +1,18 @@
 package target
 
 import (
+	"bytes"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -195,5 +199,217 @@ func TestTraceDumps(t *testing.T) {
 			}
 			dev.Release()
 		})
+	}
+}
+
+// TestLogUnderAttack: refused Connect commands leave a few lines, which are escaped, for any number
+// of them. The rest is counted. The lines that operators must see, and the lines about hosts,
+// appear in full (X08).
+func TestLogUnderAttack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 2
+		each := testutil.Rounds(500, 10_000)
+		r, h, dev := onHanging(t, 1, 1)
+		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		a := adminArgs("evil\n\x1b[31m%s" + strings.Repeat("x", 200))
+		attack := func() {
+			for range each {
+				q := r.dial(0)
+				r.status(q, a.command(), nvme.ConnectInvalidParameters)
+				q.HangUp()
+				r.queues = r.queues[:len(r.queues)-1]
+			}
+		}
+		for range seconds {
+			attack()
+			operate(r, h, dev)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		log := r.log.String()
+		for text, want := range map[string]int{
+			"does not answer": seconds, "answers again": seconds, "I/O failed": 1,
+			"controller created": seconds + 1, "controller removed": seconds,
+			"keep alive timer expired":                2 * seconds, // and as the reason
+			"log lines were dropped":                  1,
+			`message="connect refused"`:               1,
+			fmt.Sprintf("lines=%d ", seconds*each-10): 1, `evil\n\x1b[31m%s`: 20,
+		} {
+			n := strings.Count(log, text)
+			testutil.True(t, n == want, "the log says %d times %q, want %d", n, text, want)
+		}
+		testutil.True(t, !strings.Contains(log, "\x1b"), "what a peer sends is not escaped")
+		n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO")
+		testutil.True(t, n <= 50, "%d lines", n)
+	})
+}
+
+// operate makes lines that operators must see: the device hangs and fails, and a host connects and
+// is lost.
+func operate(r *harness, h *host, dev *backendtest.Faulty) {
+	r.t.Helper()
+	dev.Fail(func(*backend.IO) error { return backend.ErrIO })
+	r.do(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Fail(nil)
+	other := r.connectHost(0)
+	r.target.find(testSub).lookup(other.cntlid).expire()
+	r.w.Settle()
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.w.Advance(3 * time.Second)
+	dev.Release()
+	r.until("the device answers again",
+		func() bool { return read.Done && r.target.Stats()[0].Ready })
+}
+
+// TestControllerHasOneLine: the end of a controller is one line, with the reason and the lifetime
+// of the controller, for any number of queues.
+func TestControllerHasOneLine(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for want, end := range map[string]func(h *host){
+		`reason="the connection of the admin queue has ended" duration=`: (*host).hangUp,
+		`reason="keep alive timer expired after `: func(h *host) {
+			r.target.find(testSub).lookup(h.cntlid).expire()
+		},
+		`reason="the host shut it down" duration=`: func(h *host) {
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC,
+				uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+			h.hangUp()
+		},
+	} {
+		h := r.connectHost(4)
+		before := len(r.log.String())
+		end(h)
+		r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
+		log := r.log.String()[before:]
+		testutil.True(t, strings.Count(log, want) == 1 && strings.Count(log, "\n") <= 2 &&
+			strings.Count(log, "controller removed") == 1, "no %s, or more than that:\n%s", want,
+			log)
+	}
+}
+
+// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword. The pieces are
+// equal to the page read at once (M07).
+func TestLogsInDwords(t *testing.T) {
+	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
+	c := r.target.find(testSub).lookup(h.cntlid)
+	for i := range 256 {
+		lid := nvme.LID(i)
+		p := c.LogPage(lid)
+		if p == nil || p.Size == 0 || lid == nvme.LogSMART { // which counts such commands
+			continue
+		}
+		size := int(p.Size)
+		r.run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
+			whole := r.ok(h.admin, logCommand(lid, size, 0)).Data
+			for _, n := range []int{4, 1000} {
+				var got []byte
+				for off := 0; off < size; off += n {
+					got = append(got,
+						r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
+				}
+				testutil.True(t, bytes.Equal(got, whole),
+					"pieces of %d bytes differ from the whole", n)
+			}
+			r.status(h.admin, logCommand(lid, 4, uint64(size)), invalidField)
+		})
+	}
+}
+
+// TestEffectsLogAgrees: log 05h lists exactly the opcodes that are served (I06).
+func TestEffectsLogAgrees(t *testing.T) {
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
+	l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
+	testutil.Must(t, err)
+	for op := range 256 {
+		if nvme.Opcode(op) == nvme.FabricsOpcode {
+			continue
+		}
+		c := r.do(h.io[0], command(nvme.Opcode(op), 0, nil))
+		known := c.CQE.Status().Code() != nvme.InvalidOpcode
+		if listed := l.IO[op]&nvme.EffectSupported != 0; known != listed {
+			t.Errorf("I/O opcode %#x: listed %v, known %v", op, listed, known)
+		}
+		testutil.True(t, (l.Admin[op] != 0) == (adminOps[op].execute != nil),
+			"admin opcode %#x: %#x", op, l.Admin[op])
+	}
+	testutil.True(t, l.IO[nvme.NVMWrite]&nvme.EffectContentChange != 0,
+		"Write does not change content")
+}
+
+// TestStats: the counters, the state and the health of namespaces.
+func TestStats(t *testing.T) {
+	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
+	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
+	r, h := joined(t, 1, 1, onDrives(t, nvmeDrive, sata, nil))
+	for range 3 {
+		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
+	}
+	r.ok(h.io[0], rw(nvme.NVMWrite, 2, 0, 4, make([]byte, 2048)))
+	r.ok(h.io[0], command(nvme.NVMFlush, 2, nil))
+	for range 2 {
+		r.ok(h.io[0], rw(nvme.NVMWriteZeroes, 2, 0, 4, nil))
+	}
+	r.ok(h.io[0], dsm(2, true, [2]uint64{0, 1}, [2]uint64{4, 1}, [2]uint64{8, 0}, [2]uint64{9, 2}))
+	for _, s := range r.target.Stats() {
+		testutil.True(t, s.Drive == nil || s.Drive.Answered.IsZero(),
+			"the drive of namespace %d was asked", s.NSID)
+	}
+
+	r.target.CheckHealth()
+	list := r.target.Stats()
+	testutil.MustTrue(t, len(list) == 3, "%+v", list)
+	a, b, c := list[0], list[1], list[2]
+	testutil.True(t, a.NSID == 1 && a.Drive.Counts && a.Drive.ID == "a" &&
+		!a.Drive.Answered.IsZero() && *a.Health == full(1), "a drive: %+v, %+v, %+v", a, a.Drive,
+		a.Health)
+	testutil.True(t, b.Reads == 3 && b.ReadBytes == 3072 && b.Writes == 1 &&
+		b.WrittenBytes == 2048 && b.BlockSizeBytes == 512 && b.SizeBytes != 0 && b.Ready,
+		"counters: %+v", b)
+	testutil.True(t, b.Flushes == 1 && b.WriteZeroes == 2 && b.Discards == 3 && c.Flushes == 0,
+		"counters: %+v, another namespace: %+v", b, c)
+	testutil.True(t, b.Health.HostReads == u128(3) && b.Health.Temperature == 310,
+		"the drive does not count: %+v", b.Health)
+	testutil.True(t, c.Drive == nil && c.Health.CriticalWarning == 0 && !c.Degraded &&
+		!c.WriteProtected, "no drive: %+v, %+v", c, c.Health)
+
+	ns := r.target.find(testSub).Namespaces.Load().Get(3)
+	r.raw[0].channelTo(ns).failed(&backend.IO{Err: backend.ErrDegraded})
+	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected ||
+		c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {
+		t.Errorf("degraded: %+v, %+v", c, c.Health)
+	}
+}
+
+// hangingDrive does not answer until it is released.
+type hangingDrive struct{ asked, release chan struct{} }
+
+func (d hangingDrive) ID() string   { return "hangs" }
+func (d hangingDrive) Counts() bool { return true }
+func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
+	close(d.asked)
+	<-d.release
+	return &nvme.SMARTLog{Temperature: 300}, nil
+}
+
+// TestStatsWaitForNoDrive: Stats does not wait for a drive that does not answer. It returns the
+// values known without it.
+func TestStatsWaitForNoDrive(t *testing.T) {
+	d := hangingDrive{make(chan struct{}), make(chan struct{})}
+	r := newHarness(t, 1, onDrives(t, d))
+	checked := make(chan struct{})
+	go func() {
+		r.target.CheckHealth()
+		close(checked)
+	}()
+	<-d.asked
+	s := r.target.Stats()[0]
+	testutil.True(t, s.Drive.Answered.IsZero() && s.Health.Temperature == 0 &&
+		s.Health.AvailableSpare == 100, "%+v, %+v", s.Drive, s.Health)
+	close(d.release)
+	<-checked
+	if s := r.target.Stats()[0]; s.Drive.Answered.IsZero() || s.Health.Temperature != 300 {
+		t.Errorf("%+v, %+v", s.Drive, s.Health)
 	}
 }

@@ -8,11 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestReadWrite writes and reads back data of many sizes: one block, around the in-capsule data
@@ -216,4 +220,173 @@ func TestMemoryPressure(t *testing.T) {
 			}
 			wg.Wait()
 		})
+}
+
+// wideDevice has physical blocks of 64 KiB.
+type wideDevice struct{ backend.Device }
+
+func (d wideDevice) Info() backend.Info {
+	i := d.Device.Info()
+	i.PhysicalBlockSize = 64 << 10
+	return i
+}
+
+// TestCompare: Compare, and fused Compare and Write, with data in the capsule and transferred, over
+// every variant of the transports.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	for _, v := range Variants {
+		t.Run(v.Name, func(t *testing.T) {
+			o := v.Options
+			o.Devices = []backend.Device{wideDevice{harness.OpenRAM(t, 4<<20, 512)}}
+			testCompare(t, New(t, o), v)
+		})
+	}
+}
+
+func testCompare(t *testing.T, h *Env, v Variant) {
+	c := h.Dial(v)
+	q := h.Open(c, 1, 32)
+	ctx := testutil.Context(t)
+	buf := h.Buffer(c, 2*MDTS)
+	old, data := buf[:MDTS], buf[MDTS:]
+	pattern(old, 1)
+	pattern(data, 2)
+	const failed = nvme.CompareFailure | nvme.DNR
+	for _, size := range []int{512, 4096, 4608, 8192, 65536, MDTS} {
+		blocks := uint32(size / 512)
+		h.Must(hosttest.Write(ctx, q, 1, 1, blocks, old[:size], 0))
+		h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, old[:size]))
+		h.Must(hosttest.Verify(ctx, q, 1, 1, blocks))
+		old[size-1] ^= 1
+		wantStatus(t, "Compare of something else", hosttest.Compare(ctx, q, 1, 1, blocks,
+			old[:size]), failed)
+		old[size-1] ^= 1
+		if size > 64<<10 {
+			continue
+		}
+		for range 3 { // old, data, and the other way round
+			for i, want := range [][2]nvme.Status{
+				{nvme.Success, nvme.Success}, {failed, nvme.AbortedFailedFused},
+			} {
+				st := testutil.Value(
+					hosttest.CompareAndWrite(ctx, q, 1, 1, blocks, old[:size], data[:size]))(h.T)
+				testutil.True(t, st[0]&^nvme.More == want[0] && st[1]&^nvme.More == want[1],
+					"%d bytes, try %d: %v, %v", size, i, st[0], st[1])
+			}
+			h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, data[:size]))
+			old, data = data, old
+		}
+		pattern(old, 1)
+		pattern(data, 2)
+	}
+}
+
+// TestCopy copies within a namespace and between two, over every variant of the transports.
+func TestCopy(t *testing.T) {
+	t.Parallel()
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		h.Must(h.Target.AddNamespace(SubNQN, namespaces.Config{NSID: 3, Device: h.RAM(4<<20, 512)}))
+		c := h.Dial(v)
+		q := h.Open(c, 1, 32)
+		ctx := testutil.Context(t)
+		var enable host.Op
+		enable.SQE.SetOpcode(nvme.AdminSetFeatures)
+		enable.SQE.Features().Set(nvme.FeatureHostBehavior, 0)
+		enable.Data = make([]byte, nvme.HostBehaviorSize)
+		enable.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
+		cqe, err := c.Admin(ctx, &enable)
+		if h.Must(err); !cqe.Status().OK() {
+			t.Fatal(cqe.Status())
+		}
+		data, back := h.Buffer(c, MDTS), h.Buffer(c, MDTS)
+		pattern(data, 7)
+		h.Must(hosttest.Write(ctx, q, 3, 0, MDTS/512, data, 0))
+		ranges := h.Buffer(c, 2*nvme.CopyRangeSize)
+		for i, half := range []uint64{MDTS / 1024, 0} { // exchanged
+			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, MDTS/1024)
+		}
+		h.Must(hosttest.Copy(ctx, q, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
+		h.Must(hosttest.Read(ctx, q, 1, 100, MDTS/512, back))
+		exchanged := append(append([]byte{}, data[MDTS/2:]...), data[:MDTS/2]...)
+		testutil.Equal(t, Differ(back, exchanged), "", "between namespaces")
+		h.Must(hosttest.Copy(ctx, q, 3, MDTS/512, nvme.CopyRanges, ranges, 0))
+		h.Must(hosttest.Compare(ctx, q, 3, MDTS/512, MDTS/512, back))
+	})
+}
+
+// TestCopiedBytes counts the bytes that the target copies for commands on RAM namespaces: none for
+// reads, even of blocks never written, none for writes of whole frames by R2T or RDMA READ, and the
+// partial frames of other writes (docs/adr/0008). Data over iWARP, in-capsule data over RDMA and
+// small in-capsule data over TCP is copied once.
+func TestCopiedBytes(t *testing.T) {
+	if _, counted := mem.Copied(); !counted {
+		t.Skip("needs a build with the tag invariants, which counts copies")
+	}
+	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
+		c := h.Dial(v)
+		q := h.Open(c, 1, 33)
+		small := 16 << 10 // in-capsule data received with its command
+		if v.SmallPDUs {
+			small = SmallPDU
+		}
+		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
+			const ios, frame = 8, 16 << 10
+			buf := h.Buffer(c, size)
+			var done [64]host.Completion
+			run := func(write bool, base int) int64 {
+				t.Helper()
+				before, _ := mem.Copied()
+				var op host.Op
+				for i := range ios {
+					slba := uint64(base + i*size%(4<<20))
+					if write {
+						op.Write(1, slba/512, uint32(size/512), buf, 0)
+					} else {
+						op.Read(1, slba/512, uint32(size/512), buf)
+					}
+					testutil.Value(q.Submit(&op))(t)
+					for q.Outstanding() > 0 {
+						testutil.Must(t, collect(q, done[:]))
+					}
+				}
+				after, _ := mem.Copied()
+				return after - before
+			}
+			run(true, 0)
+			// The memory is registered with RDMA devices when it is first used.
+			h.Until("reads copy nothing", func() bool {
+				return run(false, 0)+run(false, 32<<20) == 0
+			})
+			testutil.Equal(t, run(false, 0), 0, "copied bytes, %d reads of %d bytes", ios, size)
+			testutil.Equal(t, run(false, 32<<20), 0,
+				"%d reads of %d bytes that were never written bytes were copied", ios, size)
+			bound := int64(ios * size)
+			switch {
+			case !v.IsRDMA && size <= small:
+				// A capsule that arrives in two parts is first copied out of the receive buffer.
+				h.Until(fmt.Sprintf("%d writes of %d bytes copy %d", ios, size, bound),
+					func() bool { return run(true, 0) == bound })
+				continue
+			case v.IsRDMA && (size < frame || v.Options.IWARP):
+				testutil.Equal(t, run(true, 0), bound,
+					"%d writes of %d bytes bytes were copied", ios, size)
+				continue
+			}
+			least := int64(0)
+			if size < frame {
+				least = bound
+			}
+			// With an offset the partial frames at both ends are copied.
+			for base, want := range map[int]int64{0: least, 512: ios * int64(min(size, frame))} {
+				if v.SmallPDUs {
+					want += bound / 3 // small PDUs, each received with a part of the next one
+				}
+				// The memory is registered with RDMA devices when it is first used.
+				what := fmt.Sprintf("%d writes of %d bytes from %d on copy at most %d", ios, size,
+					base, want)
+				h.Until(what, func() bool { return run(true, base) <= want })
+			}
+		}
+	})
 }

@@ -1,5 +1,0 @@
-package isolation
-
-import "testing"
-
-func TestMain(m *testing.M) { Main(m) }
