@@ -68,7 +68,8 @@ func TestCommands(t *testing.T) {
 		{
 			"TCP data",
 			func(s *SQE) {
-				s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0, 0x100000)
+				s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0,
+					0x100000)
 			}, "32:00001000 39:5a",
 		},
 		{
@@ -241,7 +242,8 @@ func TestCopyFields(t *testing.T) {
 	if want := SQE(hexBytes(t, SQESize, "40:0102030405060708 48:ff020040")); s != want {
 		t.Errorf("command % x, want % x", s, want)
 	}
-	if c := s.Copy(); c.Ranges() != 256 || c.Format() != CopyNamespaces || s.RW().Flags() != RWFUA {
+	if c := s.Copy(); c.Ranges() != 256 || c.Format() != CopyNamespaces ||
+		s.RW().Flags() != RWFUA {
 		t.Errorf("%d ranges, format %d, flags %#x", c.Ranges(), c.Format(), s.RW().Flags())
 	}
 	var r CopyRange

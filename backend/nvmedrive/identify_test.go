@@ -129,7 +129,10 @@ func TestNamed(t *testing.T) {
 			"has no block device: its command set or its format is not one for blocks",
 		},
 		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
-		{"nvme0", "char", "is nvme0, not a namespace of an NVMe drive, such as ng0n1"},
+		{
+			"nvme0", "char",
+			"is nvme0, not a namespace of an NVMe drive, such as ng0n1",
+		},
 	} {
 		n, err := named(filepath.Join(dir, tc.place), tc.kind)
 		got := n.Char + " " + n.Block

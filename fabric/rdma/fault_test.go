@@ -1,12 +1,10 @@
 package rdma
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -21,7 +19,8 @@ func TestOffenders(t *testing.T) {
 			"short capsule": func(q *hostQueue) { q.sendBytes(make([]byte, 63), nil) },
 			"empty capsule": func(q *hostQueue) { q.sendBytes(nil, nil) },
 			"long capsule": func(q *hostQueue) {
-				q.sendBytes(make([]byte, 64), make([]byte, 4097))
+				q.sendBytes(make([]byte, 64),
+					make([]byte, 4097))
 			},
 			"foreign key of a write": func(q *hostQueue) {
 				s := command(opWrite, 1, 0, 512)
@@ -171,168 +170,4 @@ func TestListenerClosedWhileDeviceIsAway(t *testing.T) {
 	testutil.Until(t, "noticed",
 		func() bool { return strings.Contains(b.log.String(), "lost its device") })
 	testutil.Check(t, b.l.Close())
-}
-
-// qpNum is the queue pair number of the target's only queue.
-func (b *harness) qpNum() (n uint32) {
-	b.on(func() {
-		for q := range b.g.queues.all() {
-			n = q.qp.Num()
-		}
-	})
-	return n
-}
-
-func TestAsyncEventsOfQueuePairs(t *testing.T) {
-	for _, ev := range []verbs.AsyncType{
-		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
-		verbs.AsyncQPAccessErr,
-	} {
-		b, q := joined(t, harnessOptions{}, ioParam(8))
-		num := b.qpNum()
-		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
-		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
-		testutil.MustEqual(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
-		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
-		b.idle()
-		testutil.True(t, strings.Contains(b.log.String(), "the device reports "+ev.String()),
-			"log without the reason:\n%s", b.log)
-	}
-}
-
-// An idle queue never polls; only the event shows that its completion queue has failed.
-func TestAsyncEventOfCompletionQueue(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	b.host.connect(b.addr(), ioParam(8))
-	b.f.FailCQs("target")
-	b.idle()
-	testutil.True(t, strings.Contains(b.log.String(), "completion queue: "),
-		"log without the reason:\n%s", b.log)
-}
-
-// A failed device ends its queues at once and is given up; the next connection starts afresh.
-func TestAsyncDeviceFatal(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	b.host.connect(b.addr(), ioParam(8))
-	b.host.connect(b.addr(), ioParam(8))
-	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
-	b.idle()
-	testutil.Until(t, "retired", func() bool { return b.f.Live("target").PDs == 0 })
-	testutil.True(t, strings.Contains(b.log.String(), errDeviceFatal.Error()),
-		"log without the reason:\n%s", b.log)
-	b.host.event(verbs.EventDisconnected)
-	b.host.event(verbs.EventDisconnected)
-	q := b.host.connect(b.addr(), ioParam(8))
-	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
-}
-
-// Ports and addresses come and go without effect on queues.
-func TestAsyncEventsOfPorts(t *testing.T) {
-	b, q := joined(t, harnessOptions{}, ioParam(8))
-	for _, ev := range []verbs.AsyncType{
-		verbs.AsyncPortErr, verbs.AsyncPortActive,
-		verbs.AsyncGIDChange, verbs.AsyncType(77),
-	} {
-		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
-	}
-	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
-	testutil.Until(t, "log", func() bool {
-		return strings.Count(b.log.String(), "PORT_ERR") == 1 &&
-			strings.Contains(b.log.String(), "RDMA port is active")
-	})
-}
-
-func TestAsyncCannotBeWatched(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
-	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources, "")
-	q := b.host.connect(b.addr(), ioParam(8))
-	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
-}
-
-// A host that holds all memory and takes no responses, or does not let its data be read, ends
-// before a waiting command of another host fails.
-func TestHolderEnds(t *testing.T) {
-	for name, tt := range map[string]struct {
-		op   nvme.Opcode
-		hold verbstest.Fault
-	}{
-		"no receives": {opRead, verbstest.Fault{Ops: verbstest.OpSend, Times: 1}},
-		"no READs":    {opWrite, verbstest.Fault{Ops: verbstest.OpRead, Times: 4}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newManual(t, verbstest.Options{}, Config{DrainTimeout: time.Minute}, ioParam(8))
-			m.loop.clock = 1
-			victim := m.connect(t, ioParam(8))
-			tt.hold.Host, tt.hold.Hold = "target", true
-			m.f.Inject(tt.hold)
-			for cid := range uint16(4) {
-				s := m.host.keyed(command(tt.op, cid, 0, 1<<20), 0, 1<<20)
-				m.host.send(&s, nil)
-				m.until(t, func() bool { return m.g.cfg.Memory.Available() == (3-int(cid))<<20 })
-			}
-			s := victim.keyed(command(opRead, 9, 0, 4096), 0, 4096)
-			victim.send(&s, nil)
-			m.until(t, m.g.cfg.Memory.HasWaiters)
-			for waited := int64(0); !m.q.failed; waited += m.g.t.cfg.tickInterval() {
-				testutil.MustTrue(t, waited <= DefaultMemoryTimeout.Nanoseconds()/2,
-					"the host keeps the memory")
-				m.loop.clock += m.g.t.cfg.tickInterval()
-				m.g.tick()
-			}
-			testutil.True(t, errors.Is(m.q.reason, errHolds), "the queue ends because %v",
-				m.q.reason)
-			m.until(t, func() bool { return m.q.state >= queueDestroyed })
-			m.until(t, func() bool { return !m.g.cfg.Memory.HasWaiters() })
-			m.turn()
-			cqe, _, ok := victim.response()
-			testutil.True(t, ok && cqe.Status().OK(), "the other host: %v, %v", cqe.Status(), ok)
-		})
-	}
-}
-
-// A host that lets a response leave now and then cannot keep the rest in flight forever. A host
-// that takes its responses in time is not ended.
-func TestTrickleEnds(t *testing.T) {
-	const inFlight = 32
-	for name, tt := range map[string]struct {
-		free   int // responses that leave from one tick to the next
-		reason error
-	}{
-		"one at a time": {1, errStuck}, "all": {inFlight, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newManual(t, verbstest.Options{}, Config{}, ioParam(64))
-			var held []*verbstest.Injection
-			send := func() {
-				held = append(held, m.f.Inject(verbstest.Fault{
-					Host: "target", Ops: verbstest.OpSend, Hold: true,
-				}))
-				s := command(opNothing, uint16(len(held)), 0, 0)
-				m.host.send(&s, nil)
-				m.turn()
-			}
-			for range inFlight {
-				send()
-			}
-			for range inFlight {
-				m.g.tick()
-				if m.loop.clock += m.g.t.cfg.tickInterval(); m.q.failed {
-					break
-				}
-				for range tt.free {
-					held[0].Release()
-					held = held[1:]
-					_, _, ok := m.host.response()
-					testutil.MustTrue(t, ok, "%+v", m.host.bad)
-					send()
-				}
-			}
-			testutil.True(t, errors.Is(m.q.reason, tt.reason), "the queue ends because %v, want %v",
-				m.q.reason, tt.reason)
-			for _, i := range held {
-				i.Release()
-			}
-		})
-	}
 }

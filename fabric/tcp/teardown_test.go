@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -87,7 +85,8 @@ var ends = map[string]func(h *manual, c *client){
 
 // narrow makes the socket take less than a response of a megabyte.
 func (h *manual) narrow() {
-	testutil.Must(h.tb, unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10))
+	testutil.Must(h.tb, unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
+		64<<10))
 }
 
 func (h *manual) queue() *queue { return h.g.queues.At(0) }
@@ -388,69 +387,4 @@ func TestShutdownAfterFault(t *testing.T) {
 	h.turn()
 	testutil.True(t, done, "Shutdown waits for the peer")
 	h.close()
-}
-
-// The queue waits for the response of an executing command, but not forever.
-func TestDisconnectWaitsForExecuting(t *testing.T) {
-	for _, completes := range []bool{true, false} {
-		h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-		sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-		sqe.SetNSID(holdNSID)
-		h.send(c.capsule(&sqe, nil))
-		h.queue().Disconnect(errors.New("test"))
-		h.turn()
-		testutil.True(t, h.d.closed.Load() == 0 && len(h.recv()) == 0, "the end did not wait")
-		if completes {
-			h.d.release()
-			h.turn()
-			if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
-				t.Errorf("%d bytes arrived, want %d", got, want)
-			}
-		} else {
-			h.loop.advance(2 * time.Second)
-			h.turn()
-		}
-		testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
-		h.close()
-	}
-	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-	h.queue().setAdmin(true)
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
-	h.queue().Disconnect(errors.New("test"))
-	h.turn()
-	testutil.Equal(t, h.d.closed.Load(), 1, "an admin queue waits for what may never complete")
-	h.close()
-}
-
-// TestLink: the kernel is asked about a connection while it ends. Its descriptor is closed after
-// the last call.
-func TestLink(t *testing.T) {
-	transport := New(Config{Log: quiet})
-	accepted := make(chan *conn, 1)
-	l := testutil.Value(transport.Listen(listenAddr("127.0.0.1:0"), 1,
-		func(c fabric.Conn) { accepted <- c.(*conn) }))(t)
-	defer transport.Close()
-	for range 200 {
-		peer := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
-		c := <-accepted
-		got, ok := c.link()
-		testutil.MustTrue(t, ok && got.RTT != 0, "%+v, %v", got, ok)
-		var asking sync.WaitGroup
-		for range 3 {
-			asking.Go(func() {
-				for ok := true; ok; {
-					_, ok = c.link()
-				}
-			})
-		}
-		testutil.Must(t, c.Close())
-		asking.Wait()
-		_, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TYPE)
-		testutil.MustTrue(t, err == unix.EBADF, "the socket is still open: %v", err)
-		n := c.links.Load()
-		testutil.MustTrue(t, n == linksClosed, "%d calls are left", n-linksClosed)
-		peer.Close()
-	}
 }

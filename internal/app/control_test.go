@@ -1,8 +1,6 @@
 package app
 
 import (
-	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,13 +8,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -24,17 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/secret"
-	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -250,152 +239,4 @@ func TestControlSocketTaken(t *testing.T) {
 	if err := none.Start(); err != nil || none.control.Load() != nil {
 		t.Errorf("%v, %v", none.control.Load(), err)
 	}
-}
-
-// newEmpty makes a target without listeners, hosts and subsystems.
-func newEmpty(t *testing.T) *orchestrated {
-	t.Helper()
-	dir := t.TempDir()
-	o := &orchestrated{
-		t: t, file: filepath.Join(dir, "nvmf.yaml"), managed: filepath.Join(dir, "managed"),
-		volumes: dir, log: new(testutil.Log),
-	}
-	o.must(os.WriteFile(o.file, []byte("reactors: {count: 1, memory: 8MiB}\ncontrol: {socket: "+
-		dir+"/control.sock}\nmanaged: "+o.managed+"\nmanaged_paths: ["+dir+"]\n"), 0o600))
-	o.start()
-	return o
-}
-
-// request makes a request as curl does, and returns the status, the header and the body.
-func (o *orchestrated) request(op, body string) (int, http.Header, string) {
-	o.t.Helper()
-	method, path, _ := strings.Cut(op, " ")
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix",
-				filepath.Join(filepath.Dir(o.file), "control.sock"))
-		},
-	}}
-	r, err := http.NewRequestWithContext(o.t.Context(), method, "http://target"+path,
-		strings.NewReader(body))
-	o.must(err)
-	answer, err := client.Do(r)
-	o.must(err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	o.must(err)
-	o.said.Write(text)
-	return answer.StatusCode, answer.Header, string(text)
-}
-
-// TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
-func TestOrchestratorExample(t *testing.T) {
-	t.Parallel()
-	for _, program := range []string{"bash", "curl"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
-		}
-	}
-	text, err := os.ReadFile("../../docs/orchestrators.md")
-	testutil.Must(t, err)
-	o := newEmpty(t)
-	_, text, _ = bytes.Cut(text, []byte("## For orchestrators"))
-	script := "shopt -s expand_aliases; set -e -o pipefail\n" +
-		"nvmf-target() { set -- keys/*; cat $1; rm $1; }\n"
-	for range 2 {
-		_, rest, _ := bytes.Cut(text, []byte("```sh\n"))
-		block, rest, ok := bytes.Cut(rest, []byte("```"))
-		text = rest
-		testutil.MustTrue(t, ok, "the example is not there")
-		script += string(block)
-	}
-	o.must(os.Mkdir(filepath.Join(o.volumes, "keys"), 0o700))
-	for i := range 2 {
-		k, err := auth.NewKey(32, auth.SHA256)
-		o.must(err)
-		testutil.Secret(t, k.Reveal())
-		o.must(os.WriteFile(filepath.Join(o.volumes, "keys", fmt.Sprint(i)), []byte(k.Reveal()),
-			0o600))
-	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.NewReplacer(
-		"/run/nvmf-target/", o.volumes+"/", "/srv/volumes", o.volumes, "10.0.0.1", "127.0.0.1",
-		"4420", "0").Replace(script))
-	cmd.Dir = o.volumes
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, secret.Mask(string(out)))
-	}
-	for _, want := range []string{
-		`"state":"ready"`, `"secrets":["dhchap_key","dhchap_old_key"]`, "- subsystem", "- listener",
-	} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("no %s in %s", want, secret.Mask(string(out)))
-		}
-	}
-	if !strings.HasSuffix(string(out), "[]\n") {
-		t.Errorf("objects are left: %s", secret.Mask(string(out)))
-	}
-}
-
-// TestControlDisks: a client sees the disks of this machine.
-func TestControlDisks(t *testing.T) {
-	_, c := controlled(t, Options{}, anyPort)
-	want := testutil.Value(volumes.ListDisks(nil))(t)
-	list, err := control.GetDisks.From(t.Context(), c)
-	testutil.True(t, err == nil && len(list) == len(want), "%+v, %v, want %+v", list, err, want)
-}
-
-// TestMDNS: open ports are announced while that is configured, with the name of the service, and
-// withdrawn when it is not.
-func TestMDNS(t *testing.T) {
-	ifi, err := net.InterfaceByName("lo")
-	if err != nil {
-		t.Skipf("needs an interface lo that takes multicast: %v", err)
-	}
-	conn, err := net.ListenMulticastUDP("udp4", ifi,
-		&net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 5353})
-	if err != nil {
-		t.Skipf("needs an interface lo that takes multicast: %v", err)
-	}
-	defer func() { _ = conn.Close() }()
-	n := &netiftest.Network{}
-	n.Set("lo 127.0.0.1", "other0 192.0.2.1")
-	l := &live{t: t, dir: t.TempDir()}
-	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
-		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
-	l.s = started(t, Options{
-		Config: l.parse(on, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
-	})
-	port := l.s.Addrs()[0].Port()
-	until := func(gone bool) {
-		t.Helper()
-		b := make([]byte, 9000)
-		_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
-		for {
-			n, err := conn.Read(b)
-			testutil.MustTrue(t, err == nil, "gone %v: %v", gone, err)
-			var m dnsmessage.Message
-			if m.Unpack(b[:n]) != nil {
-				continue
-			}
-			served, named := false, false
-			for _, a := range m.Answers {
-				srv, ok := a.Body.(*dnsmessage.SRVResource)
-				served = served || ok && srv.Port == port && (a.Header.TTL == 0) == gone &&
-					strings.HasSuffix(a.Header.Name.String(), "._nvme-disc._tcp.local.")
-				txt, ok := a.Body.(*dnsmessage.TXTResource)
-				named = named || ok && strings.Join(txt.TXT, " ") ==
-					"p=tcp nqn=nqn.2026-11.io.nvmf-target:mdnstest"
-			}
-			if served && named {
-				return
-			}
-		}
-	}
-	until(false)
-	l.apply(listenAny, sub(anyHosts, inRAM))
-	until(true)
-	l.apply(on, sub(anyHosts, inRAM))
-	until(false)
 }

@@ -180,7 +180,8 @@ func (r restartCase) test(t *testing.T) {
 	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- first.Stop(ctx) }()
-	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError, "event")
+	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError,
+		"event")
 	again := make(chan *host.Controller, 1)
 	c.Close() // as in a reset; the target has closed its sockets
 	go func() {

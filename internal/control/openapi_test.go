@@ -381,7 +381,9 @@ func validate(t *testing.T, c *Client, router routers.Router, method, path, body
 		t.Errorf("%s %s: %v", method, path, err)
 		return
 	}
-	in := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: found}
+	in := &openapi3filter.RequestValidationInput{
+		Request: req, PathParams: params, Route: found,
+	}
 	invalid := openapi3filter.ValidateRequest(t.Context(), in)
 	testutil.True(t, (invalid != nil) == (r.StatusCode != http.StatusOK),
 		"%s %s %s: %s, but the document says %v", method, path, body, r.Status, invalid)

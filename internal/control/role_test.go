@@ -87,7 +87,9 @@ func TestRoles(t *testing.T) {
 	}})
 	r := new(refusals)
 	s, err := Listen(Config{
-		TLS:   TLS{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server")},
+		TLS: TLS{
+			Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server"),
+		},
 		Roles: roles.Load, Refused: r.add,
 	}, testSource(new(feed)), quiet)
 	a.must(err)
@@ -185,7 +187,9 @@ func TestSubject(t *testing.T) {
 }
 
 func cn(name string) pkix.RelativeDistinguishedNameSET {
-	return pkix.RelativeDistinguishedNameSET{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: name}}
+	return pkix.RelativeDistinguishedNameSET{
+		{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: name},
+	}
 }
 
 // dialAs connects to a socket as another user, with these groups.

@@ -1,22 +1,16 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -98,7 +92,9 @@ type check struct {
 }
 
 func (c check) test(t *testing.T) {
-	t.Run(c.name, func(t *testing.T) { expect(t, c.run(machine(t, c.files), c.t), c.want...) })
+	t.Run(c.name, func(t *testing.T) {
+		expect(t, c.run(machine(t, c.files), c.t), c.want...)
+	})
 }
 
 // with returns files with additional ones.
@@ -110,7 +106,9 @@ func with(list, more files) files {
 
 // TestRun: this machine can be checked, and a machine without any files.
 func TestRun(t *testing.T) {
-	at := Target{Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateDir: "/var"}
+	at := Target{
+		Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateDir: "/var",
+	}
 	for _, f := range Linux().Run(at) {
 		testutil.True(t, f.Check != "" && f.Found != "" && (f.Fix == "") == (f.Severity == OK),
 			"%+v", f)
@@ -132,151 +130,12 @@ func TestDoctorSocket(t *testing.T) {
 	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {
 		found := 0
 		for _, f := range m.Examine(Target{}, socket) {
-			if strings.Contains(f.Found, "no target listens at "+socket) && f.Severity == Error {
+			if strings.Contains(f.Found, "no target listens at "+socket) &&
+				f.Severity == Error {
 				found++
 			}
 		}
 		want := min(len(socket), 1)
 		testutil.True(t, found == want, "%q: %d findings, want %d", socket, found, want)
-	}
-}
-
-func TestParseCPUs(t *testing.T) {
-	for text, want := range map[string][]int{
-		"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,8": {0, 2, 3, 8}, "x": nil,
-	} {
-		testutil.EqualSlices(t, parseCPUs(text), want, "%q", text)
-	}
-}
-
-// TestPortCounters: counters in both directories are read, and no other files.
-func TestPortCounters(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"mlx5_0/ports/1/counters/port_xmit_wait":        "12\n",
-		"mlx5_0/ports/1/hw_counters/np_cnp_sent":        "7\n",
-		"mlx5_0/ports/1/hw_counters/lifespan":           "10\n",
-		"mlx5_0/ports/1/counters/port_rcv_data":         "N/A (no PMA)\n",
-		"rxe0/ports/1/hw_counters/out_of_seq_request":   "18446744073709551615\n",
-		"rxe0/ports/1/gid_attrs/ndevs/0":                "1\n",
-		"mlx5_0/ports/1/my_counters/port_multicast_rcv": "9\n",
-	} {
-		name = filepath.Join(dir, name)
-		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		testutil.Must(t, os.WriteFile(name, []byte(text), 0o644))
-	}
-	want := []observed.PortCounter{
-		{Device: "mlx5_0", Port: "1", Counter: "port_xmit_wait", Value: 12},
-		{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 7},
-		{Device: "rxe0", Port: "1", Counter: "out_of_seq_request", Value: 1<<64 - 1},
-	}
-	testutil.EqualSlices(t, readPortCounters(dir), want, "")
-}
-
-// TestHungPort: firmware that does not answer costs a scrape its timeout, and one goroutine in
-// total.
-func TestHungPort(t *testing.T) {
-	dir := t.TempDir()
-	counters := Ports(dir)
-	name := filepath.Join(dir, "mlx5_0/ports/1/hw_counters/np_cnp_sent")
-	testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
-	if err := unix.Mkfifo(name, 0o600); err != nil { // nobody writes yet
-		t.Fatal(err)
-	}
-	before := runtime.NumGoroutine()
-	var scrapes sync.WaitGroup
-	for range 4 {
-		scrapes.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			defer cancel()
-			got := counters(ctx)
-			testutil.True(t, got == nil, "%+v", got)
-		})
-	}
-	scrapes.Wait()
-	testutil.Until(t, "one goroutine waits", func() bool { // the goroutines of scrapes return
-		return runtime.NumGoroutine() <= before+1
-	})
-	answer := testutil.Value(os.OpenFile(name, os.O_WRONLY, 0))(t)
-	testutil.Must(t, os.Remove(name))
-	testutil.Must(t, os.WriteFile(name, []byte("7\n"), 0o600))
-	testutil.Must(t, answer.Close())
-	testutil.Until(t, "it answers", func() bool { return len(counters(t.Context())) == 1 })
-}
-
-// TestAlertCountsTheSame: the alert for lost packets uses the counters of doctor.
-func TestAlertCountsTheSame(t *testing.T) {
-	rules := testutil.Value(os.ReadFile("../../packaging/prometheus/nvmf-target.rules.yml"))(t)
-	want := `{counter=~"` + strings.Join(lostPackets, "|") + `"}`
-	testutil.True(t, strings.Count(string(rules), want) == 1, "NvmfRDMAPacketsLost is not about %s",
-		want)
-}
-
-// TestDisks: a file on a partition of a disk. Only the device numbers are real.
-func TestDisks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "image")
-	testutil.Must(t, os.WriteFile(path, nil, 0o600))
-	info := testutil.Value(os.Stat(path))(t)
-	number := sys.DeviceNumber(info.Sys().(*syscall.Stat_t).Dev)
-	if strings.HasPrefix(number, "0:") {
-		t.Skip("the file system of temporary files is on no block device")
-	}
-	const sda = "sys/devices/sda/"
-	disk := files{
-		sda + "dev": "8:0", sda + "queue/write_cache": "write through",
-		sda + "queue/rotational": "0", sda + "queue/scheduler": "[none] mq-deadline",
-		sda + "alignment_offset": "0",
-		sda + "sda1/dev":         number, sda + "sda1/partition": "1", sda + "sda1/start": "2048",
-		sda + "sda1/size": "1000", sda + "sda1/alignment_offset": "0",
-		"sys/dev/block/8:0":       "->../../devices/sda",
-		"sys/dev/block/" + number: "->../../devices/sda/sda1",
-	}
-	mounted := func(options string) files {
-		return files{
-			"proc/self/mountinfo": "27 1 " + number + " / /srv rw - ext4 /dev/sda1 " + options,
-		}
-	}
-	// the second one adds nothing
-	at := Target{Storage: []Storage{{path, "namespace 1"}, {path, "namespace 2"}, {"/none", ""}}}
-	for _, c := range []check{
-		{"no disk", Machine.disks, nil, at, nil},
-		{"disk", Machine.disks, disk, at, []string{"ok: sda, below namespace 1: no volatile"}},
-		{
-			"alignment", Machine.disks,
-			with(disk, files{sda + "sda1/alignment_offset": "3584"}), at,
-			[]string{
-				"warning: sda1, below namespace 1: alignment_offset is 3584 | 1 MiB", "ok: sda",
-			},
-		},
-		{
-			"cache", Machine.disks, with(disk, files{sda + "queue/write_cache": "write back"}), at,
-			[]string{"note: sda, below namespace 1: the volatile write cache is on"},
-		},
-		{
-			"scheduler", Machine.disks, with(disk, files{sda + "queue/scheduler": "none " +
-				"[bfq]"}), at,
-			[]string{"note: the I/O scheduler is bfq | echo none > /sys/block/sda/queue/scheduler"},
-		},
-		{
-			"rotational", Machine.disks, with(disk, files{
-				sda + "queue/rotational": "1", sda + "queue/scheduler": "none [bfq]",
-			}),
-			at,
-			[]string{"note: rotational"},
-		},
-		{"options", Machine.fileSystems, mounted("rw,relatime"), at, []string{"ok: no mount " +
-			"option"}},
-		{
-			"journal", Machine.fileSystems, mounted("rw,data=journal"), at,
-			[]string{"warning: /srv is mounted with data=journal | data=ordered"},
-		},
-		{
-			"discard", Machine.fileSystems, mounted("rw,discard"), at,
-			[]string{"note: /srv is mounted with discard | nodiscard"},
-		},
-		{"no file", Machine.fileSystems, nil, Target{}, nil},
-		{"a device", Machine.fileSystems, nil, Target{Storage: []Storage{{os.DevNull, ""}}}, nil},
-	} {
-		c.test(t)
 	}
 }

@@ -58,7 +58,10 @@ func TestSCSI(t *testing.T) {
 			0x0D: "0d00 0006 0000 03 02 00ff",
 		}, Health{State: Good, Hours: -1, Used: -1}, ""},
 		"hot": {
-			answers{0x2F: good, 0x0D: "0d00 000c 0000 03 02 0044 0001 03 02 003c"},
+			answers{
+				0x2F: good,
+				0x0D: "0d00 000c 0000 03 02 0044 0001 03 02 003c",
+			},
 			Health{
 				State: Warning, Notes: []string{"hotter than its 60 °C"}, Celsius: 68,
 				Hours: -1, Used: -1,
@@ -101,11 +104,19 @@ func TestSCSI(t *testing.T) {
 			Health{State: Good, Celsius: 32, Hours: -1, Used: -1},
 			"",
 		},
-		"no page":      {answers{}, Health{}, "it does not report its health (sense 70 00 05"},
+		"no page": {
+			answers{},
+			Health{},
+			"it does not report its health (sense 70 00 05",
+		},
 		"missing":      {answers{0x2F: "missing"}, Health{}, "log page 2Fh: no such device"},
 		"another page": {answers{0x2F: temperature}, Health{}, "another page"},
-		"cut off":      {answers{0x2F: "2f00 0008 0000 03 08 0000 1fff"}, Health{}, "cut off"},
-		"short":        {answers{0x2F: "2f00"}, Health{}, "another page"},
+		"cut off": {
+			answers{0x2F: "2f00 0008 0000 03 08 0000 1fff"},
+			Health{},
+			"cut off",
+		},
+		"short": {answers{0x2F: "2f00"}, Health{}, "another page"},
 	} {
 		h, err := scsiHealth(tc.pages.read)
 		if tc.err != "" {

@@ -30,22 +30,24 @@ var timed = map[string]map[string]string{
 	"fabric/rdma/verbs/soft/cm/harness_test.go":  {"run": virtual},
 	"fabric/rdma/verbs/soft/engine/heap_test.go": {"TestHeap": values},
 
-	"internal/load/load_test.go":  {"TestSeries": values},
-	"nvme/target/bench_test.go":   {"Clock": "the clock of a benchmark"},
-	"nvme/target/timeout_test.go": {"TestTimeoutOfPart": virtual},
-	"nvme/target/latency_test.go": {"TestStages": virtual},
-	"nvme/target/margin_test.go":  {"TestKeepAliveMargin": virtual},
-	"nvme/target/trace_test.go":   {"TestTrace": virtual},
+	"internal/load/load_test.go":    {"TestSeries": values},
+	"nvme/target/bench_test.go":     {"Clock": "the clock of a benchmark"},
+	"nvme/target/late_part_test.go": {"TestTimeoutOfPart": virtual},
+	"nvme/target/latency_test.go":   {"TestStages": virtual},
+	"nvme/target/margin_test.go":    {"TestKeepAliveMargin": virtual},
+	"nvme/target/trace_test.go":     {"TestTrace": virtual},
 
 	"tests/e2e/authentication_load_test.go": {"beside": soakOnly, "reads": soakOnly},
-	"tests/e2e/idle_test.go": {
-		"bareSockets": soakOnly, "wantIdle": soakOnly,
+	"tests/e2e/idle_test.go":                {"bareSockets": soakOnly, "wantIdle": soakOnly},
+	"tests/e2e/latency_test.go": {
 		"TestLatencyOfSlowDevice": "the upper bound is measured around what it bounds",
 	},
-	"tests/e2e/limits_test.go":            {"runFor": soakOnly, "stepAll": soakOnly},
-	"tests/isolation/bound.go":            {"quick": soakOnly},
-	"tests/isolation/all_test.go":         {"TestLatencies": values},
-	"tests/isolation/stranger_names.go":   {"quiet": "time makes its bound larger, never smaller"},
+	"tests/e2e/limits_test.go":        {"runFor": soakOnly, "stepAll": soakOnly},
+	"tests/isolation/bound.go":        {"quick": soakOnly},
+	"tests/isolation/latency_test.go": {"TestLatencies": values},
+	"tests/isolation/stranger_names.go": {
+		"quiet": "time makes its bound larger, never smaller",
+	},
 	"tests/isolation/beside_work_test.go": {"besideWork": soakOnly, "tooSlow": soakOnly},
 	"tests/isolation/victim.go":           {"run": "paces commands; make soak uses the latencies"},
 

@@ -2,11 +2,7 @@ package reactor
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -53,54 +49,3 @@ func (p *poller) Poll(budget int) int {
 }
 
 func (p *poller) Arm() bool { return p.arm == nil || p.arm() }
-
-func TestListsOneCPU(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "online")
-	testutil.Equal(t, listsOneCPU(name), runtime.NumCPU() == 1, "without the list")
-	for list, want := range map[string]bool{
-		"0\n": true, "17\n": true, "0-1\n": false,
-		"0,2\n": false, "0-3,5\n": false,
-	} {
-		testutil.Must(t, os.WriteFile(name, []byte(list), 0o600))
-		testutil.Equal(t, listsOneCPU(name), want, "CPUs %q", list)
-	}
-}
-
-func BenchmarkIterate(b *testing.B) {
-	for _, work := range []int{0, 32} {
-		b.Run([]string{"empty", "busy"}[min(work, 1)], func(b *testing.B) {
-			r := start(b, Config{CPU: -1})
-			do(b, r, func() {
-				p := &poller{poll: func(int) int { return work }}
-				r.Attach(p)
-				r.After(int64(time.Hour), func() {})
-				b.ReportAllocs()
-				for b.Loop() {
-					r.iterate()
-				}
-			})
-		})
-	}
-}
-
-func BenchmarkWakeAwake(b *testing.B) {
-	r := start(b, Config{CPU: -1})
-	do(b, r, func() {
-		for b.Loop() {
-			r.Wake()
-		}
-	})
-}
-
-func BenchmarkPostRoundTrip(b *testing.B) {
-	for name, spin := range spins {
-		b.Run(name, func(b *testing.B) {
-			r := start(b, Config{CPU: -1, Spin: spin})
-			done := make(chan struct{})
-			for b.Loop() {
-				r.Post(func() { done <- struct{}{} })
-				<-done
-			}
-		})
-	}
-}

@@ -29,7 +29,9 @@ func (q *queue) add(who byte, known bool) *Job {
 	q.pending.Add(1)
 	j := &Job{
 		Known: known, Done: q.pending.Done,
-		Run: func() { q.order, q.nice = append(q.order, who), append(q.nice, nice()) },
+		Run: func() {
+			q.order, q.nice = append(q.order, who), append(q.nice, nice())
+		},
 	}
 	j.From(netip.AddrFrom4([4]byte{192, 0, 2, who}))
 	q.Submit(j)
@@ -89,7 +91,9 @@ func TestNetworks(t *testing.T) {
 		} {
 			if i < 2 || who == 1 {
 				q.pending.Add(1)
-				j := &Job{Done: q.pending.Done, Run: func() { q.order = append(q.order, who) }}
+				j := &Job{
+					Done: q.pending.Done, Run: func() { q.order = append(q.order, who) },
+				}
 				j.From(from)
 				q.Submit(j)
 			}

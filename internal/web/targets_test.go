@@ -31,7 +31,9 @@ type network struct {
 }
 
 func newNetwork() *network {
-	return &network{at: map[string]chan net.Conn{}, dials: map[string]int{}, open: map[string]int{}}
+	return &network{
+		at: map[string]chan net.Conn{}, dials: map[string]int{}, open: map[string]int{},
+	}
 }
 
 func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
@@ -125,7 +127,8 @@ func (n *network) serve(address string, handler http.HandlerFunc) (stop func()) 
 
 // page is a Server at an address of the network.
 func (n *network) page(t *testing.T, address string, src Source, targets ...Target) *Server {
-	s := testutil.Value(newServer(httpd.Endpoint{}, src, targets, slog.New(slog.DiscardHandler)))(t)
+	s := testutil.Value(newServer(httpd.Endpoint{}, src, targets,
+		slog.New(slog.DiscardHandler)))(t)
 	for _, o := range s.others.Load().list {
 		o.dial = n.dial
 	}
@@ -135,7 +138,9 @@ func (n *network) page(t *testing.T, address string, src Source, targets ...Targ
 
 // get sends a request like a browser.
 func (n *network) get(t *testing.T, url string) *http.Response {
-	client := http.Client{Transport: &http.Transport{DialContext: n.dial, DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{
+		DialContext: n.dial, DisableKeepAlives: true,
+	}}
 	return testutil.Value(client.Get(url))(t)
 }
 

@@ -21,7 +21,9 @@ func connectRDMA(t *testing.T, f *fakeRDMA, invalidate bool, size int) (*Control
 	c, q := connectQueue(t,
 		RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions(),
 		size)
-	t.Cleanup(func() { testutil.Check(t, q.Close()) })
+	t.Cleanup(func() {
+		testutil.Check(t, q.Close())
+	})
 	return c, q
 }
 

@@ -1,9 +1,7 @@
 package target
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/pprof"
 	"strconv"
@@ -12,14 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func (r *harness) askForResets(port func(uint16) bool) (asked []*ResetRequest) {
@@ -174,166 +167,4 @@ func labelled(t *testing.T, label string) (count int) {
 		}
 	}
 	return count
-}
-
-func (r *harness) pause() {
-	r.t.Helper()
-	r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
-	testutil.True(r.t, r.target.Stats()[0].State == "paused", "the namespace is not paused")
-}
-
-func (r *harness) resume() {
-	r.t.Helper()
-	r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
-	testutil.True(r.t, r.target.Stats()[0].State != "paused", "the namespace is paused")
-}
-
-// TestPause: commands wait on all reactors while the namespace is paused and its device has no
-// channel, also when it is changed meanwhile, and then go on.
-func TestPause(t *testing.T) {
-	dev := &instance{Device: ramDevice(t, 1<<20, 512)}
-	next := &instance{Device: dev.Device}
-	r, h := joined(t, 2, 2, subsystemOf(testSub, dev))
-	r.ok(h.io[0], readAt(0))
-	send := func() (commands []*fabrictest.Command) {
-		for _, q := range h.io {
-			commands = append(commands, r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))))
-		}
-		return commands
-	}
-	wait := func(commands []*fabrictest.Command, want nvme.Status) {
-		t.Helper()
-		r.until("commands go on", func() bool { return commands[0].Done && commands[1].Done })
-		for _, c := range commands {
-			testutil.Equal(t, c.CQE.Status()&^nvme.More, want, "")
-		}
-	}
-	r.pause()
-	commands := send()
-	r.pause() // again
-	r.target.common.CloseDeadline = time.Millisecond
-	testutil.Equal(t, r.target.find(testSub).Namespaces.Load().Get(1).Pause(), nil,
-		"a reactor is told anew")
-	r.target.common.CloseDeadline = closeDeadline
-	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {
-		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done, dev.channels.Load())
-	}
-	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1, ReadOnly: true}, nil)
-	})
-	r.resume()
-	wait(commands, writeProtected)
-	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1}, nil)
-	})
-	r.pause()
-	commands = send()
-	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1},
-			func(backend.Device) (backend.Device, error) { return next, nil })
-	})
-	if r.w.Settle(); commands[0].Done || commands[1].Done || next.channels.Load() != 0 {
-		t.Error("the exchange of the device has ended the pause")
-	}
-	r.resume()
-	wait(commands, nvme.Success)
-	r.resume() // again
-	testutil.True(t, next.channels.Load() == 2, "the new device has %d channels",
-		next.channels.Load())
-}
-
-// TestPauseHungDevice: a namespace is not paused if its device does not finish its IOs.
-func TestPauseHungDevice(t *testing.T) {
-	r, h, dev := onFaulty(t, 1, 1)
-	dev.Hold(nil)
-	read := r.send(h.io[0], readAt(0))
-	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	r.target.common.DrainDeadline = time.Millisecond
-	result := make(chan error, 1)
-	go func() {
-		result <- r.target.PauseNamespace(testSub, 1)
-		r.w.Reactors[0].Wake()
-	}()
-	r.until("it gives up", func() bool { return len(result) > 0 })
-	if err := <-result; !errors.Is(err, namespaces.ErrBusy) ||
-		r.target.Stats()[0].State == "paused" {
-		t.Errorf("%v, %+v", err, r.target.Stats()[0])
-	}
-	dev.Release()
-	r.until("the command completes", func() bool { return read.Done })
-	r.ok(h.io[0], readAt(0))
-}
-
-// TestRemovePaused: commands that wait do not keep a paused namespace from being removed.
-func TestRemovePaused(t *testing.T) {
-	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
-	r.pause()
-	read := r.send(h.io[0], readAt(0))
-	r.w.Settle()
-	r.removeNamespace(1)
-	testutil.True(t, read.Done && read.CQE.Status().OK(), "%v %v", read.Done, read.CQE.Status())
-	testutil.True(t, r.target.PauseNamespace(testSub, 1) != nil,
-		"a namespace was paused that does not exist")
-}
-
-// TestInCapsuleDataIsCopied: a device gets a copy of data in the receive slots of a queue if its
-// commands may be given up.
-func TestInCapsuleDataIsCopied(t *testing.T) {
-	dev := faultyDevice(t, 1<<20, 512)
-	b := newBare(t, namespaces.Config{NSID: 1, Device: dev, Timeout: time.Second}, 32)
-	arena := b.w.Reactors[0].Memory()
-	b.h.memory = arena
-	slot := bytes.Repeat([]byte{1}, 4096)
-	send := func() {
-		r := b.reqs[0]
-		r.Reset()
-		r.SQE = nvme.SQE{}
-		r.SQE.SetOpcode(nvme.NVMWrite)
-		r.SQE.SetFlags(psdtSGL << 6)
-		r.SQE.SetNSID(1)
-		r.SQE.RW().Set(0, 8, 0)
-		r.HostLength, r.InCapsule = 4096, true
-		b.h.Prepare([]*fabric.Request{r})
-		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1},
-			mem.Segment{B: slot[1000:], Region: -1})
-		b.h.Execute([]*fabric.Request{r})
-	}
-	free, done := arena.Available(), b.q.done
-	send()
-	testutil.MustTrue(t, b.q.done == done+1 && b.q.bad == 0 && arena.Available() == free,
-		"%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad, free-arena.Available())
-	dev.Hold(nil)
-	send()
-	b.w.Advance(3 * time.Second)
-	testutil.MustTrue(t, b.q.done == done+2 && b.q.bad == 1, "%d done, %d failed", b.q.done-done,
-		b.q.bad)
-	clear(slot) // the next capsule
-	dev.Release()
-	b.w.Settle()
-	testutil.True(t, arena.Available() == free, "%d bytes have not come back",
-		free-arena.Available())
-	c := backendtest.NewClient(t, dev, 4096)
-	defer c.Close()
-	got := c.Memory(0, 4096)
-	c.MustDo(c.Read(0, got))
-	testutil.True(t, bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)),
-		"the device wrote the data of a later capsule")
-}
-
-// TestCancelWithoutHandOver: a command that cannot be given up, because there is no memory for a
-// copy of its in-capsule data, is canceled at least.
-func TestCancelWithoutHandOver(t *testing.T) {
-	b, dev, prepare := capsuleWrite(t)
-	dev.HonorCancel()
-	dev.Hold(nil)
-	var all mem.Allocation
-	b.h.memory.Alloc(&all, nil, b.h.memory.Max(nil))
-	defer all.Free()
-	r, done := prepare(), b.q.done
-	b.h.Execute([]*fabric.Request{r})
-	b.w.Advance(2 * time.Second)
-	if b.q.done != done+1 || dev.Held() != 0 || r.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
-	}
-	dev.Release()
 }

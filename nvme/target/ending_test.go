@@ -3,16 +3,13 @@ package target
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -124,106 +121,4 @@ func TestAbortDelayed(t *testing.T) {
 	testutil.True(t, l[0].Ready && l[0].Orphans == 0 && l[0].Timeouts == 1, "%+v", l[0])
 	testutil.True(t, !strings.Contains(r.log.String(), "answer"),
 		"the log says that the storage does not answer, which has not seen the command")
-}
-
-const (
-	notHere = refusedStatus
-	forGood = refusedStatus | nvme.DNR
-)
-
-// TestChangedMeanwhile: no refusal is final if a change ends, or begins, after Connect has begun:
-// the missing host or subsystem may be back.
-func TestChangedMeanwhile(t *testing.T) {
-	r := newHarness(t, 1, subsystems.Config{NQN: testSub, Hosts: []string{otherHost}},
-		subsystems.Config{NQN: testSub + "2", AllowAnyHost: true})
-	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub+"2", true) })
-	for nqn, want := range map[string]nvme.Status{
-		testSub: nvme.ConnectInvalidHost, testSub + "2": notHere,
-	} {
-		connect := func(meanwhile func(), want nvme.Status) {
-			t.Helper()
-			qi := info(nvme.TransportTCP)
-			qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: nqn, Counts: func() bool {
-				meanwhile()
-				return true
-			}}
-			r.status(r.dialInfo(0, qi), adminArgs(nqn).command(), want)
-		}
-		connect(func() {}, want|nvme.DNR)
-		connect(r.target.Changing(), want)
-		connect(func() { r.target.Changing()() }, want)
-		connect(func() {}, want|nvme.DNR)
-	}
-}
-
-// TestConcealedForGood: where security is required, nothing says that there was a subsystem, or
-// that a host was allowed.
-func TestConcealedForGood(t *testing.T) {
-	r := securityHarness(t, subsystems.SecurityAuth)
-	outcome := func(what string) {
-		t.Helper()
-		got, _ := r.attempt(testSub, testHost, hostSecret)
-		testutil.Equal(t, got, fmt.Sprintf("%v %#x", notHere, nothingThere), "%s", what)
-	}
-	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) {
-		c.AllowAnyHost, c.Hosts, c.Security = false, []string{keylessHost}, subsystems.SecurityAuth
-	})))
-	outcome("the host is removed")
-	r.removeSubsystem()
-	outcome("the subsystem is removed")
-}
-
-func abortCommand(sqid, cid uint16) *fabrictest.Command {
-	c := command(nvme.AdminAbort, 0, nil)
-	c.SQE.Abort().Set(sqid, cid)
-	return c
-}
-
-// capsuleWrite returns a queue, its device, and a function that prepares a write of 4 KiB. The
-// in-capsule data lies in memory of the queue.
-func capsuleWrite(t *testing.T) (b *bare, dev *backendtest.Faulty, prepare func() *fabric.Request) {
-	dev = backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, dev)
-	b = newBare(t, namespaces.Config{NSID: 1, Device: dev, Timeout: time.Second}, 32)
-	b.h.memory = b.w.Reactors[0].Memory()
-	return b, dev, func() *fabric.Request {
-		r := b.reqs[0]
-		r.Reset()
-		r.SQE = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE
-		r.HostLength, r.InCapsule = 4096, true
-		b.h.Prepare([]*fabric.Request{r})
-		r.Segs = append(r.Segs, mem.Segment{B: make([]byte, 4096)})
-		return r
-	}
-}
-
-// TestAbortFreesCapsule: the copy of in-capsule data is freed when its command is aborted before
-// the device has it.
-func TestAbortFreesCapsule(t *testing.T) {
-	b, dev, prepare := capsuleWrite(t)
-	free := b.h.memory.Available()
-	dev.Full(true)
-	r := prepare()
-	b.h.Execute([]*fabric.Request{r})
-	testutil.MustTrue(t, b.h.memory.Available() == free-4096, "%d bytes are copied",
-		free-b.h.memory.Available())
-	testutil.True(t, b.io.(*session).abort(r.SQE.CID()) && r.CQE.Status() == nvme.AbortRequested,
-		"not aborted: %v", r.CQE.Status())
-	dev.Full(false)
-	n := b.h.memory.Available()
-	testutil.True(t, n == free, "%d bytes have not come back", free-n)
-}
-
-// TestRefusedSubmitFreesCapsule: the copy is also freed if the namespace was removed while the data
-// moved.
-func TestRefusedSubmitFreesCapsule(t *testing.T) {
-	b, _, prepare := capsuleWrite(t)
-	free := b.h.memory.Available()
-	r := prepare()
-	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	testutil.MustTrue(t, err == nil && untilGone(b.w, gone) == nil, "the namespace is not removed")
-	b.h.Execute([]*fabric.Request{r})
-	testutil.Equal(t, r.CQE.Status()&^nvme.More, inactiveNamespace, "")
-	n := b.h.memory.Available()
-	testutil.True(t, n == free, "%d bytes have not come back", free-n)
 }

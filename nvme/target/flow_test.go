@@ -15,7 +15,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -197,97 +196,4 @@ func channelOf(r *harness, slot int) *channel {
 	c := namespaces.Config{NSID: uint32(slot + 1), Device: oneBlock{}}
 	r.must(ns.Init(testSub, c, &r.target.common, sub.teller(ns)))
 	return &channel{h: r.raw[0], ns: ns, shares: shares.Channel{Namespace: ns}}
-}
-
-// TestCompletionsAreClean: DW0 and DW1 of a completion are zero unless the command has a result.
-// Reserved fields are always zero. The last completion in the same memory has no effect
-// (CVE-2024-41079).
-func TestCompletionsAreClean(t *testing.T) {
-	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
-	fabrics := func(typ int) *fabrictest.Command {
-		c := command(nvme.FabricsOpcode, 0, nil)
-		c.SQE[4] = byte(typ)
-		return c
-	}
-	check := func(q *fabrictest.Queue, what string, c *fabrictest.Command, result uint64) {
-		t.Helper()
-		if q == h.admin {
-			r.ok(q, propertyGetCommand(nvme.PropertyCAP)) // eight bytes in the same place
-		}
-		r.do(q, c)
-		if got := c.CQE.Result(); got != result || c.CQE.ReservedSet() {
-			t.Errorf("%s: completion % x, want the result %#x and zeroes in reserved fields",
-				what, c.CQE, result)
-		}
-	}
-	for op := range 256 {
-		switch nvme.Opcode(op) {
-		case nvme.FabricsOpcode, nvme.AdminAbort, nvme.AdminAsyncEventReq:
-			continue
-		}
-		check(h.admin, fmt.Sprintf("admin opcode %02Xh", op), command(nvme.Opcode(op), 7, nil), 0)
-		check(h.io[0], fmt.Sprintf("I/O opcode %02Xh", op), command(nvme.Opcode(op), 7, nil), 0)
-	}
-	for typ := range 256 {
-		check(h.admin, fmt.Sprintf("Fabrics type %02Xh", typ), fabrics(typ), 0)
-		if nvme.FabricsType(typ) != nvme.FabricsDisconnect {
-			check(h.io[0], fmt.Sprintf("Fabrics type %02Xh on an I/O queue", typ), fabrics(typ), 0)
-		}
-	}
-	check(h.admin, "a property of 4 bytes", propertyGetCommand(nvme.PropertyVS),
-		uint64(nvme.Version20))
-	check(h.admin, "Property Set", propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), 0)
-	check(h.admin, "Identify", identifyCommand(nvme.CNSController, 0), 0)
-	check(h.admin, "Get Log Page", logCommand(nvme.LogSMART, 512, 0), 0)
-	check(h.admin, "Set Features", setFeature(nvme.FeatureWriteAtomicity, 1), 0)
-	check(h.admin, "Get Features",
-		getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCapabilities, 0), 4)
-	check(h.admin, "Get Features with data",
-		getFeatureInto(nvme.FeatureHostIdentifier, 1, make([]byte, 16)), 0)
-	check(h.io[0], "Write", rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), 0)
-	check(h.io[0], "Read", rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), 0)
-	check(h.io[0], "Flush", command(nvme.NVMFlush, 1, nil), 0)
-	check(h.io[0], "Dataset Management", dsm(1, true, [2]uint64{0, 1}), 0)
-}
-
-// TestAdmitsInTurns: of very many commands that may go on at once few do in each poll, of all
-// namespaces in turns, so that other hosts wait for few of them.
-func TestAdmitsInTurns(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 2))
-	r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
-	hosts := r.connectHost(4)
-	var all []*fabrictest.Command
-	for i := range 100 {
-		c := rw(nvme.NVMRead, uint32(i%2+1), 0, 8, make([]byte, 4096))
-		all = append(all, r.send(hosts.io[i%4], c))
-	}
-	r.w.Settle()
-	h := r.raw[0]
-	waiting := func() (n [2]int) {
-		for s := range h.sessions.All() {
-			for _, c := range s.cmds[:s.used] {
-				if c.waits() {
-					n[c.req.SQE.NSID()-1]++
-				}
-			}
-		}
-		return n
-	}
-	r.target.SetHostLimits(testHost, qos.Limits{})
-	h.relink()
-	before, polls := waiting(), 0
-	if n := before[0] + before[1]; n != len(all)-1-qos.AdmitMost || h.Arm() {
-		t.Errorf("%d wait after the first turn, and the reactor may sleep: %v", n, h.Arm())
-	}
-	for ; h.gate.Ready(); polls++ {
-		h.Poll(64)
-		now := waiting()
-		n := before[0] - now[0] + before[1] - now[1]
-		testutil.True(t, n <= qos.AdmitMost, "%d commands in one poll", n)
-		testutil.True(t, polls != 0 || (now[0] == before[0]) != (now[1] == before[1]),
-			"not in turns: %v, before %v", now, before)
-		before = now
-	}
-	testutil.True(t, polls == 3 && before == [2]int{}, "%v wait after %d polls", before, polls)
-	r.allDone(all, nvme.Success)
 }

@@ -1,14 +1,11 @@
 package target
 
 import (
-	"errors"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -61,7 +58,8 @@ func testManyWait(t *testing.T) {
 			h := r.connectHost(0)
 			hosts = append(hosts, h)
 			for range 31 {
-				commands = append(commands, r.send(h.admin, identifyCommand(nvme.CNSNamespace, 1)))
+				commands = append(commands,
+					r.send(h.admin, identifyCommand(nvme.CNSNamespace, 1)))
 			}
 		}
 	}
@@ -136,96 +134,4 @@ func thinHarness(t *testing.T) (*harness, *thinDevice) {
 	sub := ramSubsystem(t, 0)
 	sub.Namespaces = []namespaces.Config{{NSID: 1, Device: thin}}
 	return newHarness(t, 1, sub), thin
-}
-
-// thinDevice reports that it takes its space as it is written.
-type thinDevice struct {
-	backend.Device
-	used atomic.Int64 // negative: an error
-	// If set, Space measures, sends on asked, and then waits for hang.
-	asked, hang chan struct{}
-}
-
-func (d *thinDevice) Info() backend.Info {
-	i := d.Device.Info()
-	i.Thin = true
-	return i
-}
-
-func (d *thinDevice) Space() (allocated, free int64, err error) {
-	n := d.used.Load()
-	if d.hang != nil {
-		d.asked <- struct{}{}
-		<-d.hang
-	}
-	if n >= 0 {
-		return n, -1, nil
-	}
-	return 0, 0, errors.New("unknown")
-}
-
-// TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
-// do not look thin.
-func TestThin(t *testing.T) {
-	thin := &thinDevice{Device: ramDeviceOpen(t, 1<<20, 4096)}
-	closeLast(t, thin)
-	mute := struct{ backend.Device }{thin} // without Allocated
-	sub := ramSubsystem(t, 1)
-	sub.Namespaces = append(sub.Namespaces, namespaces.Config{NSID: 2, Device: thin},
-		namespaces.Config{NSID: 3, Device: mute})
-	r, h := joined(t, 1, 0, sub)
-	for _, tc := range []struct {
-		nsid uint32
-		used int64
-		want uint64
-		thin bool
-	}{
-		{2, 0, 0, true},
-		{2, 3*4096 + 100, 3, true},
-		{2, 2 << 20, 256, true},
-		{2, -1, 256, false},
-		{3, 4096, 256, false},
-		{1, 4096, 2048, false},
-	} {
-		thin.used.Store(tc.used)
-		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
-			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
-		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
-			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err,
-				id.NUSE, id.NSFEAT)
-		}
-	}
-}
-
-// TestThinHangs: storage that does not say how much it stores holds up neither Identify for long
-// nor the end of the controller, and there is one call however many commands ask.
-func TestThinHangs(t *testing.T) { synctest.Test(t, testThinHangs) }
-
-func testThinHangs(t *testing.T) {
-	r, thin := thinHarness(t)
-	defer close(thin.hang)
-	space := r.target.find(testSub).Namespaces.Load().Get(1).Thin()
-	givenUp := make(chan struct{})
-	go func() {
-		admin.AwaitAll([]admin.Asker{space})
-		close(givenUp)
-	}()
-	<-thin.asked
-	<-givenUp
-	before := runtime.NumGoroutine()
-	for range 5 {
-		h := r.connectHost(0)
-		for range 20 {
-			id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
-				identifyCommand(nvme.CNSNamespace, 1)).Data)
-			testutil.MustTrue(t, err == nil && id.NUSE == 256 && id.NSFEAT&nvme.NSFEATThin == 0,
-				"%v, NUSE %d, NSFEAT %#x", err, id.NUSE, id.NSFEAT)
-		}
-		h.admin.HangUp()
-		r.until("the controller has ended", func() bool { return r.target.Sessions() == 0 })
-	}
-	synctest.Wait()
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines, %d before", n, before)
-	}
 }

@@ -107,7 +107,9 @@ func (c *mediumChannel) Submit(ios []*backend.IO) int {
 // crash or a power failure at any time.
 func TestRandomMarks(t *testing.T) {
 	for seed := range uint64(20) {
-		x := &randomMarks{seed: seed, rnd: rand.New(rand.NewPCG(seed, 2)), store: newMarkStore()}
+		x := &randomMarks{
+			seed: seed, rnd: rand.New(rand.NewPCG(seed, 2)), store: newMarkStore(),
+		}
 		x.medium = &medium{Device: ramDeviceOpen(t, 1<<20, 512)}
 		x.dev = backendtest.NewFaulty(x.medium)
 		if seed%4 < 2 {
@@ -286,7 +288,9 @@ func (x *randomMarks) outstanding(h blockHistory, b uint64) blockHistory {
 	return h
 }
 
-func (x *randomMarks) explain(what string, b uint64, value uint32, start, end int, h blockHistory) {
+func (x *randomMarks) explain(what string, b uint64, value uint32, start, end int,
+	h blockHistory,
+) {
 	x.t.Helper()
 	if !h.explains(value, start, end) {
 		x.t.Fatalf("seed %d: %s from %d to %d of block %d: %d: %+v", x.seed, what, start, end, b,

@@ -169,7 +169,9 @@ func TestMarksAfterRestart(t *testing.T) {
 	})
 	stored := func(r *harness, want [][2]int64) {
 		r.t.Helper()
-		r.until("the store", func() bool { return reflect.DeepEqual(store.blocks(), want) })
+		r.until("the store", func() bool {
+			return reflect.DeepEqual(store.blocks(), want)
+		})
 	}
 	start(other(func(i *backend.Info) { i.Size = 8001 * 512 }), func(r *harness, _ *host) {
 		stored(r, [][2]int64{{8000, 8001}})

@@ -2,14 +2,10 @@ package target
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -70,7 +66,9 @@ var badFields = map[string][]badField{
 	"log 0Ch": {beyondLog}, "log 12h": {beyondLog}, "log 13h": {beyondLog},
 	"log 16h": {beyondLog, noGroup}, "log 70h": nil, "log 80h": {beyondLog},
 
-	"get feature": {{"SEL: reserved (Base 5.1.11)", 10, 8, 3, upTo(4, 7), invalidField}},
+	"get feature": {
+		{"SEL: reserved (Base 5.1.11)", 10, 8, 3, upTo(4, 7), invalidField},
+	},
 	"set feature": {
 		{
 			"SV: nothing is saved (Base 5.1.25.1)", 10, 31, 1, one,
@@ -93,7 +91,9 @@ var badFields = map[string][]badField{
 		{"TMPSEL: no such sensor (Base 5.1.25.1.3)", 11, 16, 4, upTo(1, 14), invalidField},
 		{"THSEL: reserved (Base 5.1.25.1.3)", 11, 20, 2, upTo(2, 3), invalidField},
 	},
-	"set feature 05h": {{"DULBE: NSFEAT bit 2 is 0 (NVM 4.1.3)", 11, 16, 1, one, invalidField}},
+	"set feature 05h": {
+		{"DULBE: NSFEAT bit 2 is 0 (NVM 4.1.3)", 11, 16, 1, one, invalidField},
+	},
 	"set feature 06h": nil,
 	"set feature 07h": {
 		{"NSQR: reserved (Base 5.1.25.2.1)", 11, 0, 16, []uint32{0xFFFF}, invalidField},
@@ -266,74 +266,4 @@ func TestANASamples(t *testing.T) {
 			testutil.Equal(t, st, want, "%v", state)
 		})
 	}
-}
-
-// TestFeatureGone: a command for a feature may wait for memory while the controller is enabled
-// anew and no longer has the feature.
-func TestFeatureGone(t *testing.T) {
-	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
-	dev.i = dev.Device.Info()
-	dev.i.VolatileCache = true
-	r, h := joined(t, 1, 0, subsystemOf(testSub, dev))
-	get := getFeatureInto(nvme.FeatureVolatileWriteCache, 0, make([]byte, 16))
-	set := setFeature(nvme.FeatureVolatileWriteCache, 1)
-	get.Late, set.Late = true, true
-	r.send(h.admin, get)
-	r.send(h.admin, set)
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
-	dev.set(func(i *backend.Info) { i.VolatileCache = false })
-	r.w.Settle()
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	for _, c := range []*fabrictest.Command{get, set} {
-		h.admin.Arrive(c)
-		r.until("the command completes", func() bool { return c.Done })
-		testutil.Equal(t, c.CQE.Status()&^nvme.More, invalidField, "")
-	}
-}
-
-func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
-	c := getFeature(fid, nvme.FeatureCurrent, v)
-	c.Data = data
-	return c
-}
-
-func withNSID(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
-	c.SQE.SetNSID(nsid)
-	return c
-}
-
-// through connects an admin queue through a port.
-func through(r *harness, port uint16, nqn string) *host {
-	qi := info(nvme.TransportTCP)
-	qi.Local, qi.PortID = netip.MustParseAddrPort("192.0.2.1:4420"), port
-	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
-}
-
-// TestLostAccess: after the reactors have carried out a change, the device gets nothing more of a
-// host that has lost access, even if its queue still receives data.
-func TestLostAccess(t *testing.T) {
-	r, h, dev := onFaulty(t, 1, 1)
-	q := h.io[0]
-	r.ok(q, readAt(0))
-	q.Lingers, h.admin.Lingers = true, true
-	r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, 1))
-	late := write(1, 7)
-	late.Late = true
-	r.send(q, late)
-	r.target.SetHostNetworks(testHost, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
-	settled := r.target.Settled()
-	testutil.True(t, !closed(settled), "no reactor was waited for")
-	r.until("the reactors answer", func() bool { return closed(settled) })
-	dev.Fail(func(io *backend.IO) error {
-		t.Errorf("the device gets %v", io.Op)
-		return nil
-	})
-	r.w.Advance(100 * time.Millisecond)
-	q.Arrive(late)
-	r.until("the write is refused", func() bool { return late.Done })
-	testutil.Equal(t, late.CQE.Status()&^nvme.More, nvme.CommandSequenceError, "")
-	if q.Reason == nil || q.Closed() {
-		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
-	}
-	testutil.True(t, !strings.Contains(r.log.String(), "self-test"), "the self-test has a result")
 }

@@ -1,29 +1,22 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
-	"path/filepath"
-	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
-	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func TestDiscovery(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
-		h.Must(h.Target.AddSubsystem(subsystems.Config{NQN: OtherSub, Hosts: []string{HostNQN2}}))
+		h.Must(h.Target.AddSubsystem(subsystems.Config{
+			NQN: OtherSub, Hosts: []string{HostNQN2},
+		}))
 		c := h.Dial(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
 		ctx := testutil.Context(t)
 		header, entries, err := hosttest.Discover(ctx, c)
@@ -117,7 +110,8 @@ func TestTwoHosts(t *testing.T) {
 	h := New(t, Options{Reactors: 2})
 	ctx := testutil.Context(t)
 	a := h.Dial(Plain[0])
-	b := h.Dial(Plain[1], func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
+	b := h.Dial(Plain[1],
+		func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 	testutil.MustTrue(t, a.CNTLID() != b.CNTLID(), "one CNTLID for two controllers")
 	qa, qb := h.Open(a, 1, 32), h.Open(b, 1, 32)
 	bufA, bufB := h.Buffer(a, 8192), h.Buffer(b, 8192)
@@ -141,173 +135,4 @@ func TestTwoHosts(t *testing.T) {
 		cqe.Status().Code() != nvme.ConnectInvalidHost {
 		t.Errorf("queue hijacked: %v, %v", cqe.Status(), err)
 	}
-}
-
-// TestDiagnostics: a self-test reads, and can be aborted. Telemetry has the queues of the
-// association, which are on several reactors.
-func TestDiagnostics(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
-		c := h.Dial(v)
-		ctx := testutil.Context(t)
-		for qid := range uint16(2) {
-			h.Open(c, qid+1, 32)
-		}
-		selfTest := func(code nvme.SelfTestCode) {
-			t.Helper()
-			op := new(host.Op)
-			op.SQE.SetOpcode(nvme.AdminSelfTest)
-			op.SQE.SetNSID(nvme.NSIDAll)
-			op.SQE.SetCDW(10, uint32(code))
-			cqe, err := c.Admin(ctx, op)
-			if h.Must(err); !cqe.Status().OK() {
-				t.Fatal(cqe.Status())
-			}
-		}
-		log := func() *nvme.SelfTestLog {
-			t.Helper()
-			b := testutil.Value(
-				hosttest.GetLog(ctx, c, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0,
-					false))(h.T)
-			l := testutil.Value(nvme.Parse[nvme.SelfTestLog](b))(h.T)
-			return l
-		}
-		selfTest(nvme.SelfTestExtended)
-		h.Until("the self-test has read", func() bool { return log().Completion > 0 })
-		selfTest(nvme.SelfTestAbort)
-		if l := log(); l.Operation != 0 || l.Results[0].DSTS != 0x21 {
-			t.Errorf("operation %d, %+v", l.Operation, l.Results[0])
-		}
-		b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, 0,
-			nvme.TelemetryBlock, nvme.TelemetryCreate, true))(h.T)
-		size := targettest.TelemetrySize(b) - nvme.TelemetryBlock
-		b = testutil.Value(
-			hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0,
-				false))(h.T)
-		var got struct {
-			Host        string
-			Connections []struct{ QID uint16 }
-			Namespaces  []struct{ NSID uint32 }
-		}
-		h.Must(json.Unmarshal(bytes.TrimRight(b, "\n"), &got))
-		queues := []uint16{}
-		for _, q := range got.Connections {
-			queues = append(queues, q.QID)
-		}
-		if got.Host == "" || len(got.Namespaces) != 2 || !slices.Equal(queues, []uint16{0, 1, 2}) {
-			t.Errorf("%s", b)
-		}
-	})
-}
-
-// reopened is a device with storage that can be closed and opened again.
-type reopened struct {
-	backend.Device
-	open func() (backend.Device, error)
-}
-
-// swap opens the device of namespace 1 again, if possible, while the namespace does not use it.
-func (h *Env) swap() error {
-	return h.Target.UpdateNamespace(SubNQN, namespaces.Config{NSID: 1},
-		func(old backend.Device) (backend.Device, error) {
-			d, ok := old.(*reopened)
-			if !ok {
-				return old, nil
-			}
-			if err := d.Close(); err != nil {
-				return old, err
-			}
-			var err error
-			d.Device, err = d.open()
-			return d, err
-		})
-}
-
-// TestSwapUnderLoad: no command fails and no data is lost while the device of a RAM namespace is
-// repeatedly exchanged.
-func TestSwapUnderLoad(t *testing.T) {
-	t.Parallel()
-	eachVariant(t, func(o *Options) { o.Reactors = 2; o.QueueDepth = 64 }, swapUnderLoad)
-}
-
-// TestSwapFileUnderLoad: the same for a file that is closed and opened again.
-func TestSwapFileUnderLoad(t *testing.T) {
-	t.Parallel()
-	eachTransport(t, func(o *Options) {
-		o.Reactors, o.QueueDepth = 2, 64
-		path := filepath.Join(t.TempDir(), "disk")
-		d := &reopened{open: func() (backend.Device, error) {
-			return file.Open(file.Config{Path: path, Size: 64 << 20, BlockSize: 512})
-		}}
-		var err error
-		if d.Device, err = d.open(); err != nil {
-			t.Fatal(err)
-		}
-		o.Devices = []backend.Device{d}
-	}, swapUnderLoad)
-}
-
-func swapUnderLoad(t *testing.T, h *Env, v Variant) {
-	const queues, rounds = 4, 8
-	c := h.Dial(v)
-	if n, err := c.SetQueueCount(testutil.Context(t), queues); n != queues || err != nil {
-		t.Fatalf("%d queues granted: %v", n, err)
-	}
-	var load sync.WaitGroup
-	for i := range queues {
-		q := h.Open(c, uint16(i+1), 17+i*4)
-		buf := h.Buffer(c, q.Depth()*32768)
-		load.Go(func() {
-			testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds), nil, "queue %d", i+1)
-		})
-	}
-	ended := make(chan struct{})
-	go func() {
-		load.Wait()
-		close(ended)
-	}()
-	for n := 1; ; n++ {
-		h.Must(h.swap())
-		select {
-		case <-ended:
-			t.Log(n, "exchanges")
-			return
-		default:
-		}
-	}
-}
-
-// TestSwapDespiteSlowReader: a host that does not receive the data of its reads of a RAM namespace
-// prevents neither the exchange of the device nor its use by others meanwhile.
-func TestSwapDespiteSlowReader(t *testing.T) {
-	t.Parallel() // it mostly waits
-	h := New(t, Options{Memory: 16})
-	q := h.Open(h.Dial(Plain[0]), 1, 16)
-	unreadTCP(h)
-	swapped := make(chan error, 1)
-	go func() { swapped <- h.swap() }()
-	h.Until("the device is exchanged", func() bool {
-		h.Must(hosttest.Flush(testutil.Context(t), q, 1))
-		return len(swapped) > 0
-	})
-	h.Must(<-swapped)
-}
-
-// TestRemovePort: connections end with their listener, connections of the other listener stay, and
-// no new one is accepted.
-func TestRemovePort(t *testing.T) {
-	h := New(t, Options{Reactors: 2})
-	var queues []*host.Queue
-	for _, v := range Plain {
-		queues = append(queues, h.Open(h.Dial(v), 1, 16))
-	}
-	for i, v := range Plain {
-		h.Must(hosttest.Flush(testutil.Context(t), queues[i], 1))
-		h.Must(h.Target.RemovePort(uint16(i + 1)))
-		h.Until("the queue ends", func() bool {
-			return hosttest.Flush(testutil.Context(t), queues[i], 1) != nil
-		})
-		_, err := host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())
-		testutil.True(t, err != nil, "%s: connected to a listener that was removed", v.Name)
-	}
-	h.Until("all sessions end", func() bool { return h.Target.Sessions() == 0 })
 }

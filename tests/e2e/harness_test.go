@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -31,51 +29,5 @@ func pattern(b []byte, seed uint32) {
 func fillBytes(b []byte, v byte) {
 	for i := range b {
 		b[i] = v
-	}
-}
-
-// TestMain runs the hosts of TestManyAuthenticate or of TestHelloFlood in a process that one of
-// them has started.
-func TestMain(m *testing.M) {
-	if key := os.Getenv(hostsKey); key != "" {
-		os.Exit(authenticatingHosts(key))
-	}
-	if arg := os.Getenv(floodKey); arg != "" {
-		os.Exit(floodHellos(arg))
-	}
-	if file := os.Getenv(gatewayKey); file != "" {
-		if err := runGateway(file); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	Main(m)
-}
-
-type testBody func(t *testing.T, h *Env, v Variant)
-
-// eachVariant runs fn on a harness for each variant. change alters the options.
-func eachVariant(t *testing.T, change func(*Options), fn testBody) {
-	runVariants(t, Variants, change, fn)
-}
-
-// eachTransport is eachVariant with one variant per transport.
-func eachTransport(t *testing.T, change func(*Options), fn testBody) {
-	runVariants(t, Plain, change, fn)
-}
-
-func runVariants(t *testing.T, list []Variant, change func(*Options), fn testBody) {
-	for _, v := range list {
-		t.Run(v.Name, func(t *testing.T) {
-			if v.TCP.PSK != nil {
-				NeedTLS(t)
-			}
-			o := v.Options
-			if change != nil {
-				change(&o)
-			}
-			fn(t, New(t, o), v)
-		})
 	}
 }

@@ -8,11 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
-	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -117,114 +114,4 @@ func cpuTime(t *testing.T) time.Duration {
 	var u unix.Rusage
 	testutil.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// TestLatencyOfSlowDevice: on both transports, the time of a device counts for the stage backend,
-// no command takes longer than all of them, and the stages add up. A slow machine makes no
-// difference, except to the share of the device, which make soak checks.
-func TestLatencyOfSlowDevice(t *testing.T) {
-	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
-		const hold = 20 * time.Millisecond
-		c := h.Dial(v)
-		q := h.Open(c, 1, 17)
-		buf := h.Buffer(c, q.Depth()*4096)
-		begun := time.Now()
-		g.Hold(nil)
-		outstanding(t, h, q, buf, g)
-		<-time.After(hold)
-		g.Release()
-		collectAll(t, q, nvme.Success)
-		// The last ones are counted when the host has acknowledged them.
-		h.Until("all commands are counted", func() bool {
-			n := 0
-			list := testutil.Value(h.Target.Latencies(testutil.Context(t)))(h.T)
-			for _, l := range list {
-				n += int(l.IOs)
-			}
-			return n == q.Depth()
-		})
-		took := time.Since(begun)
-		list := testutil.Value(h.Target.Latencies(testutil.Context(t)))(h.T)
-		for _, l := range list {
-			sum := int64(0)
-			for i := range l.Stages {
-				sum += l.Stages[i].Sum()
-			}
-			backend := &l.Stages[fabric.StageBackend]
-			if l.HostNQN != HostNQN || l.NSID != 1 || sum != l.Total.Sum() ||
-				backend.Quantile(0) < hold.Nanoseconds()*95/100 ||
-				l.Total.Max() > took.Nanoseconds() ||
-				testutil.Soaking() && 2*backend.Sum() < sum {
-				t.Errorf("%s of %v: %d to %d ns in the backend, %d ns in all, at most %d of %v",
-					l.Operation, l.HostNQN, backend.Quantile(0), backend.Max(), sum, l.Total.Max(),
-					took)
-			}
-		}
-		testutil.Equal(t, len(list), 2, "operations")
-	})
-}
-
-// TestZeroAllocation counts all allocations of the process - target, host, fake fabric - while a
-// queue is kept full. After a warm-up, I/O allocates nothing.
-func TestZeroAllocation(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
-		if v.RDMA.Invalidate {
-			t.Skip("the host allocates: it registers memory for each command")
-		}
-		if raceEnabled && v.IsRDMA {
-			t.Skip("needs a build without the race detector, with which the completion channels " +
-				"of verbstest allocate")
-		}
-		c := h.Dial(v)
-		q := h.Open(c, 1, 33)
-		for _, size := range []int{512, 4096, 131072} {
-			ios := min(256, 4<<20/size)
-			buf := h.Buffer(c, q.Depth()*size)
-			for _, write := range []bool{false, true} {
-				var op host.Op
-				var done [64]host.Completion
-				i := 0
-				run := func() {
-					for range ios {
-						for q.Free() == 0 {
-							testutil.Must(t, collect(q, done[:]))
-						}
-						i++
-						data := buf[i%q.Depth()*size:][:size]
-						if slba := uint64(i % 100 * size / 512); write {
-							op.Write(1, slba, uint32(size/512), data, 0)
-						} else {
-							op.Read(1, slba, uint32(size/512), data)
-						}
-						testutil.Value(q.Submit(&op))(t)
-					}
-					for q.Outstanding() > 0 {
-						testutil.Must(t, collect(q, done[:]))
-					}
-				}
-				run() // buffers, free lists and tables grow
-				run()
-				// One run per sample, since timers allocate occasionally.
-				testutil.Equal(t, testutil.AllocsPerRun(1, run), 0,
-					"%d bytes, write %t allocations in %d commands", size, write, ios)
-			}
-		}
-	})
-}
-
-// collect polls once and waits if there is no completion.
-func collect(q *host.Queue, done []host.Completion) error {
-	n, err := q.Poll(done)
-	if err != nil {
-		return err
-	}
-	for i := range done[:n] {
-		if st := done[i].Status(); !st.OK() {
-			return st
-		}
-	}
-	if n == 0 {
-		return q.Wait(time.Second)
-	}
-	return nil
 }

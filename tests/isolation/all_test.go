@@ -2,15 +2,11 @@ package isolation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -167,70 +163,3 @@ func (r *row) mayJoin(link nvme.TransportType) bool {
 	}
 	return false
 }
-
-// TestMatrix has the rows of culprits on RDMA. The packages below have those on TCP.
-func TestMatrix(t *testing.T) { Matrix(t, nvme.TransportRDMA, Host, Stranger, Device) }
-
-// TestChosen: no culprit that Matrix does not know is left out silently.
-func TestChosen(t *testing.T) {
-	all := []row{{culprit: Host, links: onTCP}, {culprit: Device, links: onBoth}}
-	list, err := chosen(all, nvme.TransportRDMA, []string{Device})
-	testutil.True(t, err == nil && len(list) == 1, "%v, %v", list, err)
-	for _, culprits := range [][]string{{"hosts"}, {Host}, {Device, Stranger}} {
-		_, err := chosen(all, nvme.TransportRDMA, culprits)
-		testutil.Fails(t, err, "there are no rows", "%v", culprits)
-	}
-	_, err = chosen([]row{{name: "x", culprit: "guest"}}, nvme.TransportTCP, nil)
-	testutil.Fails(t, err, `x: no test runs rows of the culprit "guest"`, "")
-}
-
-func TestLatencies(t *testing.T) {
-	for d := time.Duration(1); d < time.Hour; d += d/7 + 1 {
-		if up := upper(bucket(d)); up < d || up > d+max(d, 1<<bucketBits<<bucketBits)>>bucketBits {
-			t.Fatalf("%v is in a bucket up to %v", d, up)
-		}
-	}
-	var l latencies
-	for i := range 1000 {
-		l.note(time.Duration(i+1) * time.Microsecond)
-	}
-	got, most := l.p99(), l.worst()
-	testutil.True(t, got >= 991*time.Microsecond && got <= 1024*time.Microsecond &&
-		most >= time.Millisecond, "p99 %v, longest %v", got, most)
-}
-
-// TestStoppedTarget: a target process that is stopped (SIGSTOP) for longer than the keep alive
-// timeout of its hosts does not blame them for it. When it continues, no command has failed, no
-// connection ends, and hosts read the data that they wrote.
-func TestStoppedTarget(t *testing.T) {
-	const kato, pause = time.Second, 1250 * time.Millisecond
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd, addr, err := startChild(ctx, asTarget)
-	testutil.Must(t, err)
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // killed
-	})
-	e := &env{t: t, link: nvme.TransportTCP, addrs: map[nvme.TransportType]netip.AddrPort{
-		nvme.TransportTCP: netip.MustParseAddrPort(addr),
-	}}
-	v := newVictimOver(e, e.link, 0, kato)
-	_, all := v.run(few)
-	e.must(cmd.Process.Signal(syscall.SIGSTOP))
-	resumed := make(chan error, 1)
-	time.AfterFunc(pause, func() {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
-		if err == nil && !strings.Contains(string(stat), ") T ") {
-			err = fmt.Errorf("the target did not stand still: %s", stat)
-		}
-		resumed <- errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
-	})
-	_, o := v.run(window{length: pause + kato/2}) // the target checks twice per kato
-	all.add(o)
-	e.must(<-resumed)
-	testutil.True(t, len(all.failed)+len(all.ended) == 0,
-		"failed commands: %v; ended connections: %v", all.failed, all.ended)
-	testutil.Check(t, v.sweep())
-}
-
-func TestMain(m *testing.M) { Main(m) }

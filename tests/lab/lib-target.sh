@@ -83,7 +83,7 @@ ours_kill() { kill -KILL "$TPID"; wait "$TPID" 2>/dev/null || true; }
 ours_restart() { ours_start; }
 
 # The log of our target. A line may come later than the event, because another goroutine writes it:
-# wait for it. klog_test.go checks that each TEXT is one of the source.
+# wait for it. texts_test.go checks that each TEXT is one of the source.
 # log_has TEXT [N]: it has N lines or more (1) with TEXT. log_count TEXT: prints how many it has.
 # logged TEXT [N]: waits for them.
 log_has() { [ "$(log_count "$1")" -ge "${2:-1}" ]; }

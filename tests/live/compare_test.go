@@ -73,7 +73,9 @@ func (p *place) seenBy(h int, m *model) string {
 		o.Key = key
 	}
 	ctx := testutil.Context(p.t)
-	for _, name := range []string{"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3"} {
+	for _, name := range []string{
+		"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3",
+	} {
 		if !m.listens(name) {
 			if c, err := host.Dial(ctx, p.transport(name), o); err == nil {
 				c.Close()
@@ -122,7 +124,9 @@ func (p *place) ana(ctx context.Context, name string, o host.Options) string {
 	return fmt.Sprintf("%x", b)
 }
 
-func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Options, m *model) {
+func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Options,
+	m *model,
+) {
 	c, err := host.Connect(ctx, p.transport("tcp 1"), o)
 	var refused *host.ConnectError
 	if errors.As(err, &refused) {

@@ -1,9 +1,6 @@
 package live
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -14,20 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
@@ -96,7 +87,9 @@ func (p *place) has(m *model) {
 	noticed := func() bool {
 		return !slices.ContainsFunc([]string{"tcp 4", "tcp 5"}, func(name string) bool {
 			return m.listens(name) != slices.ContainsFunc(p.Server.Addrs(),
-				func(a fabric.Addr) bool { return a.AddrPort == p.transport(name).(host.TCP).Addr })
+				func(a fabric.Addr) bool {
+					return a.AddrPort == p.transport(name).(host.TCP).Addr
+				})
 		})
 	}
 	testutil.Until(p.t, fmt.Sprintf("the target serves the addresses %v", m.machine), noticed)
@@ -254,171 +247,5 @@ func (p *place) refuses(m *model, bad string) {
 	testutil.MustTrue(p.t, !strings.Contains(err.Error(), "undone"), "%v:\n%s", err, bad)
 	if after := plan(); after != before {
 		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)
-	}
-}
-
-// keysNQN is a host with keys that are repeatedly replaced.
-const keysNQN = "nqn.2026-11.io.nvmf-target:host-keys"
-
-// keysText returns the host after a number of changes. Every second change replaces its key and
-// keeps the old one, and the next change drops the old one.
-func keysText(changes int) string {
-	now, old := keysAfter(changes)
-	text := "  - {nqn: " + keysNQN + ", " + keyText(now)
-	if old > 0 {
-		text += `, dhchap_old_key: "` + hostKeys[old] + `"`
-	}
-	return text + "}\n"
-}
-
-// keysAfter are indices of hostKeys; old is 0 if there is none.
-func keysAfter(changes int) (now, old int) {
-	now = 1 + (changes+1)/2%2
-	if changes%2 == 1 {
-		old = 3 - now
-	}
-	return now, old
-}
-
-// rotated is a connection of the host that outlives all changes of its keys.
-type rotated struct {
-	p *place
-	c *host.Controller
-	// key is the key with which it was made, refused the number of refusals of other keys.
-	key, refused int
-}
-
-func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, error) {
-	k := testutil.Value(auth.ParseKey(hostKeys[key]))(p.t)
-	return host.Connect(ctx, p.transport("tcp 1"), host.Options{
-		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: testutil.Patience,
-		Key: k,
-	})
-}
-
-func startRotated(p *place) *rotated {
-	c := testutil.Value(p.connectWith(testutil.Context(p.t), 1))(p.t)
-	p.t.Cleanup(c.Close)
-	return &rotated{p: p, c: c, key: 1}
-}
-
-// check connects with each key: only keys of the model are valid. The connection stays, and
-// authenticates once more while its key is valid.
-func (r *rotated) check(m *model) {
-	r.p.t.Helper()
-	ctx := testutil.Context(r.p.t)
-	now, old := keysAfter(m.keyChanges)
-	for key := 1; key < len(hostKeys); key++ {
-		counts := key == now || key == old
-		c, err := r.p.connectWith(ctx, key)
-		if err == nil {
-			c.Close()
-		} else if _, is := errors.AsType[auth.Refused](err); is {
-			r.refused++
-		}
-		testutil.MustTrue(r.p.t, (err == nil) == counts, "key %d after %d changes: %v\n%s", key,
-			m.keyChanges, err, r.p.Log)
-		if key == r.key && counts {
-			r.p.must(r.c.Authenticate(ctx))
-		}
-	}
-	testutil.Value(hosttest.ActiveNamespaces(ctx, r.c))(r.p.t)
-}
-
-// manage moves random namespaces of a configuration file to the managed directory. The place of
-// their description makes no difference to the target.
-func (p *place) manage(text []byte) []byte {
-	p.t.Helper()
-	p.managed++
-	dir := filepath.Join(p.dir, "managed")
-	p.must(os.RemoveAll(dir))
-	p.must(os.Mkdir(dir, 0o700))
-	p.must(os.WriteFile(filepath.Join(dir, ".nvmf-target"), nil, 0o600)) // marks it as ours
-	var file map[string]any
-	p.must(yaml.Unmarshal(text, &file))
-	file["managed"] = dir
-	for _, s := range file["subsystems"].([]any) {
-		sub := s.(map[string]any)
-		var rest []any
-		for _, n := range sub["namespaces"].([]any) {
-			nsid := n.(map[string]any)["nsid"].(int)
-			if (nsid+p.managed)%3 != 0 {
-				rest = append(rest, n)
-				continue
-			}
-			m := config.Managed{Subsystem: sub["nqn"].(string), NSID: uint32(nsid)}
-			content := testutil.Value(yaml.Marshal(map[string]any{"subsystems": []any{
-				map[string]any{"nqn": m.Subsystem, "namespaces": []any{n}},
-			}}))(p.t)
-			p.must(os.MkdirAll(m.Dir(dir), 0o700))
-			p.must(os.WriteFile(m.File(dir), content, 0o600))
-		}
-		if delete(sub, "namespaces"); rest != nil {
-			sub["namespaces"] = rest
-		}
-	}
-	out := testutil.Value(yaml.Marshal(file))(p.t)
-	return out
-}
-
-// worker is a host that writes and reads a namespace that no change touches.
-type worker struct {
-	p        *place
-	q        *host.Queue
-	end      atomic.Bool
-	ended    chan error
-	failed   bool
-	commands atomic.Int64
-}
-
-func startWorker(p *place) *worker {
-	c := p.Connect(p.transport("tcp 1"), host.Options{
-		HostNQN: hostNQN(0), HostID: [16]byte{1}, SubNQN: anchorNQN, Timeout: testutil.Patience,
-	})
-	w := &worker{p: p, q: p.Open(c, 1, 32), ended: make(chan error, 1)}
-	out, in := p.Buffer(c, 4096), p.Buffer(c, 4096)
-	go func() { w.ended <- w.run(out, in) }()
-	return w
-}
-
-// run writes and reads until the end or the first error.
-func (w *worker) run(out, in []byte) error {
-	for i := 0; !w.end.Load(); i++ {
-		ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
-		for j := range out {
-			out[j] = byte(i + j*i)
-		}
-		block := uint64(i % 128 * 8)
-		err := hosttest.Write(ctx, w.q, 1, block, 8, out, 0)
-		if err == nil {
-			err = hosttest.Read(ctx, w.q, 1, block, 8, in)
-		}
-		cancel()
-		if err == nil && !bytes.Equal(in, out) {
-			err = fmt.Errorf("block %d: other bytes were read than written", block)
-		}
-		if err != nil {
-			return err
-		}
-		w.commands.Add(2)
-	}
-	return nil
-}
-
-// check fails the test if the worker has seen an error.
-func (w *worker) check() {
-	w.p.t.Helper()
-	select {
-	case err := <-w.ended:
-		w.failed = true
-		w.p.t.Fatalf("the host beside the changes: %v", err)
-	default:
-	}
-}
-
-func (w *worker) stop() {
-	w.end.Store(true)
-	if !w.failed {
-		testutil.Equal(w.p.t, <-w.ended, nil, "the host beside the changes")
 	}
 }

@@ -84,7 +84,9 @@ func (w *world) start() {
 		return app.Parse("c.yaml", text, nil)
 	}
 	c := testutil.Value(load())(w.t)
-	w.s = app.NewServer(app.Options{Config: c, Log: w.log.Logger(), Load: load, Version: "0.1.0"})
+	w.s = app.NewServer(app.Options{
+		Config: c, Log: w.log.Logger(), Load: load, Version: "0.1.0",
+	})
 	testutil.Must(w.t, w.s.Start())
 }
 

@@ -220,7 +220,8 @@ func TestHosts(t *testing.T) {
 	must(t, req.ID.Destroy())
 	next(t, ci, verbs.EventRejected)
 	wantErr(t, func() error {
-		_, err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0)
+		_,
+			err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0)
 		return err
 	}(),
 		unix.EADDRINUSE,

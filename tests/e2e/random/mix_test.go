@@ -143,7 +143,9 @@ func (m *mixer) outstanding() (n int) {
 }
 
 // slotBuf returns the memory of a slot of queue i.
-func (m *mixer) slotBuf(i, slot int) []byte { return m.buf[(i*mixSlots+slot)*mixSlot:][:mixSlot] }
+func (m *mixer) slotBuf(i, slot int) []byte {
+	return m.buf[(i*mixSlots+slot)*mixSlot:][:mixSlot]
+}
 
 // submit submits a random command, or a fused pair, in a slot of queue i.
 func (m *mixer) submit(i, slot int) error {

@@ -59,7 +59,9 @@ func (c *modelCommand) state(ns *modelNamespace, write bool) {
 	c.uses = append(c.uses, modelUse{ns.nsid, true, 0, 1, write})
 }
 
-func (c *modelCommand) notifications() { c.uses = append(c.uses, modelUse{0, true, 0, 1, true}) }
+func (c *modelCommand) notifications() {
+	c.uses = append(c.uses, modelUse{0, true, 0, 1, true})
+}
 
 // modelKind is a kind of command with its weight. plan fills in the uses of a command. It returns a
 // function that builds the command and changes the model, which is called if no other command has

@@ -2,19 +2,10 @@ package crash
 
 import (
 	"cmp"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
-	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // cut is a power failure. The entries before durable are on the disk. The entries from durable to
@@ -218,135 +209,4 @@ func (rep *Report) check(content []byte, j *Journal, k *knowledge) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-const piece = 1 << 20 // bytes copied at once
-
-// Mounted is a Reader of a namespace in a file. It writes the image to the device scratch, mounts
-// the file system, which recovers as after a crash, and reads the file name.
-func Mounted(fs, scratch, dir, name string) Reader {
-	return func(image []byte) (content []byte, err error) {
-		if err := put(scratch, image); err != nil {
-			return nil, err
-		}
-		if err := unix.Mount(scratch, dir, fs, 0, ""); err != nil {
-			return nil, fmt.Errorf("mount after the crash: %w", err)
-		}
-		defer func() { err = errors.Join(err, unix.Unmount(dir, 0)) }()
-		content, err = os.ReadFile(dir + "/" + name)
-		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w: %w", err, errLost)
-		}
-		return content, err
-	}
-}
-
-// put writes the image to a block device.
-func put(dev string, image []byte) error {
-	f, err := os.OpenFile(dev, os.O_WRONLY|unix.O_DIRECT, 0)
-	if err != nil {
-		return err
-	}
-	for at := 0; at < len(image) && err == nil; at += piece {
-		_, err = f.WriteAt(image[at:min(at+piece, len(image))], int64(at))
-	}
-	return errors.Join(err, f.Close())
-}
-
-const ioctlTargetMessage = 0xc138fd0e // DM_TARGET_MSG
-
-// mapperMessage is struct dm_ioctl of linux/dm-ioctl.h, followed by struct dm_target_msg.
-type mapperMessage struct {
-	version                [3]uint32
-	dataSize, dataStart    uint32
-	targets                uint32
-	open                   int32
-	flags, event, reserved uint32
-	dev                    uint64
-	name                   [128]byte
-	uuid                   [129]byte
-	padding                [7]byte
-	target                 uint64
-	text                   [64]byte
-}
-
-// Marker returns a function that puts marks into the log of a device of dm-log-writes.
-func Marker(device string) (mark func(id int) error, close func() error, err error) {
-	control, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	mark = func(id int) error {
-		m := mapperMessage{
-			version:   [3]uint32{4},
-			dataStart: uint32(unsafe.Offsetof(mapperMessage{}.target)),
-		}
-		m.dataSize = uint32(unsafe.Sizeof(m))
-		copy(m.name[:], device)
-		copy(m.text[:], "mark "+strconv.Itoa(id))
-		_, _, e := unix.Syscall(unix.SYS_IOCTL, control.Fd(), ioctlTargetMessage,
-			uintptr(unsafe.Pointer(&m)))
-		if e != 0 {
-			return fmt.Errorf("mark %d in the log of %s: %w", id, device, e)
-		}
-		return nil
-	}
-	return mark, control.Close, nil
-}
-
-// env returns an environment variable set by the scenario that runs the test.
-func env(t *testing.T, name string) string {
-	t.Helper()
-	if os.Getenv("CRASH_JOURNAL") == "" {
-		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh creates " +
-			"and names in CRASH_JOURNAL and other variables")
-	}
-	v := os.Getenv(name)
-	testutil.MustTrue(t, v != "", "%v", name+" is not set")
-	return v
-}
-
-func envInt(t *testing.T, name string) int {
-	t.Helper()
-	n, err := strconv.Atoi(env(t, name))
-	testutil.MustTrue(t, err == nil, "%v %v", name, err)
-	return n
-}
-
-// TestWrite runs a Writer on the namespace CRASH_DEV. Its disk is the device CRASH_DM of
-// dm-log-writes. The test writes the file CRASH_JOURNAL.
-func TestWrite(t *testing.T) {
-	dev := env(t, "CRASH_DEV")
-	mark, done, err := Marker(env(t, "CRASH_DM"))
-	testutil.Must(t, err)
-	w := testutil.Value(NewWriter(dev, 1024, uint64(envInt(t, "CRASH_SEED")), mark))(t)
-	j := testutil.Value(w.Run(envInt(t, "CRASH_OPS")))(t)
-	testutil.Must(t, done())
-	f := testutil.Value(os.Create(env(t, "CRASH_JOURNAL")))(t)
-	testutil.Must(t, gob.NewEncoder(f).Encode(j))
-	testutil.Must(t, f.Close())
-}
-
-// TestReplay makes CRASH_COUNT crashes of the log that TestWrite has left on the device CRASH_LOG,
-// of a disk of CRASH_SIZE bytes, and checks them with CRASH_JOURNAL. With CRASH_FS, the type of the
-// file system on the disk, the namespace is the file 1.img in it, and CRASH_SCRATCH a disk of the
-// same size.
-func TestReplay(t *testing.T) {
-	name, dev, size := env(t, "CRASH_JOURNAL"), env(t, "CRASH_LOG"), envInt(t, "CRASH_SIZE")
-	f := testutil.Value(os.Open(name))(t)
-	defer f.Close()
-	var j Journal
-	testutil.Must(t, gob.NewDecoder(f).Decode(&j))
-	disk := testutil.Value(os.Open(dev))(t)
-	defer disk.Close()
-	log := testutil.Value(readLog(disk))(t)
-	read := Reader(func(image []byte) ([]byte, error) { return image, nil })
-	if fs := os.Getenv("CRASH_FS"); fs != "" {
-		read = Mounted(fs, env(t, "CRASH_SCRATCH"), t.TempDir(), "1.img")
-	}
-	rep, err := Replay(log, &j, make([]byte, size), read, envInt(t, "CRASH_COUNT"), j.Seed)
-	t.Logf("%d entries, %d marks, %d places: %+v", len(log), len(j.Marks), len(cuts(log)), rep)
-	testutil.Must(t, err)
-	testutil.MustTrue(t, rep.Crashes != 0 && rep.Promised != 0 && rep.Dropped != 0 && rep.Kept != 0,
-		"the crashes show nothing")
 }

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,7 +59,9 @@ func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Contr
 func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 	t.Helper()
 	q := testutil.Value(c.OpenQueue(context.Background(), qid, size))(t)
-	t.Cleanup(func() { testutil.Equal(t, q.Close(), nil, "close queue %d", qid) })
+	t.Cleanup(func() {
+		testutil.Equal(t, q.Close(), nil, "close queue %d", qid)
+	})
 	return q
 }
 
@@ -276,122 +277,4 @@ func TestReset(t *testing.T) {
 	}
 	testutil.Check(t, hosttest.KeepAlive(ctx, c))
 	testutil.Check(t, c.Shutdown(ctx))
-}
-
-// TestCompareAndWrite increments a block concurrently on several queues. No increment is lost.
-func TestCompareAndWrite(t *testing.T) {
-	const queues, rounds = 4, 250
-	tr, o := testTarget(t)
-	c := connect(t, tr, o, queues+1)
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	done := make(chan error)
-	var bufs [queues][]byte
-	for i := range queues {
-		q := open(t, c, uint16(i+1), 32)
-		buf := testutil.Value(c.Map(3 * block))(t)
-		bufs[i] = buf
-		if i == 0 {
-			testutil.Must(t, hosttest.WriteZeroes(ctx, q, 1, 0, 1, 0))
-		}
-		go func() { done <- increments(ctx, q, buf, rounds) }()
-	}
-	for range queues {
-		testutil.Check(t, <-done)
-	}
-	q := open(t, c, queues+1, 32)
-	testutil.Must(t, hosttest.Read(ctx, q, 1, 0, 1, bufs[0][:block]))
-	n := binary.LittleEndian.Uint64(bufs[0])
-	testutil.True(t, n == queues*rounds, "%d increments, %d were counted", queues*rounds, n)
-}
-
-// increments increments block 0 rounds times.
-func increments(ctx context.Context, q *host.Queue, buf []byte, rounds int) error {
-	now, next := buf[:block], buf[block:2*block]
-	for range rounds {
-		for {
-			if err := hosttest.Read(ctx, q, 1, 0, 1, now); err != nil {
-				return err
-			}
-			binary.LittleEndian.PutUint64(next, binary.LittleEndian.Uint64(now)+1)
-			st, err := hosttest.CompareAndWrite(ctx, q, 1, 0, 1, now, next)
-			if err != nil {
-				return err
-			}
-			if st[0].OK() && st[1].OK() {
-				break
-			}
-			if st[0].Code() != nvme.CompareFailure || st[1].Code() != nvme.AbortedFailedFused {
-				return errors.Join(fmt.Errorf("pair: %w", st[0]), st[1])
-			}
-		}
-	}
-	return nil
-}
-
-// TestLists describes data by lists with each number of data blocks that the target supports, for
-// reads and writes, and with one more.
-func TestLists(t *testing.T) {
-	tr, o := testTarget(t)
-	c := connect(t, tr, o, 4)
-	most := int(c.Identity().MSDBD)
-	testutil.MustTrue(t, most >= 2, "the target supports %d data blocks", most)
-	q := open(t, c, 1, 32)
-	const largest = 256 << 10
-	buf := testutil.Value(c.Map(2 * largest))(t)
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	do := func(op *host.Op, blocks int) nvme.Status {
-		t.Helper()
-		op.Blocks = blocks
-		cqe := testutil.Value(q.Do(ctx, op))(t)
-		return cqe.Status()
-	}
-	random := rand.NewChaCha8([32]byte{1})
-	lists := 0
-	for blocks := 2; blocks <= most; blocks++ {
-		for _, size := range []int{block, 4096, 64<<10 + block, largest} {
-			data, back := buf[:size], buf[largest:largest+size]
-			_, _ = random.Read(data)
-			clear(back)
-			var op host.Op
-			op.Write(1, 3, uint32(size/block), data, 0)
-			testutil.MustEqual(t, do(&op, blocks), nvme.Success, "write of %d bytes in %d blocks",
-				size, blocks)
-			op.Read(1, 3, uint32(size/block), back)
-			if st := do(&op, 1+(blocks+size/block)%most); !st.OK() { // another number of blocks
-				t.Fatalf("read of %d bytes: %v", size, st)
-			}
-			testutil.MustTrue(t, bytes.Equal(data, back), "%d bytes in %d blocks read back differ",
-				size, blocks)
-			lists++
-		}
-	}
-	var op host.Op
-	op.Read(1, 3, 64, buf[:64*block])
-	if st := do(&op, most+1); st.Code() != nvme.InvalidSGLCount {
-		t.Errorf("%d data blocks: %v, want Invalid Number of SGL Descriptors", most+1, st)
-	}
-	t.Logf("%d commands with lists, the longest of %d blocks", 2*lists, most)
-}
-
-// TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with
-// its own regions.
-func TestManyQueues(t *testing.T) {
-	const queues, depth = 16, 128
-	each := regions / queues
-	tr, o := testTarget(t)
-	c := connect(t, tr, o, queues)
-	memory := testutil.Value(c.Map(regions * regionLen))(t)
-	lanes := newLanes(memory)
-	var wg sync.WaitGroup
-	var errs [queues]error
-	for i := range queues {
-		q := open(t, c, uint16(i+1), depth)
-		wg.Go(func() { errs[i] = churn(q, lanes[i*each:(i+1)*each], 1500) })
-	}
-	wg.Wait()
-	for i, err := range errs {
-		testutil.Equal(t, err, nil, "queue %d", i+1)
-	}
 }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// asProgram is a variable that makes the test binary run as the program.
+const asProgram = "NVMF_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	testutil.Main(m)
+}
+
+// TestEarlyHangup sends SIGHUP repeatedly while the program starts, from before it drops its
+// privileges until it serves. The program survives every signal.
+func TestEarlyHangup(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.yaml")
+	text := "listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]\nsubsystems:\n" +
+		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
+		"[{nsid: 1, backend: ram, size: 1MiB}]}\nreactors: {count: 1, memory: 8MiB}\n"
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
+	log := new(testutil.Log)
+	child := exec.Command("/proc/self/exe", "serve", file)
+	child.Env = append(os.Environ(), asProgram+"=1", "STATE_DIRECTORY="+dir,
+		"RUNTIME_DIRECTORY="+dir)
+	child.Stdout, child.Stderr = log, log
+	testutil.Must(t, child.Start())
+	kill := time.AfterFunc(testutil.Patience, func() { _ = child.Process.Kill() })
+	defer kill.Stop()
+	sent := 0
+	testutil.Until(t, "the target serves", func() bool {
+		if !ignores(child.Process.Pid) && sent == 0 {
+			return false
+		}
+		sent++
+		err := child.Process.Signal(syscall.SIGHUP)
+		return err != nil || strings.Contains(log.String(), " on tcp ")
+	})
+	testutil.Until(t, "a reload", func() bool {
+		return strings.Contains(log.String(), "the configuration was applied") || exited(child)
+	})
+	_ = child.Process.Signal(syscall.SIGTERM)
+	err := child.Wait()
+	testutil.True(t, err == nil, "after %d signals: %v\n%s", sent, err, log)
+}
+
+// ignores reports whether a process ignores SIGHUP, or has ended.
+func ignores(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return true
+	}
+	_, after, _ := strings.Cut(string(b), "SigIgn:")
+	var mask uint64
+	_, err = fmt.Sscanf(after, "%x", &mask)
+	return err != nil || mask&1 != 0 || strings.Contains(string(b), "State:\tZ")
+}
+
+// exited reports whether a child that was not waited for has ended.
+func exited(child *exec.Cmd) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
+	return err != nil || strings.Contains(string(b), "State:\tZ")
+}

@@ -1,0 +1,17 @@
+package app
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
+)
+
+// TestControlDisks: a client sees the disks of this machine.
+func TestControlDisks(t *testing.T) {
+	_, c := controlled(t, Options{}, anyPort)
+	want := testutil.Value(volumes.ListDisks(nil))(t)
+	list, err := control.GetDisks.From(t.Context(), c)
+	testutil.True(t, err == nil && len(list) == len(want), "%+v, %v, want %+v", list, err, want)
+}

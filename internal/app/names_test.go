@@ -1,0 +1,72 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// oddNames are valid NQNs that need escaping somewhere: in paths, in file names, in YAML and JSON,
+// in labels of metrics or in a shell.
+var oddNames = []string{
+	"hostnqn", "nqn.io-1", "nqn.2008-04.org.example.lan.host1", ".", "..", "a/../b", "//",
+	"a b", " a ", "%2F", "%", "a?b#c", "a&b=c", `"quoted"`, `back\slash`, "<img src=x>", "${HOME}",
+	"$${a}", "{x}", "-v", "--help", "123", "1e3", "0x1F", "null", "~", "true", "[a, b]", "{a: b}",
+	"# no", "a: b", "- a", "*a", "&a", "!a", "süß", "名前", "\u202eabc", "\u2028", "\ufeffx", "'",
+	"a'b", ";ls", "`ls`", "$(ls)", "\U0001F600", "::", "a::b", "subsystems", "nqn", "2026-11-26",
+	strings.Repeat("x/", 111), strings.Repeat("ü", 111),
+}
+
+// TestOddNames: subsystems and hosts may have any name. They are created, kept across a restart,
+// served, shown and deleted.
+func TestOddNames(t *testing.T) {
+	t.Parallel() // it mostly waits for storage
+	o := newOrchestrated(t)
+	o.stop()
+	o.write("metrics: {listen: '127.0.0.1:0'}\n")
+	o.start()
+	for i, name := range oddNames {
+		sub := control.Object{Subsystem: name}
+		o.put(sub, "")
+		if i%4 == 0 { // each takes longer than the one before
+			o.put(control.Object{Subsystem: name, Host: oddNames[len(oddNames)-1-i]}, "")
+			o.put(control.Object{Subsystem: name, NSID: 1}, `{"backend":"ram","size":"4KiB"}`)
+		}
+	}
+	o.same()
+	o.stop()
+	o.start()
+	list := testutil.Value(control.GetSubsystems.From(t.Context(), o.client))(o.t)
+	var names []string
+	for _, s := range list {
+		names = append(names, s.NQN)
+	}
+	for _, name := range oddNames {
+		testutil.True(t, slices.Contains(names, name), "there is no subsystem %q any more", name)
+	}
+	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	for i := 0; i < len(oddNames); i += 4 {
+		sub, hostNQN := oddNames[i], oddNames[len(oddNames)-1-i]
+		c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
+			host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: sub})
+		if err != nil {
+			t.Errorf("%q at %q: %v", hostNQN, sub, err)
+			continue
+		}
+		text := scrapeText(t, o.server)
+		c.Close()
+		for key, value := range map[string]string{"subsystem": sub, "host": hostNQN} {
+			want := key + `="` + label.Replace(value) + `"`
+			testutil.True(t, strings.Contains(text, want), "no metric has %s", want)
+		}
+	}
+	for _, name := range oddNames {
+		o.delete(control.Object{Subsystem: name}, true)
+	}
+	files := o.files()
+	testutil.True(t, len(files) == 0, "%q are left", files)
+}

@@ -1,0 +1,26 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+// TestMain runs the hosts of TestManyAuthenticate or of TestHelloFlood in a process that one of
+// them has started.
+func TestMain(m *testing.M) {
+	if key := os.Getenv(hostsKey); key != "" {
+		os.Exit(authenticatingHosts(key))
+	}
+	if arg := os.Getenv(floodKey); arg != "" {
+		os.Exit(floodHellos(arg))
+	}
+	if file := os.Getenv(gatewayKey); file != "" {
+		if err := runGateway(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	Main(m)
+}

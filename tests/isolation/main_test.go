@@ -1,0 +1,5 @@
+package isolation
+
+import "testing"
+
+func TestMain(m *testing.M) { Main(m) }
