@@ -1,10 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -23,6 +25,8 @@ func TestSequences(t *testing.T) {
 			case "files":
 				c, err := load(t, d.Input+"\n")
 				return said(t, base, c, err)
+			case "touches", "content", "keys", "without", "names":
+				return managed(t, base, d)
 			case "edit":
 				text, environ := edited(t, base, strings.Split(d.Input, "\n")...)
 				return outcome(t, base, text, environ...)
@@ -84,4 +88,47 @@ func said(t *testing.T, base string, c *Config, err error) string {
 	}
 	testutil.Equal(t, strings.Count(lines(changes), "\n"), len(changes), "changes have lines")
 	return lines(changes)
+}
+
+// managed carries out a command for the objects of the managed directory.
+func managed(t *testing.T, base string, d *datadriven.TestData) string {
+	object := func(line string) (m Managed) {
+		testutil.Must(t, yaml.Unmarshal([]byte(line), &m))
+		return m
+	}
+	shown := func(text []byte, err error) string {
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
+	}
+	var out strings.Builder
+	first, rest, _ := strings.Cut(d.Input, "\n")
+	body, file, _ := strings.Cut(rest, "\n== file\n")
+	switch d.Cmd {
+	case "content":
+		return shown(object(first).Content([]byte(body), []byte(file)))
+	case "without":
+		return shown(object(first).WithoutKey([]byte(body)))
+	case "keys":
+		for line := range strings.SplitSeq(body, "\n") {
+			fmt.Fprintf(&out, "%s\n    %v\n", line, object(first).Keys([]byte(line)))
+		}
+	case "names":
+		for line := range strings.SplitSeq(d.Input, "\n") {
+			m, err := object(line).Canonical()
+			fmt.Fprintf(&out, "%s\n    %s\n", line, shown([]byte(m.Listener+m.Referral), err))
+		}
+	case "touches":
+		edits, objects, _ := strings.Cut(d.Input, "\n==\n")
+		text, _ := edited(t, base, strings.Split(edits, "\n")...)
+		was, is := testutil.Value(parse(t, base))(t), testutil.Value(parse(t, text))(t)
+		for _, c := range Diff(was.Settings(), is.Settings()) {
+			fmt.Fprintf(&out, "%v\n", c)
+			for line := range strings.SplitSeq(objects, "\n") {
+				fmt.Fprintf(&out, "    %v %s\n", object(line).Touches(c, was, is), line)
+			}
+		}
+	}
+	return out.String()
 }
