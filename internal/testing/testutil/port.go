@@ -11,8 +11,8 @@ import (
 // tried counts the ports that this process has tried.
 var tried atomic.Int64
 
-// FreePort returns a port of TCP and UDP that nothing uses at any address, another one each time. It
-// is below the ephemeral ports, so that no socket of another process gets it by chance.
+// FreePort returns a port of TCP and UDP that nothing uses at any address, another one each time.
+// It is below the ephemeral ports, so that no socket of another process gets it by chance.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, last = 20000, 32000
