@@ -15,8 +15,9 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// quick are the times of a network in memory.
-var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 15, Replies: 16}
+// quick are the times of a network in memory. A connection without acknowledgments ends after two
+// seconds, as a busy machine may stop a test for one.
+var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 16, Replies: 16}
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {

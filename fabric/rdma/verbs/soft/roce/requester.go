@@ -31,11 +31,14 @@ const (
 	sameRetries = 3
 	maxPatience = 80 * time.Millisecond
 	maxUsual    = 250 * time.Millisecond
+	// Before the first repetition comes one packet beyond the window, or else the last one again,
+	// after twice the usual time and not before minNudge: the answer shows the loss (compare the
+	// tail loss probe of RFC 8985). Mostly only an acknowledgment was lost.
+	minNudge = time.Millisecond
 	// A READ is repeated after four times the time of others, and not before minReadRetry. On a
 	// network that reorders packets its memory at the peer may not be valid any more when the
 	// repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
-	// drivers/infiniband/sw/rxe/rxe_resp.c). So first comes a request beyond the window: its answer
-	// shows the loss.
+	// drivers/infiniband/sw/rxe/rxe_resp.c).
 	minReadRetry = 20 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, also if the peer asks for less.
 	minRNR = time.Millisecond
@@ -123,7 +126,7 @@ type timer struct {
 	retries    int           // since the last acknowledgment
 	since      time.Duration // when the timer began to run, or the last repetition
 	patience   time.Duration // firstRetry, or more after late acknowledgments
-	nudge      bool          // a packet beyond the window may be sent, as a READ waits for long
+	nudge      bool          // a packet beyond the window may be sent
 	smoothed   time.Duration // usual time until an acknowledgment, 0 if not known
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
 	timedAt    time.Duration
@@ -537,9 +540,25 @@ func (r *requester) late() {
 	b.next = 0
 }
 
-// readRetry returns the time until a READ is repeated.
-func (r *requester) readRetry() time.Duration {
+// repeatTime returns the time until the oldest packet is repeated.
+func (r *requester) repeatTime() time.Duration {
+	if r.readNo == 0 {
+		return r.retry
+	}
 	return min(max(4*r.retry, minReadRetry), r.ackTimeout)
+}
+
+// nudge lets one packet more be sent, to which the peer answers. If there is none, the last one is
+// sent again unless it is a READ.
+func (q *QP) nudge() {
+	r := &q.requester
+	r.nudge = true
+	if r.numbered < r.Tail.Load() || r.next != r.numberedTo {
+		return
+	}
+	if e, _ := r.Slot(r.numbered - 1); e.Opcode != verbs.WRRDMARead {
+		r.next, r.cur = r.next-1, r.numbered-1
+	}
 }
 
 // rewind makes una the next packet to send.
@@ -640,7 +659,7 @@ func (q *QP) arm() {
 	}
 	now := q.Eng.Now()
 	r.armed, r.since, r.giveUp = true, now, now+r.retryTime
-	q.Eng.SetDeadline(&q.Handle, now+r.retry)
+	q.Eng.SetDeadline(&q.Handle, now+min(max(2*r.smoothed, minNudge), r.retry))
 	if !q.path.Segment && now >= q.shareAt && !q.Dev.SendsSingly(q.path.Remote) {
 		q.path.Segment, r.singles, q.shareAt = true, 0, now+engine.SingleTime
 	}
@@ -655,9 +674,9 @@ func (q *QP) expire() {
 		r.rnrWait, r.armed = false, false
 	case now >= r.giveUp:
 		q.fail(verbs.WCRetryExcErr)
-	case r.readNo > 0 && now < r.since+r.readRetry():
-		r.nudge = true
-		q.Eng.SetDeadline(&q.Handle, r.since+r.readRetry())
+	case now < r.since+r.repeatTime():
+		q.nudge()
+		q.Eng.SetDeadline(&q.Handle, r.since+r.repeatTime())
 	default:
 		r.since = now
 		q.stats.Timeouts.Add(1)

@@ -82,7 +82,8 @@ func TestAckRequests(t *testing.T) {
 }
 
 // TestLatePeer has a peer that is now and then away for longer than firstRetry. The requester
-// repeats one packet a few times, until it has learned that, and the window stays large.
+// sends the last packet again each time and the first one a few times, until it has learned that,
+// and the window stays large.
 func TestLatePeer(t *testing.T) {
 	p := newPair(t, options{})
 	sent := 0
@@ -109,10 +110,32 @@ func TestLatePeer(t *testing.T) {
 	}
 	timeouts := p.a.st.Timeouts.Load()
 	testutil.True(t, timeouts > 0 && timeouts < 10, "%d timeouts", timeouts)
-	testutil.Equal(t, sent, rounds*packets+int(timeouts), "packets")
+	testutil.Equal(t, sent, rounds*packets+rounds/10+int(timeouts), "packets")
 	testutil.True(t, p.a.qp.requester.window >= firstWindow, "window of %d packets",
 		p.a.qp.requester.window)
 	testutil.Equal(t, p.b.st.OutOfOrder.Load(), 0, "packets out of order")
+}
+
+// TestLostAck loses the first acknowledgment of a window, or of all packets: one packet more brings
+// another, and no timer repeats what has arrived.
+func TestLostAck(t *testing.T) {
+	for _, packets := range []int{1, firstWindow, 2 * firstWindow} {
+		p := newPair(t, options{})
+		sent, acks := 0, 0
+		p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
+			if pk.Local.Addr() == p.a.addr {
+				sent++
+				return true
+			}
+			acks++
+			return acks > 1
+		}})
+		p.a.rdma(1, verbs.WRRDMAWrite, 0, packets*1024, p.b.at(0), p.b.mr.RKey())
+		p.settle()
+		p.a.statuses(1, verbs.WCSuccess)
+		testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts with %d packets", packets)
+		testutil.True(t, sent <= packets+1, "%d packets for %d", sent, packets)
+	}
 }
 
 // TestIdleTimer: an acknowledgment stops the timer, so that an engine with little to do is not
@@ -127,6 +150,42 @@ func TestIdleTimer(t *testing.T) {
 		p.a.statuses(1, verbs.WCSuccess)
 		testutil.Equal(t, p.now(), begin, "time of the last timer")
 		p.mem.Advance(time.Millisecond)
+	}
+}
+
+// TestIdleWakeups has 64 connections with a request each millisecond. Each request and its response
+// wake the responder twice, for the request and for the acknowledgment of the response, and the
+// requester once. Timers wake nobody.
+func TestIdleWakeups(t *testing.T) {
+	o := options{Options: wiretest.Options{Delay: 30 * time.Microsecond}}
+	p := newPair(t, o)
+	pairs := []*pair{p}
+	for range 63 {
+		pairs = append(pairs, p.neighbour(o))
+	}
+	p.mem.Advance(time.Second)
+	for round := range 3 {
+		wakeups := 0
+		for _, c := range pairs {
+			c.b.recv(1, 0, 64)
+			c.a.recv(2, 64, 16)
+			c.a.send(3, 128, 64)
+			for answered := false; ; wakeups++ {
+				c.a.poll()
+				c.b.poll()
+				if len(c.b.take()) > 0 && !answered {
+					c.b.send(4, 128, 16)
+					answered = true
+				}
+				d, more := c.mem.Next()
+				if !more {
+					break
+				}
+				c.mem.Advance(d)
+			}
+			c.mem.Advance(time.Millisecond)
+		}
+		testutil.Equal(t, wakeups, 3*len(pairs), "wake-ups of round %d", round)
 	}
 }
 
