@@ -175,16 +175,18 @@ func (q *queue) noData(e syscall.Errno) int {
 	return 1
 }
 
-// unfinished reports whether a PDU, or a record of TLS, has arrived in part.
+// unfinished reports whether a PDU, the data of an R2T, or a record of TLS has arrived in part.
 func (q *queue) unfinished() bool {
+	r := q.grants.First()
 	return q.state == queueLive && !q.stalled() &&
-		(q.rx != receiveHeader || len(q.partial) > 0 || q.tls != nil && q.tls.Partial())
+		(q.rx != receiveHeader || len(q.partial) > 0 || r != nil && r.recvd > 0 ||
+			q.tls != nil && q.tls.Partial())
 }
 
 // acknowledge makes the kernel acknowledge at once all input until the next response. Otherwise the
 // kernel delays the acknowledgement by 40 ms after a response, in order to combine it with another.
-// A host with a socket buffer smaller than its PDU (that of SPDK holds 8 KiB under TLS) sends no
-// more until then.
+// Two kinds of host send no more until then: those with a socket buffer smaller than their PDU
+// (that of SPDK holds 8 KiB under TLS), and those without TCP_NODELAY that send a PDU in pieces.
 func (q *queue) acknowledge() {
 	q.acknowledged = true
 	// Errors belong to the socket, and the next receive reports them.

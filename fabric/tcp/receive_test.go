@@ -3,6 +3,11 @@ package tcp
 import (
 	"bytes"
 	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -125,4 +130,49 @@ func TestUnfinishedCapsule(t *testing.T) {
 		c.send(b[cut:])
 		c.status(1, nvme.Success)
 	}
+}
+
+// A host without TCP_NODELAY sends a small piece when the one before it is acknowledged. No piece
+// of a PDU, or of the data of an R2T, waits for a delayed acknowledgement. Responses may, because
+// a busy client acknowledges them late.
+func TestPieces(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	testutil.IP(t, "link set lo up")
+	_, c := served(t, options{}, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
+	testutil.Must(t, c.Conn.(*net.TCPConn).SetNoDelay(false))
+	const rounds, n = 32, 8192
+	inCapsule, requested := rw(nvme.NVMWrite, 1, 0, n, true), rw(nvme.NVMWrite, 1, 0, n, false)
+	data := random(1, n)
+	for name, write := range map[string]func(){
+		"header and data of a capsule": func() {
+			b := c.capsule(&inCapsule, data)
+			c.send(b[:pdu.CapsuleCmdSize])
+			c.send(b[pdu.CapsuleCmdSize:])
+		},
+		"data of an R2T in two PDUs": func() {
+			c.send(c.capsule(&requested, nil))
+			tag := c.r2t(1, n)
+			c.send(c.h2cData(0, 1, tag, 0, data[:n/2]))
+			c.send(c.h2cData(pdu.LastPDU, 1, tag, n/2, data[n/2:]))
+		},
+	} {
+		before := delayedACKs(t)
+		for range rounds {
+			write()
+			c.status(1, nvme.Success)
+		}
+		waited := delayedACKs(t) - before
+		t.Logf("%s: %d of %d waited", name, waited, rounds)
+		testutil.True(t, waited < rounds/2, "%s: %d of %d waited", name, waited, rounds)
+	}
+}
+
+// delayedACKs returns the number of acknowledgements that this network namespace has delayed.
+func delayedACKs(t *testing.T) int {
+	t.Helper()
+	lines := strings.Split(string(testutil.Value(os.ReadFile("/proc/net/netstat"))(t)), "\n")
+	at := slices.Index(strings.Fields(lines[0]), "DelayedACKs")
+	return testutil.Value(strconv.Atoi(strings.Fields(lines[1])[at]))(t)
 }
