@@ -55,12 +55,13 @@ func TestPackagedConfigurations(t *testing.T) {
 	}
 }
 
-// TestDescriptorStore: systemd keeps a socket for each port, and the memory of RoCE.
+// TestDescriptorStore: systemd keeps a socket for each port, and of RoCE the memory and the sockets
+// of both address families.
 func TestDescriptorStore(t *testing.T) {
 	unit := testutil.Value(os.ReadFile("../../packaging/systemd/nvmf-target.service"))(t)
 	_, most, _ := strings.Cut(string(unit), "\nFileDescriptorStoreMax=")
 	most, _, _ = strings.Cut(most, "\n")
-	testutil.Equal(t, testutil.Value(strconv.Atoi(most))(t), config.MaxListeners+1, "descriptors")
+	testutil.Equal(t, testutil.Value(strconv.Atoi(most))(t), config.MaxListeners+3, "descriptors")
 }
 
 // TestRunWarns: make run warns of addresses that other machines reach, and of no others.

@@ -67,11 +67,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
-			o := soft.Options{Engines: reactors, IWARP: iwarp, Log: log}
-			if sockets != nil {
-				o.MPA.Sockets, o.CM.Memory = sockets, sockets.Memory
-			}
-			return soft.New(o)
+			return softProvider(soft.Options{Engines: reactors, IWARP: iwarp, Log: log}, sockets)
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		Sockets: sockets,
@@ -100,6 +96,22 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	}
 	close(ended)
 	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
+}
+
+// softProvider returns the RDMA stack without a device; sockets may be nil.
+func softProvider(o soft.Options, sockets *listeners.Sockets) *soft.Provider {
+	if sockets == nil {
+		return soft.New(o)
+	}
+	o.MPA.Sockets, o.CM.Memory, o.Sockets = sockets, sockets.Memory, sockets
+	p := soft.New(o)
+	if !o.IWARP {
+		sockets.Requests = p.TakeRequests
+		if sockets.KeptUDP() { // hosts of a killed process learn of it now
+			_, _ = p.Devices() // Listen reports an error
+		}
+	}
+	return p
 }
 
 // catchHangups returns the SIGHUPs received from now on. A pending one stands for several, and

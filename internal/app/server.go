@@ -226,7 +226,7 @@ func (s *Server) Start() error {
 	}
 	s.startGroups()
 	if s.opts.Sockets != nil {
-		s.opts.Sockets.DropOthers(nil)
+		s.opts.Sockets.Started()
 	}
 	return s.startControl()
 }

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -117,6 +120,7 @@ func TestRestart(t *testing.T) {
 		}
 		c.test(t)
 	})
+	t.Run("RoCE", testRestartRoCE)
 	t.Run("iWARP", func(t *testing.T) {
 		network := verbstest.New(verbstest.Options{})
 		t.Cleanup(network.Close)
@@ -144,16 +148,72 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// testRestartRoCE: the request of a host waits for the next target, so the host need not repeat it.
+func testRestartRoCE(t *testing.T) {
+	network := verbstest.New(verbstest.Options{})
+	t.Cleanup(network.Close)
+	network.AddHost("target") // has no device
+	port := testutil.FreePort(t)
+	stack := func(addr string, sockets wire.Sockets) *soft.Provider {
+		return soft.New(soft.Options{Background: sockets == nil, Network: wire.NewUDP(
+			wire.UDPOptions{
+				IPv4: netip.MustParseAddr(addr), Port: port, Sockets: sockets,
+				IPv6: netip.MustParseAddr("2001:db8::1"), // no interface has it
+			})})
+	}
+	p, before := stack("127.0.0.2", nil), soft.New(soft.Options{})
+	t.Cleanup(func() { testutil.Check(t, errors.Join(p.Close(), before.Close())) })
+	count := func(counter string) (n uint64) {
+		for _, c := range p.Counters() {
+			if c.Counter == counter {
+				n += c.Value
+			}
+		}
+		return n
+	}
+	restartCase{
+		transport: "rdma", listener: ", stack: soft", kept: 1,
+		options: func(s *listeners.Sockets) Options {
+			testutil.Check(t, before.Close()) // as the end of its process does
+			roce := stack("127.0.0.1", s)
+			before, s.Requests = roce, roce.TakeRequests
+			return Options{
+				Verbs: network.Provider("target"),
+				Soft: func(_ int, iwarp bool) *soft.Provider {
+					if iwarp {
+						return soft.New(soft.Options{IWARP: true})
+					}
+					return roce
+				},
+			}
+		},
+		host: func(at netip.AddrPort) host.Transport {
+			return host.RDMA{Provider: p, Addr: at}
+		},
+		waits: func() {
+			sent := count("cm_sent")
+			testutil.Until(t, "the request", func() bool { return count("cm_sent") > sent })
+		},
+	}.test(t)
+	testutil.Equal(t, count("cm_repeated"), 0, "repeated messages")
+}
+
 type restartCase struct {
 	transport       string
 	listener, hosts string // added to the configuration
 	options         func(*listeners.Sockets) Options
 	host            func(at netip.AddrPort) host.Transport
 	key             *auth.Key
+	kept            int    // sockets, whatever listeners there are; 0: one for each listener
+	waits           func() // returns when the host waits for the target; nil: returns at once
 }
 
 func (r restartCase) test(t *testing.T) {
 	m := newManager(t)
+	wantKept := func(n int) {
+		t.Helper()
+		m.wantKept(cmp.Or(r.kept, n))
+	}
 	port, other := testutil.FreePort(t), testutil.FreePort(t)
 	at := fmt.Sprintf("127.0.0.1:%d", port)
 	const format = "{transport: %s, address: 127.0.0.1, port: %d%s}"
@@ -175,7 +235,7 @@ func (r restartCase) test(t *testing.T) {
 		return started(t, o)
 	}
 	first := start(listener + ", " + second)
-	m.wantKept(2)
+	wantKept(2)
 	c := testutil.Value(connect())(t)
 	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	stopped := make(chan error, 1)
@@ -183,20 +243,26 @@ func (r restartCase) test(t *testing.T) {
 	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError,
 		"event")
 	again := make(chan *host.Controller, 1)
-	c.Close() // as in a reset; the target has closed its sockets
+	c.Close() // as in a reset; the target accepts nobody
 	go func() {
 		c, err := connect()
 		testutil.True(t, err == nil, "while there is no target: %v", err)
 		again <- c
 	}()
+	if r.waits != nil {
+		r.waits()
+	}
 	testutil.Check(t, testutil.Receive(t, "the end", stopped))
-	m.wantKept(2)
+	wantKept(2)
 
 	next := start(listener)
 	if c := testutil.Receive(t, "the connection", again); c != nil {
 		c.Close()
 	}
-	m.wantKept(1)
+	wantKept(1)
+	if r.kept != 0 {
+		return // the socket stays when listeners end
+	}
 	refused := func(at string) {
 		t.Helper()
 		if c, err := net.Dial("tcp", at); err == nil {
@@ -207,12 +273,12 @@ func (r restartCase) test(t *testing.T) {
 	refused(fmt.Sprintf("127.0.0.1:%d", other))
 	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, true))(t)
 	refused(at)
-	m.wantKept(0)
+	wantKept(0)
 	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, false))(t)
-	m.wantKept(1)
+	wantKept(1)
 	testutil.Value(next.Apply(parse(t, second)))(t)
 	refused(at)
-	m.wantKept(1)
+	wantKept(1)
 }
 
 // TestRestartOfProcess is TestRestart with two processes, started like by systemd.

@@ -367,8 +367,7 @@ func (ls *Listeners) KeptPorts() map[uint16]bool {
 	defer ls.mu.Unlock()
 	kept := map[uint16]bool{}
 	for _, p := range ls.ports {
-		if p.open != nil && (p.addr.Transport == nvme.TransportTCP ||
-			stackOf(p.open) == fabric.SoftIWARPStack) {
+		if p.open != nil && (p.addr.Transport == nvme.TransportTCP || stackOf(p.open).Soft()) {
 			kept[p.id] = true
 		}
 	}

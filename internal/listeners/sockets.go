@@ -14,14 +14,18 @@ import (
 )
 
 // Sockets are the listening sockets that the service manager keeps while the target is restarted
-// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0047. It implements tcp.Sockets.
+// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0047. It implements tcp.Sockets and
+// wire.Sockets.
 type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
+	// Requests is called with true when all listeners are open that should be, and with false
+	// before they are closed for the next process; nil: not called.
+	Requests func(on bool)
 
 	mu sync.Mutex // guards the rest; held while the service manager is notified
-	// before has the sockets kept since the previous process and not taken yet.
-	before map[netip.AddrPort]*os.File
+	// before has the sockets kept since the previous process and not taken yet, by stored name.
+	before map[string]*os.File
 	memory *os.File // see Memory
 	ending bool
 }
@@ -40,57 +44,84 @@ func SystemdSockets(log *slog.Logger, files []*os.File) *Sockets {
 func NewSockets(log *slog.Logger, files []*os.File,
 	notify func(state string, fds ...int) error,
 ) *Sockets {
-	s := &Sockets{log: log, notify: notify, before: map[netip.AddrPort]*os.File{}}
+	s := &Sockets{log: log, notify: notify, before: map[string]*os.File{}}
 	for _, f := range files {
 		if f.Name() == memoryName {
 			s.memory = f
 			continue
 		}
-		at, err := boundTo(f)
-		if err == nil && s.before[at] != nil {
-			err = fmt.Errorf("it is a second one of %v", at)
+		name, err := nameOf(f)
+		if err == nil && s.before[name] != nil {
+			err = fmt.Errorf("it is a second %s", name)
 		}
 		if err != nil {
 			log.Warn("a descriptor of the service manager is not used", "err", err)
 			_ = f.Close()
 			continue
 		}
-		s.before[at] = f
+		s.before[name] = f
 	}
 	return s
 }
 
-// boundTo returns the address of a TCP socket.
-func boundTo(f *os.File) (netip.AddrPort, error) {
+// nameOf returns the name of a listening TCP socket, or of a UDP socket.
+func nameOf(f *os.File) (string, error) {
+	if c, err := net.FilePacketConn(f); err == nil {
+		_ = c.Close() // a duplicate
+		a, ok := c.LocalAddr().(*net.UDPAddr)
+		if !ok {
+			return "", fmt.Errorf("it is bound to %v, not to UDP", c.LocalAddr())
+		}
+		return storedName(udp, a.AddrPort()), nil
+	}
 	l, err := net.FileListener(f)
 	if err != nil {
-		return netip.AddrPort{}, err
+		return "", err
 	}
 	defer l.Close() // a duplicate
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
-		return netip.AddrPort{}, fmt.Errorf("it listens at %v, not on TCP", l.Addr())
+		return "", fmt.Errorf("it listens at %v, not on TCP", l.Addr())
 	}
-	at := a.AddrPort()
 	if v, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); v == 0 {
-		return at, errors.Join(fmt.Errorf("the socket of %v does not listen", at), err)
+		return "", errors.Join(fmt.Errorf("the socket of %v does not listen", a), err)
 	}
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+	return storedName(tcp, a.AddrPort()), nil
 }
 
-func (s *Sockets) Take(at netip.AddrPort) *os.File {
+// Take implements tcp.Sockets, TakeUDP wire.Sockets.
+func (s *Sockets) Take(at netip.AddrPort) *os.File    { return s.take(storedName(tcp, at)) }
+func (s *Sockets) TakeUDP(at netip.AddrPort) *os.File { return s.take(storedName(udp, at)) }
+
+// KeptUDP reports whether there are UDP sockets that were not taken yet.
+func (s *Sockets) KeptUDP() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.before[at]
-	delete(s.before, at)
+	for name := range s.before {
+		if strings.HasPrefix(name, udp) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Sockets) take(name string) *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.before[name]
+	delete(s.before, name)
 	return f
 }
 
-func (s *Sockets) Keep(at netip.AddrPort, fd int) {
+// Keep implements tcp.Sockets, KeepUDP wire.Sockets.
+func (s *Sockets) Keep(at netip.AddrPort, fd int)    { s.keep(storedName(tcp, at), fd) }
+func (s *Sockets) KeepUDP(at netip.AddrPort, fd int) { s.keep(storedName(udp, at), fd) }
+
+func (s *Sockets) keep(name string, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ending {
-		s.tell("FDSTORE=1\nFDNAME="+storedName(at), fd)
+		s.tell("FDSTORE=1\nFDNAME="+name, fd)
 	}
 }
 
@@ -103,7 +134,14 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 		return
 	}
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
+	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(tcp, at))
+}
+
+// DropUDP implements wire.Sockets.
+func (s *Sockets) DropUDP(at netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(udp, at))
 }
 
 // memoryName is the name of the memory in the store.
@@ -142,26 +180,45 @@ func (s *Sockets) mapMemory(size int) ([]byte, error) {
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// DropOthers drops the kept sockets that no listener has taken, because the configuration has
-// changed since, except at the addresses in keep.
+// DropOthers drops the kept listening sockets that no listener has taken, because the configuration
+// has changed since, except at the addresses in keep.
 func (s *Sockets) DropOthers(keep map[netip.AddrPort]bool) {
+	names := map[string]bool{}
+	for at := range keep {
+		names[storedName(tcp, at)] = true
+	}
+	s.drop(func(name string) bool { return strings.HasPrefix(name, udp) || names[name] })
+}
+
+// Started drops the kept sockets that nobody has taken, after all listeners were opened.
+func (s *Sockets) Started() {
+	s.drop(func(string) bool { return false })
+	if s.Requests != nil {
+		s.Requests(true)
+	}
+}
+
+func (s *Sockets) drop(except func(name string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for at, f := range s.before {
-		if keep[at] {
+	for name, f := range s.before {
+		if except(name) {
 			continue
 		}
-		delete(s.before, at)
+		delete(s.before, name)
 		_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR)
 		_ = f.Close()
-		s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
+		s.tell("FDSTOREREMOVE=1\nFDNAME=" + name)
 		s.log.Info("a listening socket that was kept is closed: no listener has its address",
-			"listener", at)
+			"listener", name)
 	}
 }
 
 // end leaves the sockets to the next program.
 func (s *Sockets) end() {
+	if s.Requests != nil {
+		s.Requests(false)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ending = true
@@ -173,9 +230,16 @@ func (s *Sockets) tell(state string, fds ...int) {
 	}
 }
 
+// Networks of sockets.
+const (
+	tcp = "tcp-"
+	udp = "udp-"
+)
+
 // storedName returns a name for the store, without colons (sd_pid_notify_with_fds(3)).
-func storedName(at netip.AddrPort) string {
-	return "tcp-" + strings.ReplaceAll(at.String(), ":", "_")
+func storedName(network string, at netip.AddrPort) string {
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	return network + strings.ReplaceAll(at.String(), ":", "_")
 }
 
 // notifyWith sends a state with descriptors to the service manager (sd_pid_notify_with_fds(3)).

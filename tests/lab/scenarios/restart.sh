@@ -11,7 +11,7 @@
 [ "$TARGET" = ours ] || skip "the kernel's target does not restart"
 : "${ROUNDS:=$(sized 1 1 2)}" "${RULE:=yes}"
 SECOND=10.0.0.3 OTHER=''
-case $TRANSPORT in tcp | softiw) KEPT=yes ;; *) KEPT=no ;; esac # the listening socket
+case $TRANSPORT in rxe | siw) KEPT=no ;; *) KEPT=yes ;; esac # the listening socket
 # The two targets share a disk, each through a device of its own.
 for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
 NAMESPACES=(1:block::/dev/mapper/first)

@@ -29,6 +29,8 @@ import (
 type Options struct {
 	// Network is the IP network; nil is that of the machine.
 	Network wire.Network
+	// Sockets keeps sockets of that network for the next process; see TakeRequests.
+	Sockets wire.Sockets
 	// Engines is the number of completion vectors; 0 means 1. A program with reactors has one for
 	// each.
 	Engines int
@@ -52,6 +54,8 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	dev    stack // nil if not open
+	// requests: TakeRequests(true) was called.
+	requests bool
 	// failDestroy makes Destroy of a queue pair fail, for tests.
 	failDestroy atomic.Bool
 }
@@ -79,7 +83,7 @@ func (p *Provider) open() (stack, error) {
 	}
 	net := p.opts.Network
 	if net == nil {
-		net = wire.NewUDP(wire.UDPOptions{})
+		net = wire.NewUDP(wire.UDPOptions{Sockets: p.opts.Sockets})
 	}
 	var err error
 	if p.opts.IWARP {
@@ -89,8 +93,29 @@ func (p *Provider) open() (stack, error) {
 	}
 	if err != nil {
 		p.dev = nil
+		return nil, err
 	}
-	return p.dev, err
+	if p.requests {
+		p.takeRequests()
+	}
+	return p.dev, nil
+}
+
+// TakeRequests decides whether connection requests are handled, or wait, perhaps for the next
+// process. Call it if their sockets outlive the process (Options.Sockets).
+func (p *Provider) TakeRequests(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.requests != on {
+		p.requests = on
+		p.takeRequests()
+	}
+}
+
+func (p *Provider) takeRequests() {
+	if d, ok := p.dev.(*roceDevice); ok {
+		d.cm.TakeRequests(p.requests)
+	}
 }
 
 // Devices returns the device, or the error of opening its sockets.

@@ -60,9 +60,7 @@ func (m *Manager) admit(addr netip.Addr) (class, bool) {
 // account moves a connection to another account.
 func (c *conn) account(to class) {
 	m := c.m
-	if to == classLive {
-		m.saved.save(c)
-	} else {
+	if to != classLive {
 		m.saved.forget(c)
 	}
 	if c.class != classNone {
@@ -94,6 +92,9 @@ func (c *conn) account(to class) {
 	c.host.counts[to]++
 	if to == classStranger {
 		m.strangers[subnet.Of(c.host.addr)]++
+	}
+	if to == classLive {
+		m.saved.save(c)
 	}
 }
 

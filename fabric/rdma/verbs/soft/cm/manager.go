@@ -218,6 +218,16 @@ func (m *Manager) Close() error {
 	return err
 }
 
+// TakeRequests decides whether connection requests are handled, or wait in a socket that outlives
+// the process (wire.UDPOptions.Sockets).
+func (m *Manager) TakeRequests(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c, ok := m.conn.(interface{ TakeRequests(on bool) error }); ok {
+		m.err = errors.Join(m.err, c.TakeRequests(on))
+	}
+}
+
 // Stats returns the counters.
 func (m *Manager) Stats() *Stats { return &m.stats }
 

@@ -19,6 +19,9 @@ const (
 	savedSize   = 48
 	savedConns  = 4096
 	memorySize  = len(savedHeader) + savedConns*savedSize
+	// savedHost is the number of connections beyond which a host leaves half of the entries to
+	// others.
+	savedHost = 64
 )
 
 // saved is the memory.
@@ -73,7 +76,8 @@ func (m *Manager) end(local uint32, b []byte) {
 func (s *saved) save(c *conn) {
 	p := &c.peer.Path
 	n := len(s.free) - 1
-	if n < 0 || c.saved != 0 || p.Local.Zone() != "" || p.Remote.Zone() != "" {
+	crowded := n < savedConns/2 && c.host.counts[classLive] > savedHost
+	if n < 0 || crowded || c.saved != 0 || p.Local.Zone() != "" || p.Remote.Zone() != "" {
 		return
 	}
 	c.saved = s.free[n] + 1

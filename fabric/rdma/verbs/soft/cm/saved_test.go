@@ -73,8 +73,8 @@ func TestKilled(t *testing.T) {
 	}), "an entry is left")
 }
 
-// TestMemoryFull: further connections are not saved, and entries are used again. Memory of another
-// version is not read.
+// TestMemoryFull: one host leaves half of the entries to others. Further connections are not saved,
+// and entries are used again. Memory of another version is not read.
 func TestMemoryFull(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	memory := make([]byte, memorySize)
@@ -84,13 +84,24 @@ func TestMemoryFull(t *testing.T) {
 	p := w.host(1, Options{Memory: func(int) []byte { return memory }})
 	p.m.resume()
 	testutil.Equal(t, len(p.m.conns), 0, "connections of another version")
-	conns := make([]*conn, savedConns+1)
-	for i := range conns {
-		conns[i] = &conn{local: uint32(i + 1)}
-		p.m.saved.save(conns[i])
+	save := func(h *host, id int) *conn {
+		c := &conn{local: uint32(id), host: h}
+		h.counts[classLive]++
+		p.m.saved.save(c)
+		return c
 	}
-	testutil.True(t, conns[savedConns].saved == 0 && conns[savedConns-1].saved != 0, "saved")
-	p.m.saved.forget(conns[0])
-	p.m.saved.save(conns[savedConns])
-	testutil.True(t, conns[savedConns].saved != 0, "an entry that is free is not used")
+	one := &host{}
+	first := save(one, 1)
+	for i := range savedConns {
+		save(one, i+2)
+	}
+	testutil.Equal(t, len(p.m.saved.free), savedConns/2, "entries that one host leaves to others")
+	var last *conn
+	for i := range savedConns/2 + 1 {
+		last = save(&host{}, savedConns+2+i)
+	}
+	testutil.True(t, len(p.m.saved.free) == 0 && last.saved == 0, "saved")
+	p.m.saved.forget(first)
+	p.m.saved.save(last)
+	testutil.True(t, last.saved != 0, "an entry that is free is not used")
 }

@@ -104,17 +104,18 @@ func (m *Manager) adopt(f *os.File) *net.TCPListener {
 	if f == nil {
 		return nil
 	}
+	defer f.Close()
 	opened, err := net.FileListener(f) // a duplicate
-	_ = f.Close()
-	l, ok := opened.(*net.TCPListener)
-	if err != nil || !ok {
-		return nil
+	if err == nil {
+		if l, ok := opened.(*net.TCPListener); ok {
+			if raw, err := l.SyscallConn(); err == nil && m.control("", "", raw) == nil {
+				return l
+			}
+		}
+		_ = opened.Close()
 	}
-	if raw, err := l.SyscallConn(); err != nil || m.control("", "", raw) != nil {
-		_ = l.Close()
-		return nil
-	}
-	return l
+	_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR) // frees the address
+	return nil
 }
 
 // closeListener closes a listening socket, also for the next program.

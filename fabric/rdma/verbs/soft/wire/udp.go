@@ -20,24 +20,41 @@ type UDPOptions struct {
 	IPv4, IPv6 netip.Addr
 	// Port is the port of both ends; 0 is Port.
 	Port uint16
+	// Sockets keeps the sockets of connection requests for the next process. Then TakeRequests has
+	// to be called. nil: they are closed.
+	Sockets Sockets
+}
+
+// Sockets keeps UDP sockets from the end of a process to the start of the next one. Datagrams that
+// arrive in between wait in their receive buffers. Any goroutine calls it.
+type Sockets interface {
+	// TakeUDP returns the kept socket at this address, which then belongs to the caller, or nil.
+	TakeUDP(at netip.AddrPort) *os.File
+	// KeepUDP keeps a socket. The caller continues to use the descriptor.
+	KeepUDP(at netip.AddrPort, fd int)
+	// DropUDP stops keeping a socket. The caller closes it.
+	DropUDP(at netip.AddrPort)
 }
 
 // udp is the IP network of the process's network namespace.
 //
 // Every Conn has two sockets per address family. One receives: it is bound to port 4791, which all
 // of them share, and a filter on the destination QPN chooses among them. The other sends, from a
-// port of its own, so that receivers, which hash ports, spread the load of several engines. Both
-// are unconnected and never fragment: that makes the identification of IPv4 packets 0, which the
-// ICRC needs.
+// port of its own, so that receivers, which hash ports, spread the load of several engines. The
+// communication manager has one more, which receives the connection requests. All are unconnected
+// and never fragment: that makes the identification of IPv4 packets 0, which the ICRC needs.
 type udp struct {
-	bind [2]netip.Addr // by family
-	port uint16
+	bind    [2]netip.Addr // by family
+	port    uint16
+	sockets Sockets // nil: nothing is kept
 }
 
 // Indices of address families.
 const (
 	ip4 = iota
 	ip6
+	// requests is added to the index of a receiver that gets connection requests.
+	requests
 )
 
 var families = [2]struct {
@@ -65,7 +82,10 @@ const socketBuffer = 8 << 20
 
 // NewUDP returns the IP network of the process's network namespace.
 func NewUDP(opts UDPOptions) Network {
-	u := &udp{bind: [2]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}, port: Port}
+	u := &udp{
+		bind: [2]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}, port: Port,
+		sockets: opts.Sockets,
+	}
 	if opts.IPv4.IsValid() {
 		u.bind[ip4] = opts.IPv4
 	}
@@ -124,9 +144,8 @@ func (u *udp) Open(n int) (conns []Conn, err error) {
 // openFamily opens the sockets of one address family. It reports missing if the machine does not
 // have the family, or not the address.
 func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
-	// Another process of the same user could share the port, and its sockets would be counted by
-	// the filter. So the port must be free for a socket that does not share it.
-	probe, err := u.socket(f, u.port, false)
+	manager, i := list[len(list)-1], requests+f
+	manager.receiver[i], err = u.requests(f)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL):
 		return true, nil
@@ -136,15 +155,15 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	_ = unix.Close(probe)
-	for i, c := range list {
+	if err := steer(manager.receiver[i], len(list)-1); err != nil {
+		return false, err
+	}
+	if err := manager.openReceiver(i); err != nil {
+		return false, err
+	}
+	for _, c := range list {
 		if c.receiver[f], err = u.socket(f, u.port, true); err != nil {
 			return false, err
-		}
-		if i == 0 {
-			if err := steer(c.receiver[f], len(list)-1); err != nil {
-				return false, err
-			}
 		}
 		if err := c.openReceiver(f); err != nil {
 			return false, err
@@ -157,6 +176,45 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// requests returns the socket of connection requests, the first of the group: the kept one, or a
+// new one.
+func (u *udp) requests(f int) (fd int, err error) {
+	at := netip.AddrPortFrom(u.bind[f], u.port)
+	if u.sockets != nil {
+		if kept := u.sockets.TakeUDP(at); kept != nil {
+			fd, err := u.adopt(f, kept)
+			if _ = kept.Close(); err == nil {
+				return fd, nil
+			}
+			u.sockets.DropUDP(at)
+		}
+	}
+	// Another process of the same user could share the port, and its sockets would be counted by
+	// the filter. So the port must be free for a socket that does not share it.
+	probe, err := u.socket(f, u.port, false)
+	if err != nil {
+		return -1, err
+	}
+	_ = unix.Close(probe)
+	if fd, err = u.socket(f, u.port, true); err == nil && u.sockets != nil {
+		u.sockets.KeepUDP(at, fd)
+	}
+	return fd, err
+}
+
+// adopt returns the descriptor of a kept socket if others can share its port.
+func (u *udp) adopt(f int, kept *os.File) (fd int, err error) {
+	probe, err := u.socket(f, u.port, true)
+	if err != nil { // it belongs to another user
+		return -1, err
+	}
+	_ = unix.Close(probe)
+	if fd, err = unix.FcntlInt(kept.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return -1, err
+	}
+	return fd, unix.SetNonblock(fd, true)
 }
 
 // socket opens a socket that does not fragment, and binds it.
@@ -195,19 +253,31 @@ func (u *udp) socket(f int, port uint16, share bool) (fd int, err error) {
 	return fd, err
 }
 
-// steer attaches the filter that chooses the socket of the group, in the order of bind(2). It sees
-// the payload of the UDP datagram. It chooses as Steer does.
+// attrOffset is the place of the attribute ID in a packet of the communication manager, after BTH
+// and DETH (section 13.4.3), and attrREQ the attribute of a connection request (section 16.7.1).
+const (
+	attrOffset = packet.BTHSize + packet.DETHSize + 16
+	attrREQ    = 0x0010
+)
+
+// steer attaches the filter that chooses the socket of the group, in the order of bind(2): the one
+// of connection requests, the engines, the communication manager. It sees the payload of the UDP
+// datagram. It chooses as Steer does. When only the first socket is left, that gets everything.
 func steer(fd, n int) error {
-	ret := func(jump uint8, k uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_RET, Jt: jump, K: k}
+	ret := func(k uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET, K: k}
 	}
 	qpn := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4},
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: packet.PSNMask},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: CMQPN, Jf: 1},
-		ret(0, uint32(n)),
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: CMQPN, Jf: 4},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: attrOffset},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: attrREQ, Jf: 1},
+		ret(0),
+		ret(uint32(n) + 1),
 		{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: engineShift},
 		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: 1},
 		{Code: unix.BPF_RET | unix.BPF_A},
 	}
 	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF", unix.SetsockoptSockFprog(fd,

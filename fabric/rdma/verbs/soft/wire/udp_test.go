@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -205,7 +206,6 @@ func TestUDPHostile(t *testing.T) {
 			v.Put(p)
 			return p
 		}(), 0, 1, 0},
-		{"empty", nil, 0, 0, 1},
 		{"short", make([]byte, packet.BTHSize), 0, 0, 1},
 		{"odd length", datagram(65, 0), 0, 0, 1},
 		{"longest", datagram(packet.MaxSize-packet.BTHSize, 0), 1, 0, 0},
@@ -222,6 +222,12 @@ func TestUDPHostile(t *testing.T) {
 				c.stats.BadICRC.Load(), bad, c.stats.Malformed.Load(), malformed)
 		}
 	}
+	// The filter finds no QPN.
+	testutil.Value(from.WriteToUDPAddrPort(nil, to))(t)
+	manager := b[1].(*udpConn)
+	testutil.MustTrue(t, readable(t, manager, 10_000), "empty: nothing arrived")
+	testutil.Equal(t, len(recv(t, manager)), 0, "packets")
+	testutil.Equal(t, manager.stats.Malformed.Load(), 1, "malformed")
 	// The sending socket takes nothing.
 	for _, port := range c.port[:1] {
 		testutil.Value(from.WriteToUDPAddrPort(datagram(0, 0), netip.AddrPortFrom(loopB, port)))(t)
@@ -694,4 +700,85 @@ func TestUDPSegmentsRefused(t *testing.T) {
 	if !received(got[3], 3, 64) || p.Segment || c.stats.Dropped.Load() != 4 {
 		t.Errorf("segment %v, %d dropped", p.Segment, c.stats.Dropped.Load())
 	}
+}
+
+// kept is a Sockets for one IPv4 socket.
+type kept struct {
+	t       *testing.T
+	fd      int
+	dropped bool
+}
+
+func (k *kept) TakeUDP(at netip.AddrPort) *os.File {
+	if k.fd < 0 || !at.Addr().Is4() {
+		return nil
+	}
+	fd := testutil.Value(unix.FcntlInt(uintptr(k.fd), unix.F_DUPFD_CLOEXEC, 0))(k.t)
+	return os.NewFile(uintptr(fd), "kept")
+}
+
+func (k *kept) KeepUDP(_ netip.AddrPort, fd int) {
+	k.fd = testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(k.t)
+}
+
+func (k *kept) DropUDP(netip.AddrPort) {
+	testutil.Must(k.t, unix.Close(k.fd))
+	k.fd, k.dropped = -1, true
+}
+
+// TestUDPKeptRequests: connection requests wait while they are not taken, also for the next
+// process, with another number of engines. Other packets come at once, and where they belong.
+func TestUDPKeptRequests(t *testing.T) {
+	sockets := &kept{t: t, fd: -1}
+	defer func() { testutil.Check(t, unix.Close(sockets.fd)) }()
+	opt := UDPOptions{IPv4: loopB, IPv6: addrA6, Port: testutil.FreePort(t), Sockets: sockets}
+	from := open(t, NewUDP(UDPOptions{IPv4: loopA, IPv6: addrA6, Port: opt.Port}), 1)
+	p := &Path{Local: loopA, Remote: loopB}
+	message := func(qpn uint32, attr uint16) {
+		b := from[0].Alloc(p, attrOffset+4)
+		clear(b)
+		h := packet.BTH{Opcode: packet.UDSendOnly, PKey: packet.PKeyDefault, QPN: qpn}
+		h.Put(b)
+		binary.BigEndian.PutUint16(b[attrOffset:], attr)
+		from[0].Flush()
+	}
+	attrs := func(c Conn, n int) (list []uint16) {
+		for _, p := range recvAll(t, c, n) {
+			list = append(list, binary.BigEndian.Uint16(p.Data[attrOffset:]))
+		}
+		return list
+	}
+	conns, err := NewUDP(opt).Open(3)
+	testutil.Must(t, err)
+	manager := conns[3].(*udpConn)
+	message(CMQPN, attrREQ)
+	message(CMQPN, attrREQ+5)
+	testutil.Equal(t, fmt.Sprint(attrs(manager, 1)), fmt.Sprint([]uint16{attrREQ + 5}), "others")
+	testutil.Must(t, manager.TakeRequests(true))
+	testutil.Equal(t, fmt.Sprint(attrs(manager, 1)), fmt.Sprint([]uint16{attrREQ}), "requests")
+	testutil.Must(t, manager.TakeRequests(false))
+	message(CMQPN, attrREQ)
+	for _, c := range conns {
+		testutil.Must(t, c.Close())
+	}
+	message(CMQPN, attrREQ) // nobody is there
+	next := open(t, NewUDP(opt), 2)
+	message(1<<engineShift|5, attrREQ)
+	message(CMQPN, attrREQ+5)
+	recvAll(t, next[1], 1)
+	attrs(next[2], 1)
+	testutil.Must(t, next[2].(*udpConn).TakeRequests(true))
+	attrs(next[2], 2)
+	testutil.True(t, !sockets.dropped, "the kept socket was not used")
+}
+
+// TestUDPKeptUnusable: a kept socket whose port others cannot share is replaced.
+func TestUDPKeptUnusable(t *testing.T) {
+	fd := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
+	sockets := &kept{t: t, fd: fd}
+	opt := UDPOptions{IPv4: loopB, IPv6: addrA6, Port: testutil.FreePort(t), Sockets: sockets}
+	testutil.Must(t, unix.Bind(fd, address(netip.AddrPortFrom(loopB, opt.Port), 0)))
+	open(t, NewUDP(opt), 1)
+	testutil.True(t, sockets.dropped && sockets.fd >= 0, "%+v", sockets)
+	testutil.Must(t, unix.Close(sockets.fd))
 }

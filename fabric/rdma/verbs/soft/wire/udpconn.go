@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,20 +15,21 @@ import (
 // A udpConn is the sockets of an engine, or of the communication manager.
 type udpConn struct {
 	*descriptor
-	net              *udp
-	start            time.Time
-	stats            Stats
-	closed           bool
-	receiver, sender [2]int    // sockets by address family, -1 if missing
-	port             [2]uint16 // of the senders
-	room             int       // of the smaller receive buffer
-	in               inbox
-	out              batch
-	scrap            [packet.MaxSize]byte // for packets that cannot be sent
+	net      *udp
+	start    time.Time
+	stats    Stats
+	closed   bool
+	receiver [4]int    // sockets, -1 if missing: by address family, then of requests
+	sender   [2]int    // by address family
+	port     [2]uint16 // of the senders
+	room     int       // of the smallest receive buffer
+	in       inbox
+	out      batch
+	scrap    [packet.MaxSize]byte // for packets that cannot be sent
 }
 
 func newUDPConn(u *udp, start time.Time) (*udpConn, error) {
-	c := &udpConn{net: u, start: start, receiver: [2]int{-1, -1}, sender: [2]int{-1, -1}}
+	c := &udpConn{net: u, start: start, receiver: [4]int{-1, -1, -1, -1}, sender: [2]int{-1, -1}}
 	var err error
 	if c.descriptor, err = openDescriptor(c.Now); err != nil {
 		return nil, err
@@ -37,9 +39,9 @@ func newUDPConn(u *udp, start time.Time) (*udpConn, error) {
 	return c, nil
 }
 
-// openReceiver prepares the receiving socket of an address family.
-func (c *udpConn) openReceiver(f int) error {
-	fd := c.receiver[f]
+// openReceiver prepares a receiving socket.
+func (c *udpConn) openReceiver(i int) error {
+	fd, f := c.receiver[i], i%requests
 	for _, opt := range families[f].recv {
 		if err := unix.SetsockoptInt(fd, families[f].level, opt, 1); err != nil {
 			return fmt.Errorf("setsockopt %s %d: %w", families[f].name, opt, err)
@@ -62,7 +64,25 @@ func (c *udpConn) openReceiver(f int) error {
 	if c.room == 0 || room < c.room {
 		c.room = room
 	}
+	if i >= requests && c.net.sockets != nil {
+		return nil // see TakeRequests
+	}
 	return c.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN)
+}
+
+// TakeRequests decides whether Recv returns connection requests. If not, they wait, also for the
+// next process. It runs at the same time as no other method.
+func (c *udpConn) TakeRequests(on bool) (err error) {
+	op := unix.EPOLL_CTL_DEL
+	if on {
+		op = unix.EPOLL_CTL_ADD
+	}
+	for _, fd := range c.receiver[requests:] {
+		if fd >= 0 {
+			err = errors.Join(err, c.watch(op, fd, unix.EPOLLIN))
+		}
+	}
+	return err
 }
 
 // openSender prepares the sending socket of an address family. It takes no packets.
@@ -111,11 +131,9 @@ func (c *udpConn) Close() error {
 		return net.ErrClosed
 	}
 	c.closed = true
-	for f := range families {
-		for _, fd := range []int{c.receiver[f], c.sender[f]} {
-			if fd >= 0 {
-				_ = unix.Close(fd)
-			}
+	for _, fd := range append(c.receiver[:], c.sender[:]...) {
+		if fd >= 0 {
+			_ = unix.Close(fd)
 		}
 	}
 	c.descriptor.close()

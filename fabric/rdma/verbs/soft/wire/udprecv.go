@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -31,8 +32,8 @@ type inbox struct {
 	names     [maxDatagrams][nameSize]byte
 	controls  [maxDatagrams][controlSize]byte
 	data      []byte
-	family    [maxDatagrams]int
-	overflows [2]uint32 // as the sockets count them, by address family
+	socket    [maxDatagrams]int // index in udpConn.receiver
+	overflows [4]uint32         // as the sockets count them
 
 	// Datagrams from next to end-1 are still to be taken apart; of the first one, rest is left.
 	next, end int
@@ -67,17 +68,15 @@ func (b *inbox) datagram(i int) []byte { return b.data[i*datagramSize:][:datagra
 func (c *udpConn) Recv() ([]Packet, error) {
 	b := &c.in
 	b.packets = b.packets[:0]
-	var waiting [2]bool
+	var waiting [4]bool // as receiver
 	for _, e := range c.ready() {
-		for f := range families {
-			switch int(e.Fd) {
-			case c.receiver[f]:
-				waiting[f] = true
-			case c.sender[f]:
-				c.out.blocked[f] = false
-				if err := c.watch(unix.EPOLL_CTL_DEL, c.sender[f], 0); err != nil {
-					return nil, err
-				}
+		if i := slices.Index(c.receiver[:], int(e.Fd)); i >= 0 {
+			waiting[i] = true
+		}
+		if f := slices.Index(c.sender[:], int(e.Fd)); f >= 0 {
+			c.out.blocked[f] = false
+			if err := c.watch(unix.EPOLL_CTL_DEL, c.sender[f], 0); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -85,33 +84,37 @@ func (c *udpConn) Recv() ([]Packet, error) {
 		if err := c.receive(waiting); err != nil {
 			return nil, err
 		}
-		waiting = [2]bool{}
+		waiting = [4]bool{}
 	}
 	for len(b.packets) < MaxBatch && c.take() {
 	}
-	if b.next < b.end || waiting != [2]bool{} { // the rest is for the next call
+	if b.next < b.end || waiting != [4]bool{} { // the rest is for the next call
 		c.Wake()
 	}
 	return b.packets, nil
 }
 
-// receive fills the inbox from the sockets that have something. If both have, each gets half.
-func (c *udpConn) receive(waiting [2]bool) error {
+// receive fills the inbox from the sockets that have something. Each gets a fair part.
+func (c *udpConn) receive(waiting [4]bool) error {
 	b := &c.in
 	b.next, b.end = 0, 0
-	for f := range families {
-		if !waiting[f] {
+	left := 0
+	for _, w := range waiting {
+		if w {
+			left++
+		}
+	}
+	for i, w := range waiting {
+		if !w {
 			continue
 		}
-		most := maxDatagrams
-		if f == ip4 && waiting[ip6] {
-			most = maxDatagrams / 2
-		}
-		n, e := b.messages.Recv(c.receiver[f], b.end, most)
+		most := b.end + (maxDatagrams-b.end)/left
+		left--
+		n, e := b.messages.Recv(c.receiver[i], b.end, most)
 		switch e {
 		case 0:
 			for range n {
-				b.family[b.end] = f
+				b.socket[b.end] = i
 				b.end++
 			}
 			if b.end == most {
@@ -163,15 +166,15 @@ func (c *udpConn) take() bool {
 
 // begin starts with a datagram of the inbox.
 func (c *udpConn) begin(i int) {
-	b, f := &c.in, c.in.family[i]
+	b, from := &c.in, c.in.socket[i]
 	n, control := b.messages.Received(i)
 	b.rest = b.datagram(i)[:n]
 	b.meta = readMetadata(b.controls[i][:control])
-	if m := b.meta.overflows; m != 0 && m != b.overflows[f] {
-		c.stats.Overflows.Add(uint64(m - b.overflows[f]))
-		b.overflows[f] = m
+	if m := b.meta.overflows; m != 0 && m != b.overflows[from] {
+		c.stats.Overflows.Add(uint64(m - b.overflows[from]))
+		b.overflows[from] = m
 	}
-	b.from = b.remote(f, b.names[i][:])
+	b.from = b.remote(from%requests, b.names[i][:])
 	if b.meta.local.IsLinkLocalUnicast() { // on the same link
 		b.meta.local = b.meta.local.WithZone(b.from.Addr().Zone())
 	}
