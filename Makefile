@@ -1,9 +1,9 @@
 # Everything is done by the scripts that the rules name. "make" alone lists the rules.
-.PHONY: help deps build package package-test release run test unit soak lint fmt demo bench bench-lab
-.PHONY: show-broken clean
+.PHONY: help deps build package package-test release run test unit soak lint fmt demo cluster
+.PHONY: cluster-failover bench bench-lab show-broken clean
 
 help: ## list the rules
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
 deps: ## install what building and testing need (Debian 12 or 13, as root or through sudo)
 	scripts/deps.sh test
 build: ## build bin/nvmf-target
@@ -34,6 +34,13 @@ fmt: ## format the Go code
 demo: ## boot a Linux host that connects over RDMA and runs fio: 1 to 3 minutes
 	scripts/deps.sh demo
 	scripts/with-go.sh tests/lab/demo.sh
+cluster: ## show two gateways to an image of Ceph, one killed, one drained, while a host writes
+	scripts/deps.sh cluster
+	scripts/with-go.sh tests/lab/cluster.sh show
+# EVENTS=kill,drain, STOP=60, MIXED=1 and TRANSPORT=rxe select; see tests/lab/cluster.sh.
+cluster-failover: ## kill, stop, cut off and drain gateways, ROUNDS=50 times; print the stalls
+	scripts/deps.sh cluster
+	scripts/with-go.sh tests/lab/cluster.sh failover
 # ALL=1, RUN=REGEXP, ROUNDS=5 and SECONDS_EACH=1 select the measurements; see docs/benchmarks.
 bench: build ## measure over loopback TCP and compare with bare sockets
 	scripts/with-go.sh go run ./tests/bench -run "$(RUN)" -out "$(if $(RUN),,docs/benchmarks)"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# deps.sh [build|package|unit|demo|test]: installs the dependencies for building, making packages,
-# testing without the lab, the demo, or everything, on Debian 12 or 13: packages with apt, as root
-# or through sudo, and a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all
-# are installed.
+# deps.sh [build|package|unit|demo|cluster|test]: installs the dependencies for building, making
+# packages, testing without the lab, the demo, gateways with Ceph, or everything else, on Debian 12
+# or 13: packages with apt, as root or through sudo, and a Go into ~/.cache/nvmf-target if the
+# machine has none. Does nothing if all are installed.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -56,10 +56,11 @@ case ${1:-build} in
   package) apt_install apparmor dpkg-dev jq mmdebstrap rpm runc ;;
   unit) apt_install apparmor dpkg-dev jq openssl rpm shellcheck; fetch_promtool ;;
   demo) tests/lab/install.sh demo ;;
+  cluster) apt_install ceph-common ceph-mon ceph-osd librbd1; tests/lab/install.sh ;;
   test)
     apt_install apparmor chromium-headless-shell dpkg-dev openssl rpm shellcheck tshark
     fetch_promtool; tests/lab/install.sh ;;
-  *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
+  *) die "usage: deps.sh [build|package|unit|demo|cluster|test]" ;;
 esac
 # shellcheck disable=SC2031
 find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }

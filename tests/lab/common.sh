@@ -73,3 +73,10 @@ private_apt() {
     -o Acquire::Languages=none -o Acquire::Retries=3)
   apt-get "${APT[@]}" update
 }
+
+# filter leaves boot messages out.
+filter() {
+  sed -u -e 's/\r//;s/\x1bc\x1b\[?7l\x1b\[2J//;s/\x1b\[0mSeaBIOS.*//;s/^Booting from ROM\.\.//' \
+    -e 's/\x1bc\x1b\[?7l\x1b\[2J//;/^Core dump limits/d;/^\t\(soft\|hard\) -/d;/^Checking /d' \
+    -e '/^lab: end/d;/^== target/d;/^\[ *[0-9.]*\] /d;/^$/d'
+}

@@ -26,12 +26,6 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 [ -n "${TARGET_BIN:-}" ] || echo "building the target: up to a minute the first time" >&2
 bin=$(target_binary "${TARGET_BIN:-}" "$work")
 settings=(TARGET="${TARGET:-ours}" TARGET_BIN="$bin")
-# Boot messages are left out.
-filter() {
-  sed -u -e 's/\r//;s/\x1bc\x1b\[?7l\x1b\[2J//;s/\x1b\[0mSeaBIOS.*//;s/^Booting from ROM\.\.//' \
-    -e 's/\x1bc\x1b\[?7l\x1b\[2J//;/^Core dump limits/d;/^\t\(soft\|hard\) -/d;/^Checking /d' \
-    -e '/^lab: end/d;/^== target/d;/^\[ *[0-9.]*\] /d;/^$/d'
-}
 case $LAB in
   uml)
     "$lab/install.sh"

@@ -1,14 +1,15 @@
-# A small Ceph cluster inside the lab's kernel, at the target's end: one monitor and one OSD that has
-# its objects in memory, with cephx. cephtest has the same for Go.
-CEPH=/run/ceph CEPH_MON='' CEPH_OSD=''
+# A small Ceph cluster inside the lab's kernel: one monitor and one OSD that has its objects in
+# memory, with cephx. It is at the target's end, or at that of the host with another CEPH_ADDR.
+# cephtest has the same for Go.
+CEPH=/run/ceph CEPH_MON='' CEPH_OSD='' CEPH_ADDR=127.0.0.1
 ceph_conf() { # FSID
   cat <<EOF
 [global]
 fsid = $1
-mon_host = [v2:127.0.0.1:13300,v1:127.0.0.1:13301]
+mon_host = [v2:$CEPH_ADDR:13300,v1:$CEPH_ADDR:13301]
 mon_initial_members = a
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+public_addr = $CEPH_ADDR
+cluster_addr = $CEPH_ADDR
 auth_cluster_required = cephx
 auth_service_required = cephx
 auth_client_required = cephx
@@ -41,26 +42,31 @@ EOF
 }
 # of_ceph PROGRAM ARGUMENTS...: runs a program of Ceph. Its output is shown if it fails.
 of_ceph() {
-  on_target "$@" -c $CEPH/ceph.conf >$CEPH/out 2>$CEPH/err ||
+  (ceph_exec "$@" -c $CEPH/ceph.conf) >$CEPH/out 2>$CEPH/err ||
     { cat $CEPH/out $CEPH/err; tail -n 20 $CEPH/*.log; fail "$*"; }
 }
+ceph_exec() { if [ $CEPH_ADDR = 127.0.0.1 ]; then target_exec "$@"; else exec "$@"; fi; }
 daemon() { # PROGRAM NAME: runs it in the background, and sets $DAEMON
-  target_exec "$1" -f -i "$2" -c $CEPH/ceph.conf >/dev/null 2>>$CEPH/err.$1 &
+  ceph_exec "$1" -f -i "$2" -c $CEPH/ceph.conf >/dev/null 2>>$CEPH/err.$1 &
   DAEMON=$!
 }
-# ceph_up: boots a cluster with the pool "rbd". It sets CEPH_MON and CEPH_OSD, their process IDs.
-ceph_up() {
-  local c id
+ceph_need() {
+  local c
   for c in ceph-mon ceph-osd ceph rbd; do
     command -v $c >/dev/null || skip "no $c: apt-get install ceph-mon ceph-osd ceph-common"
   done
+}
+# ceph_up: boots a cluster with the pool "rbd". It sets CEPH_MON and CEPH_OSD, their process IDs.
+ceph_up() {
+  local id
+  ceph_need
   mkdir -p $CEPH/osd; id=$(cat /proc/sys/kernel/random/uuid)
   ceph_conf "$id" >$CEPH/ceph.conf
   of_ceph ceph-authtool -C $CEPH/mon.keyring --gen-key -n mon. --cap mon 'allow *'
   of_ceph ceph-authtool -C $CEPH/client.admin.keyring --gen-key -n client.admin \
     --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
   of_ceph ceph-authtool $CEPH/mon.keyring --import-keyring $CEPH/client.admin.keyring
-  of_ceph monmaptool --create --addv a '[v2:127.0.0.1:13300,v1:127.0.0.1:13301]' --fsid "$id" \
+  of_ceph monmaptool --create --addv a "[v2:$CEPH_ADDR:13300,v1:$CEPH_ADDR:13301]" --fsid "$id" \
     $CEPH/monmap
   of_ceph ceph-mon --mkfs -i a --monmap $CEPH/monmap --keyring $CEPH/mon.keyring
   daemon ceph-mon a; CEPH_MON=$DAEMON

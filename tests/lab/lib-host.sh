@@ -82,7 +82,7 @@ READ_ERROR='unrecovered|0x2?281' WRITE_FAULT='write fault|0x2?280'
 PATH_ERROR='internal path error|0x2?300' OUT_OF_RANGE='LBA out of range|0x[46]?080'
 critical_warning() { nvme smart-log "/dev/$CTRL" "$@" -o json | jq .critical_warning; }
 
-# fio_run NAME FIO-OPTIONS...: one job on $DEV; fails if fio does. The result is in /tmp/NAME.json.
+# fio_run NAME FIO-OPTIONS...: one job on $FIO_FILE or $DEV; fails if fio does. The result is in /tmp/NAME.json.
 # fio ignores SIGPIPE: nvme-tcp sends commands in the context of the process that submits them, and
 # when the target has closed the connection at that moment, that process gets the signal ("failed to
 # send request -32").
@@ -90,7 +90,7 @@ fio_run() {
   local name=$1 rc=0; shift
   (
     trap '' PIPE
-    exec fio --name="$name" --filename="$DEV" --direct=1 --ioengine=io_uring --thread \
+    exec fio --name="$name" --filename="${FIO_FILE:-$DEV}" --direct=1 --ioengine=io_uring --thread \
       --norandommap --randrepeat=1 --group_reporting --output-format=json \
       --output="/tmp/$name.json" "$@"
   ) >/tmp/fio.err 2>&1 || rc=$?

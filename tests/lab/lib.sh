@@ -149,8 +149,8 @@ lab_teardown() {
   case $rc-${LAB_STATE:-} in
     0-/* | 77-/*) lab_down ;;
   esac
-  if [ $rc != 0 ] && [ $rc != 77 ] && [ -s /run/target.log ]; then
-    echo "-- the last lines of the target's log:"; tail -n 60 /run/target.log
+  if [ $rc != 0 ] && [ $rc != 77 ] && ls /run/target*.log >/dev/null 2>&1; then
+    echo "-- the last lines of the target's log:"; tail -n 60 /run/target*.log
   fi
   exit $rc
 }

@@ -1,0 +1,109 @@
+# Two gateways to an image of a Ceph cluster, and a host with a path to each of them. Sourced after
+# lib.sh and lib-ceph.sh.
+#
+#   gateway a, network namespace target: veth0 10.0.0.1 --- veth1 10.0.0.2   the host and, at
+#   gateway b, network namespace b:      veth2 10.0.1.1 --- veth3 10.0.1.2   10.0.9.1, the cluster
+CEPH_ADDR=10.0.9.1
+declare -A GW_NET=([a]=target [b]=b) GW_TRTYPE=([a]=$TRTYPE [b]=$TRTYPE) GW_PID=() GW_CTRL=()
+declare -A GW_ADDR=([a]=$ADDR [b]=10.0.1.1) GW_PEER=([a]=$HOSTADDR [b]=10.0.1.2)
+FIO_FILE=/tmp/fs/data
+: "${FEATURES:=layering}" # with exclusive-lock, librbd fences as well
+NAMESPACES=(1:rbd)
+
+on_gateway() { nsenter --net=/run/netns/"${GW_NET[$1]}" "${@:2}"; } # NAME COMMAND...
+gateways_up() { # starts the cluster and both gateways
+  local g
+  [ $TOPOLOGY = two ] || skip "soft RoCE has no network namespaces before Linux 7"
+  ceph_need; lab_up
+  ip addr add $CEPH_ADDR/32 dev lo
+  ip link add veth2 type veth peer name veth3
+  ip netns add b; ip link set veth2 netns b; on_gateway b ip link set lo up
+  on_gateway b ip link set veth2 mtu 4200 up; ip link set veth3 mtu 4200 up
+  on_gateway b ip addr add ${GW_ADDR[b]}/24 dev veth2; ip addr add ${GW_PEER[b]}/24 dev veth3
+  [ ${GW_TRTYPE[b]} = tcp ] || { rdma_link target1 veth2 "on_gateway b"; rdma_link host1 veth3 ""; }
+  for g in a b; do on_gateway $g ip route add $CEPH_ADDR via ${GW_PEER[$g]}; done
+  ceph_up
+  of_ceph ceph auth get-or-create client.gateway mon 'profile rbd' osd 'profile rbd pool=rbd'
+  cp $CEPH/out $CEPH/client.gateway.keyring
+  of_ceph rbd create --size 64M --image-feature "$FEATURES" rbd/disk
+  gateway_start a; gateway_start b
+  wait_for 30 gateway_says a optimized
+}
+gateways_connect() { # connects the host to both, and mounts a file system of the image
+  local g
+  for g in a b; do
+    TRTYPE=${GW_TRTYPE[$g]} ADDR=${GW_ADDR[$g]} host_connect --reconnect-delay=1
+    GW_CTRL[$g]=$CTRL
+  done
+  wait_for 20 settled
+  mkdir -p /tmp/fs; mkfs.ext4 -q "$DEV"; mount "$DEV" /tmp/fs
+}
+gateways_down() {
+  local g
+  umount /tmp/fs
+  e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "ext4 is damaged"; }
+  host_disconnect
+  for g in a b; do gateway_end $g TERM; done
+  ceph_down
+  if [ ${GW_TRTYPE[b]} = rdma ]; then rdma link del host1; on_gateway b rdma link del target1; fi
+  ip link del veth3; ip netns del b; ip addr del $CEPH_ADDR/32 dev lo
+}
+
+gateway_config() { # NAME
+  local prefers='' ids='cntlid_min: 32768'
+  [ "$1" = b ] || { prefers=', prefers: [1]' ids='cntlid_max: 32767'; }
+  cat <<EOF
+control: {socket: /run/$1.sock}
+reactors: {count: 1, spin: 0s}
+listeners: [{transport: ${GW_TRTYPE[$1]}, address: ${GW_ADDR[$1]}, port: $PORT}]
+group:
+  {name: $1, pool: rbd, conf: $CEPH/ceph.conf, user: gateway,
+   keyring: $CEPH/client.gateway.keyring, ana_groups: [1]$prefers}
+subsystems:
+  - nqn: $NQN
+    allow_any_host: true
+    $ids
+    namespaces:
+      - nsid: 1
+        backend: rbd
+        image: rbd/disk
+        ceph: {conf: $CEPH/ceph.conf, user: gateway, keyring: $CEPH/client.gateway.keyring}
+EOF
+}
+gateway_start() { # NAME
+  gateway_config "$1" >/run/"$1".yaml
+  STATE_DIRECTORY=/run/state.$1 nsenter --net=/run/netns/"${GW_NET[$1]}" "$TARGET_BIN" serve \
+    --config /run/"$1".yaml >>/run/target-"$1".log 2>&1 &
+  GW_PID[$1]=$!
+  wait_for 20 gateway_says "$1" .
+}
+gateway_signal() { kill -"$2" ${GW_PID[$1]}; } # NAME SIGNAL
+gateway_end() { gateway_signal "$1" "$2"; wait ${GW_PID[$1]} 2>/dev/null || true; } # NAME SIGNAL
+gateway_ana() { "$TARGET_BIN" ana "${@:2}" --socket /run/"$1".sock; } # NAME ARGUMENTS...
+gateway_says() { gateway_ana "$1" 2>/dev/null | awk '{print $4}' | grep -q "$2"; } # NAME STATE
+
+# The host's view. usable NAME: the path to this gateway is. serving: prints the gateway in use.
+live() { [ "$(cat /sys/class/nvme/${GW_CTRL[$1]}/state)" = live ]; }
+path_of() { echo /sys/class/nvme/${GW_CTRL[$1]}/nvme*c*n1; }
+ana_state() { cat $(path_of $1)/ana_state 2>/dev/null; }
+usable() { live "$1" && [ "$(ana_state "$1")" = optimized ]; }
+serving() { if usable a; then echo a; elif usable b; then echo b; else return 1; fi; }
+settled() { # both paths are there, and one is optimized
+  live a && live b && serving >/dev/null &&
+    [ "$(ana_state a; ana_state b)" != $'optimized\noptimized' ]
+}
+
+# unplug NAME hosts|ceph: drops the packets between a gateway and hosts or the cluster. replug NAME
+# ends that.
+unplug() {
+  local end=${GW_PEER[$1]}
+  [ "$2" = hosts ] || end=$CEPH_ADDR
+  on_gateway "$1" nft -f - <<EOF
+add table ip lab
+add chain ip lab in { type filter hook input priority 0; }
+add chain ip lab out { type filter hook output priority 0; }
+add rule ip lab in ip saddr $end drop
+add rule ip lab out ip daddr $end drop
+EOF
+}
+replug() { on_gateway "$1" nft delete table ip lab; }

@@ -1,0 +1,90 @@
+# Two gateways to an image of a Ceph cluster, and a Linux host with native multipath and ext4 on it.
+# The gateway in use is killed, stopped and continued, cut off and drained while fio writes and
+# verifies. fio sees no error, and no write of a gateway that was replaced arrives later. The
+# longest stalls are printed, and make cluster-failover prints a table of them.
+#   EVENTS=kill,drain   only these
+#   ROUNDS=N            each event N times (1)
+#   STOP=N              a stopped gateway continues after N seconds (60 in full)
+#   MIXED=1             gateway b has tcp, whatever the transport of gateway a is
+# variants: tcp rxe
+# covers: internal/group internal/group/rados internal/app backend/rbd nvme/target/ana
+# cpus: 2
+# limit: 1200
+. "$LAB_DIR/lib.sh"
+. "$LAB_DIR/lib-ceph.sh"
+. "$LAB_DIR/lib-gateways.sh"
+[ "$TARGET" = ours ] || skip "the kernel's target has no gateways"
+: "${ROUNDS:=1}" "${STOP:=$(sized 0 0 60)}" "${MIXED:=}" "${EVENTS:=}"
+ALL='kill crash term drain stop late hosts ceph both'
+[ -n "$EVENTS" ] || EVENTS="drain $(sample 1 ${ALL/drain/})"
+[ -z "$MIXED" ] || GW_TRTYPE[b]=tcp
+
+# fault EVENT: what happens to $active, the gateway in use. repair EVENT ends that.
+fault() {
+  case $1 in
+    kill) gateway_end $active KILL ;;
+    crash) gateway_end $active KILL; gateway_start $active ;;
+    term) gateway_end $active TERM ;;
+    drain) gateway_ana $active set 1 inaccessible >/dev/null ;;
+    stop) gateway_signal $active STOP ;;
+    late) unplug $active ceph; sleep 0.5; gateway_signal $active STOP ;; # it has taken writes
+    hosts | ceph) unplug $active $1 ;;
+    both) unplug $active ceph; unplug $active hosts ;;
+  esac
+}
+repair() {
+  case $1 in
+    kill | term) gateway_start $active ;;
+    drain) gateway_ana $active set 1 configured >/dev/null ;;
+    stop) after_pause ;;
+    late) after_pause replug $active ;;
+    hosts | ceph | both) replug $active ;;
+  esac
+}
+# after_pause [COMMAND]: a stopped gateway goes on when the file has newer content, which stays.
+PATTERN=0
+after_pause() {
+  sleep $STOP
+  PATTERN=$((PATTERN % 250 + 1))
+  fio_run newer --rw=write --bs=64k --size=$SIZE --verify=pattern \
+    --verify_pattern=$PATTERN --do_verify=0
+  ${1:+"$@"}
+  gateway_signal $active CONT
+  wait_for 60 settled
+  fio_run compare --rw=read --bs=64k --size=$SIZE --verify=pattern \
+    --verify_pattern=$PATTERN
+}
+
+SIZE=8M
+copy_function load_ends plain_load_ends
+load_ends() { # it keeps the longest stall in STALL, in milliseconds
+  plain_load_ends
+  local now
+  now=$(sed -n '/^{/,$p' /tmp/events.json |
+    jq '[.jobs[0].write.clat_ns.max, .jobs[0].read.clat_ns.max] | max / 1e6 | floor')
+  [ $now -le $STALL ] || STALL=$now
+}
+taken_over() { usable $other && ! usable $active; }
+event() { # NAME
+  local active other
+  wait_for 60 settled
+  active=$(serving); [ $active = a ] && other=b || other=a
+  STALL=0
+  load events --bs=4k --size=$SIZE --iodepth=16 --time_based --runtime=$(sized 3 3 5)
+  wait_for 20 load_moved 100
+  fault $1
+  [ $1 = crash ] || wait_for 60 taken_over
+  wait_for 60 load_moved 200
+  load_ends
+  say "$1 of gateway $active: the longest stall was $STALL ms"
+  echo "$1 $STALL" >>/run/out/stalls
+  repair $1
+}
+
+gateways_up
+gateways_connect
+for round in $(seq $ROUNDS); do
+  for e in ${EVENTS//,/ }; do event $e; done
+done
+klog_check 'nvme nvme[0-9]+: |nvme_tcp: queue|no usable path - requeuing|callbacks suppressed'
+gateways_down
