@@ -63,14 +63,6 @@ func (c *counter) allowed(name string, a netip.Addr) *Conn {
 	return e
 }
 
-// discovery admits the connection of a discovery controller.
-func (c *counter) discovery(name string, a netip.Addr) *Conn {
-	c.t.Helper()
-	e := c.admit(name, a, 0)
-	refused(c.t, e.Associate(fabric.Discovery, claim, 0), "")
-	return e
-}
-
 // expect compares the connections evicted since the last call.
 func (c *counter) expect(names ...string) {
 	c.t.Helper()
@@ -104,103 +96,6 @@ func (c *counter) empty() {
 			}
 		}
 	}
-}
-
-func TestLimits(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 3, PerHost: 2, Memory: 100 << 10})
-	host := func(a netip.Addr, memory int64) *Conn {
-		e := c.admit("a host", a, memory)
-		refused(t, e.Associate(fabric.Allowed, proven(a.String()), 0), "")
-		return e
-	}
-	admit := func(a netip.Addr, memory int64) error {
-		_, err := c.Admit(a, memory, nil)
-		return err
-	}
-	a, b := host(one, 10<<10), host(one, 10<<10)
-	third := c.admit("third", one, 0)
-	refused(t, third.Associate(fabric.Allowed, proven(one.String()), 0),
-		`host "192.0.2.1" has 2 connections, the limit`)
-	third.Leave()
-	third.Uncharge()
-	refused(t, admit(two, 81<<10),
-		"2 queues have 20 KiB of memory and this one wants 81, the limit is 100")
-	d := host(two, 0)
-	refused(t, admit(netip.MustParseAddr("192.0.2.3"), 0), "3 connections are open")
-	if u := c.Usage(); u != (fabric.Usage{
-		Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10, Refused: 3, OverShare: 1,
-	}) {
-		t.Errorf("%+v", u) // refused connections are not counted
-	}
-	refused(t, d.Charge(70<<10), "")
-	refused(t, c.Charge(10<<10), "")
-	refused(t, c.Charge(1), "the limit is 100")
-	refused(t, d.Charge(1), "the limit is 100")
-	a.Leave()
-	e := host(addr(1), 0)
-	c.Uncharge(10 << 10)
-	for _, e := range []*Conn{b, d, e} {
-		e.Leave()
-		e.Uncharge()
-	}
-	if n := c.Usage().Memory; n != 10<<10 {
-		t.Errorf("a connection that has left, but is not uncharged, has %d bytes", n)
-	}
-	a.Uncharge()
-	c.empty()
-	kept := c.admit("kept", one, 5)
-	kept.Keep()
-	kept.Leave()
-	kept.Uncharge()
-	u := c.Usage()
-	testutil.True(t, u.Memory == 5 && u.Connections == 0, "%+v with memory that is kept", u)
-	c.Close()
-	refused(t, admit(one, 0), "closing")
-	refused(t, a.Associate(fabric.Allowed, claim, 0), "ended")
-}
-
-// An unassociated connection that finds no room evicts the oldest one, first one from its own
-// address.
-func TestEviction(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
-	c.admit("first", two, 0)
-	for i := range 32 { // 1/16
-		c.admit(fmt.Sprint(i), one, 0)
-	}
-	c.expect()
-	c.admit("of the same address", one, 0)
-	c.expect("0")
-	for i := 33; i < 128; i++ { // 1/4
-		c.admit("another", addr(i), 0)
-	}
-	c.expect()
-	c.admit("of another address", addr(1000), 0)
-	c.expect("first")
-	if u := c.Usage(); u.Connections != 130 || u.Unassociated != 128 || u.Evicted != 2 {
-		t.Errorf("%+v", u) // evicted ones stay open until they leave
-	}
-}
-
-// The memory of a budget is limited, too, but one connection always has room.
-func TestBudgetOfMemory(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1600})
-	c.admit("large", one, 150)
-	c.admit("small", one, 50)
-	c.expect("large")
-	c.admit("another", one, 51)
-	c.expect("small")
-	for i := range 4 {
-		c.admit(fmt.Sprint(i), addr(i), 100)
-	}
-	c.expect("another")
-	e := c.admit("a", two, 100)
-	c.expect("0")
-	refused(t, e.Charge(500), "")
-	c.admit("b", addr(9), 0)
-	c.expect("1", "2", "3", "a")
-	refused(t, c.admit("c", addr(10), 0).Associate(fabric.Allowed, claim, 300), "")
-	testutil.True(t, e.Associate(fabric.Allowed, claim, 0) != nil,
-		"a Connect succeeds on an evicted connection")
 }
 
 // Strangers that hold everything they can get neither reach the connections of hosts nor keep a
@@ -237,21 +132,6 @@ func TestStrangers(t *testing.T) {
 			flood(maxEvicted / 2)
 		}
 	}
-}
-
-// The number of evicted connections that have not left is bounded. When they leave there is room
-// again.
-func TestEvictedStay(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
-	var first []*Conn
-	for i := range 16 + maxEvicted {
-		first = append(first, c.admit("x", addr(i), 0))
-	}
-	_, err := c.Admit(one, 0, nil)
-	refused(t, err, "have not ended yet")
-	testutil.Equal(t, c.Usage().Connections, 16+maxEvicted, "connections are open")
-	first[0].Leave()
-	c.admit("y", two, 0)
 }
 
 // Evicted connections that have not left count for the network of the newer ones, which can never
@@ -352,25 +232,6 @@ func TestAdmitSoon(t *testing.T) {
 	})
 }
 
-// Discovery controllers have budgets of their own, and are safe for a while.
-func TestDiscovery(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
-	for i := range 16 {
-		c.discovery(fmt.Sprint(i), one)
-	}
-	e := c.admit("e", one, 0)
-	refused(t, e.Associate(fabric.Discovery, claim, 0), "too many discovery controllers")
-	c.clock = c.clock.Add(discoveryAge)
-	refused(t, e.Associate(fabric.Discovery, claim, 0), "")
-	c.expect("0")
-	for i := range 18 { // with the first address, 1/16 of all and two more
-		c.discovery("other", addr(i))
-	}
-	c.expect("1", "2")
-	u := c.Usage()
-	testutil.True(t, u.Discovery == 32 && u.Unassociated == 0, "%+v", u)
-}
-
 // A host that has yet to authenticate is unassociated: other hosts that only send Connect never
 // keep it out.
 func TestUnproven(t *testing.T) {
@@ -391,33 +252,6 @@ func TestUnproven(t *testing.T) {
 	refused(t, e.Associate(fabric.Allowed, claim, 0), "")
 	u := c.Usage()
 	testutil.True(t, u.Discovery == 0 && u.Unassociated <= 128, "%+v", u)
-}
-
-// An address that an allowed host has connected from has budgets of its own from then on. They also
-// count its existing connections, and they stay when all of them have ended.
-func TestAllowedAddress(t *testing.T) {
-	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
-	before := []*Conn{c.admit("before", two, 1), c.discovery("of the host", two)}
-	testutil.True(t, !before[0].FromAllowed(), "allowed before a Connect")
-	e := c.allowed("host", two)
-	for i := range 130 {
-		testutil.True(t, !c.admit("stranger", addr(i), 1).FromAllowed(), "a stranger is allowed")
-	}
-	testutil.True(t, before[0].FromAllowed(), "not allowed after a Connect")
-	c.expect("stranger")
-	if s := &c.budgets[1][unassociated]; s.connections != 1 || s.memory != 1 {
-		t.Errorf("%d connections in the budget of allowed addresses", s.connections)
-	}
-	for _, e := range append(before, e) {
-		e.Leave()
-		e.Uncharge()
-	}
-	for range 128 { // 1/4 of all, where others have 1/16
-		c.admit("again", two, 1)
-	}
-	c.expect()
-	c.admit("one more", two, 1)
-	c.expect("again")
 }
 
 // The number of addresses without connections that are remembered is bounded.
