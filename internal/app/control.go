@@ -223,6 +223,9 @@ func (s *Server) namespaces() (list []observed.Namespace) {
 		if !ok {
 			out = observed.Namespace{Subsystem: n.NQN, NSID: n.NSID, State: "pending"}
 		}
+		if out.State == "not ready" && s.groups.waits(out.ANAGroup) {
+			out.State = "standby"
+		}
 		out.Backend, out.Path, out.Reason = n.Backend, n.Place(), s.engine.Volumes.Reason(n.Name())
 		out.ConfiguredBytes = n.ConfiguredSize()
 		list = append(list, out)

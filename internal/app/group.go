@@ -22,8 +22,9 @@ import (
 // groups has the ANA groups that this target shares with other gateways.
 type groups struct {
 	gates map[uint32]*rbd.Gate
-	mu    sync.Mutex // held while the list changes, for drain
+	mu    sync.Mutex // guards the list, and away
 	list  map[uint32]*group.Group
+	away  map[uint32]bool // groups that are given away by hand
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
 }
@@ -33,7 +34,10 @@ const countEvery = time.Second
 
 // newGroups returns the groups of the configuration, which are not running.
 func newGroups(c *config.Group) *groups {
-	g := &groups{gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{}}
+	g := &groups{
+		gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
+		away: map[uint32]bool{},
+	}
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
 	}
@@ -80,8 +84,6 @@ func (g *groups) hide(ls *listeners.Listeners) {
 // startGroups starts the groups.
 func (s *Server) startGroups() {
 	c := &s.atStart.Group
-	s.groups.mu.Lock()
-	defer s.groups.mu.Unlock()
 	for id, gate := range s.groups.gates {
 		cfg := group.Default(c.Name, s.home(), c.Lease)
 		cfg.Prefers = slices.Contains(c.Prefers, id)
@@ -89,7 +91,7 @@ func (s *Server) startGroups() {
 			Access: rados.Access{Conf: c.Conf, User: c.User, Keyring: c.Keyring},
 			Pool:   c.Pool, Group: id,
 		}
-		s.groups.list[id] = group.Start(cfg, func() (group.Engine, error) {
+		s.groups.add(id, group.Start(cfg, func() (group.Engine, error) {
 			e, err := grouprados.Connect(place)
 			if err != nil {
 				return nil, err // and not a nil engine
@@ -98,7 +100,7 @@ func (s *Server) startGroups() {
 		}, &shared{
 			id: id, name: c.Pool + "/" + place.Object(), gateway: c.Name, gate: gate,
 			listeners: s.listeners,
-		}, s.log.With("ana_group", id))
+		}, s.log.With("ana_group", id)))
 	}
 	if len(s.groups.list) > 0 {
 		s.groups.stopCounting = watch(countEvery, s.countHosts)
@@ -130,14 +132,31 @@ func (s *Server) countHosts() {
 	}
 }
 
-// drain gives a group away, or lets this target take it again.
+// add adds a group that has just been started.
+func (g *groups) add(id uint32, one *group.Group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.list[id] = one
+	if g.away[id] { // before the start
+		one.Drain(true)
+	}
+}
+
+// drain gives a group away, or lets this target take it again, also before it is started.
 func (g *groups) drain(id uint32, away bool) {
 	g.mu.Lock()
-	one := g.list[id]
-	g.mu.Unlock()
-	if one != nil { // it runs
+	defer g.mu.Unlock()
+	g.away[id] = away
+	if one := g.list[id]; one != nil {
 		one.Drain(away)
 	}
+}
+
+// waits reports whether this gateway does not serve a group that it shares with others.
+func (g *groups) waits(id uint32) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gates[id] != nil && (g.list[id] == nil || g.list[id].Status().Phase != "serving")
 }
 
 // groupPatience bounds the time that a stop takes to give groups away.

@@ -1,8 +1,13 @@
 package app
 
 import (
+	"errors"
+	"log/slog"
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/group"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -22,4 +27,19 @@ subsystems:
 	testutil.Check(t, parse(", read_only: true"))
 	testutil.Fails(t, parse(""), "subsystems[0].namespaces[0]: several gateways could write to "+
 		"the image, since ANA group 1 is not one of group.ana_groups. Add it there", "")
+}
+
+// TestDrainBeforeStart: a group that is given away before it has started is not taken.
+func TestDrainBeforeStart(t *testing.T) {
+	g := newGroups(&config.Group{ANAGroups: []uint32{1, 2}})
+	g.drain(1, true)
+	testutil.True(t, g.waits(1) && !g.waits(3), "which groups wait")
+	for id := range g.gates {
+		one := group.Start(group.Default("a", "a", time.Second), func() (group.Engine, error) {
+			return nil, errors.New("no cluster")
+		}, nil, slog.New(slog.DiscardHandler))
+		defer one.Stop(testutil.Context(t))
+		g.add(id, one)
+		testutil.Equal(t, one.Status().Drained, id == 1, "group %d is given away", id)
+	}
 }

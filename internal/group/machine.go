@@ -139,6 +139,7 @@ type trouble struct {
 	problem  string // in the record
 	failedOp Op     // the last operation that failed and has not succeeded since
 	failure  error  // its error
+	failures int    // attempts to open the images since the last success
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -206,6 +207,8 @@ func (m *Machine) Drain(now time.Duration, on bool) {
 	m.drained = on
 	if on {
 		m.stop(true)
+	} else {
+		m.failures, m.holdOff = 0, now
 	}
 	m.reread(now)
 }
@@ -533,7 +536,8 @@ func (m *Machine) signOff(now time.Duration) *Action {
 	if m.held {
 		return &Action{Op: OpRelease}
 	}
-	m.phase, m.free, m.idle, m.holdOff = standby, false, false, now+m.cfg.Lease
+	m.phase, m.free, m.idle = standby, false, false
+	m.holdOff = now + m.cfg.Lease<<m.failures
 	if m.failedOp != OpOpen { // that failure stays until the next attempt
 		m.failedOp, m.failure = 0, nil
 	}
@@ -598,13 +602,17 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.held = false
 		m.reread(now)
 	case OpOpen:
-		m.opened = m.phase == opening
+		m.opened, m.failures = m.phase == opening, 0
 		m.reread(now)
 	case OpClose:
 		m.open = false
 		m.reread(now)
 	}
 }
+
+// maxFailures limits the time for which a gateway leaves a group to others after it could not open
+// the images again: 8 leases.
+const maxFailures = 3
 
 // extend counts the lease from the time at which the last request for it was sent.
 func (m *Machine) extend() {
@@ -621,6 +629,7 @@ func (m *Machine) failed(now time.Duration, r *Result) {
 		}
 		return
 	case r.Op == OpOpen:
+		m.failures = min(m.failures+1, maxFailures)
 		m.stop(false)
 	}
 	if !errors.Is(r.Err, ErrConflict) && !errors.Is(r.Err, ErrHeld) {
@@ -639,11 +648,12 @@ type Status struct {
 	Left    time.Duration // until this gateway ends its use of the group
 	Fenced  []Instance    // former holders that have not signed off
 	Problem string        // why this gateway cannot take the group
+	Drained bool          // this gateway does not take the group
 }
 
 // Status returns the present status.
 func (m *Machine) Status(now time.Duration) Status {
-	s := Status{Phase: phases[m.phase], Problem: m.problem}
+	s := Status{Phase: phases[m.phase], Problem: m.problem, Drained: m.drained}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()
 	}

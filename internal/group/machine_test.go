@@ -219,6 +219,24 @@ func TestNotTaken(t *testing.T) {
 	}
 }
 
+// TestNobodyOpens: a group that no gateway can open is passed on more and more seldom, and is taken
+// when it can be opened, or at once when that is asked for.
+func TestNobodyOpens(t *testing.T) {
+	p := newPair(t)
+	p.x.noOpen = errors.New("no such image")
+	const pause = 3 << maxFailures // of a gateway
+	p.pass(20*pause, 0, 1)
+	testutil.True(t, p.x.opens > 20 && p.x.opens < 60, "%d attempts", p.x.opens)
+	testutil.Equal(t, p.machine(0).Status(p.w.clock(0)).Problem, "no such image", "the problem")
+	testutil.True(t, p.w.record.Holder == nil, "a holder without images")
+	p.x.noOpen = nil
+	p.machine(1).Drain(p.w.clock(1), true)
+	p.machine(0).Drain(p.w.clock(0), false)
+	p.pass(6, 0, 1)
+	p.want("when it was asked for", Optimized, Inaccessible)
+	testutil.Equal(t, p.machine(0).failures, 0, "failures")
+}
+
 // TestOneName: of two gateways with the same name, the one that was there first takes no group.
 func TestOneName(t *testing.T) {
 	p := newPair(t)

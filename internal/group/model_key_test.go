@@ -80,6 +80,7 @@ func (x *model) key(w *world) []byte {
 		m := &gw.m
 		flags(gw.paused, gw.crashed, gw.asleep)
 		num(gw.births)
+		num(m.failures)
 		if gw.crashed {
 			continue
 		}

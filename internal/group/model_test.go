@@ -102,6 +102,8 @@ type model struct {
 	most   int
 	broken string
 	buf    []byte
+	opens  int   // attempts to open the images
+	noOpen error // of all of them
 }
 
 // node is a world with the step that led to it from another node.
@@ -167,6 +169,9 @@ func (x *model) apply(w *world, o *op, g int) {
 		r.Instance = &Instance{
 			ID: id, Gateway: gw.m.cfg.Gateway, Home: gw.m.cfg.Home, Addrs: []string{id},
 		}
+	case OpOpen:
+		x.opens++
+		r.Err = x.noOpen
 	case OpRead:
 		r.Record, r.Version, r.Lessee = w.record, w.version, w.lessee
 	case OpWrite:

@@ -304,7 +304,9 @@ func namespace(s sink, ns *observed.Namespace) {
 	if ns.Free >= 0 {
 		s.gauge(free, float64(ns.Free))
 	}
-	s.gauge(ready, boolean(ns.Ready))
+	if ns.State != "standby" {
+		s.gauge(ready, boolean(ns.Ready))
+	}
 	s.gauge(degraded, boolean(ns.Degraded))
 	s.gauge(protected, boolean(ns.WriteProtected))
 	s.gauge(cache, boolean(ns.VolatileCache))

@@ -162,7 +162,8 @@ type Namespace struct {
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
-	// lost), paused (commands wait) or pending (without storage, or promises unread).
+	// lost), paused (commands wait), standby (another gateway may serve it) or pending (without
+	// storage, or promises unread).
 	State string `json:"state"`
 	// Reason is the reason why it is pending.
 	Reason string `json:"reason,omitempty"`

@@ -72,7 +72,7 @@ func findings(s *state) (list []finding) {
 func (s *state) storageFindings(add func(severity, format string, args ...any)) {
 	bad := 0
 	for _, n := range s.Namespaces {
-		if n.State != "ready" {
+		if n.State != "ready" && n.State != "standby" {
 			if bad++; bad > maxAlike {
 				continue
 			}

@@ -204,7 +204,7 @@ func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Durati
 		s.Traffic.Writes += n.Writes
 		s.Traffic.ReadBytes += n.ReadBytes
 		s.Traffic.WrittenBytes += n.WrittenBytes
-		if n.State == "ready" {
+		if n.State == "ready" || n.State == "standby" {
 			s.Traffic.Ready++
 		}
 	}
