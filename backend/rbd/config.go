@@ -27,11 +27,16 @@ type Config struct {
 	ReadOnly  bool
 	// Gate decides when the image is open; nil: always.
 	Gate *Gate
+	// Journal has the connections of images without a gate; nil: nothing prevents late writes of
+	// this process after it was killed.
+	Journal rados.Journal
 	// Log is for warnings; nil for none.
 	Log *slog.Logger
 
 	probes bool // the image is not written, so others may have it open
 }
+
+func (c *Config) writes() bool { return !c.ReadOnly && !c.probes }
 
 // Holder is the gateway that opens the images of a gate for writing.
 type Holder struct {

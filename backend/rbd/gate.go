@@ -17,9 +17,10 @@ import (
 )
 
 // Gate opens and closes the images of devices together. Their devices are offline while it is
-// closed. The zero value is a closed gate. Any goroutine may call it.
+// closed. The zero value is a closed gate. Any goroutine may call it, but Open and Close exclude
+// each other.
 type Gate struct {
-	mu      sync.Mutex // held while devices open and close images
+	mu      sync.Mutex // never held while something waits for the cluster
 	holder  *Holder    // nil while it is closed
 	devices map[*device]struct{}
 }
@@ -27,11 +28,9 @@ type Gate struct {
 // Open opens the images for a holder. Its connection stays open until Close has returned. An image
 // that cannot be opened stays offline, and is tried again. It is an error if all of them cannot.
 func (g *Gate) Open(h *Holder) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.holder = h
-	err := g.each(func(d *device) error { return d.attach(h) })
-	for d := range g.devices {
+	list := g.set(h)
+	err := each(list, (*device).follow)
+	for _, d := range list {
 		if d.image.Load() != nil {
 			return nil
 		}
@@ -39,44 +38,25 @@ func (g *Gate) Open(h *Holder) error {
 	return err
 }
 
-// retry opens the image of a device that is lost, or could not be opened, while the gate is open.
-// The goroutine of the device calls it.
-func (g *Gate) retry(d *device) {
-	if d.image.Load() != nil || time.Since(d.reopened) < retryInterval || !g.mu.TryLock() {
-		return
-	}
-	defer g.mu.Unlock()
-	if _, in := g.devices[d]; !in || g.holder == nil || g.holder.Cluster.Retired() {
-		return
-	}
-	d.reopened = time.Now()
-	if err := d.again(d.Info().Identity, g.holder); err != nil {
-		d.cfg.Log.Warn("an image cannot be opened again", "err", err)
-		return
-	}
-	d.cfg.Log.Warn("an image is back")
-}
-
 // Close closes the images. When it has returned, no operation of the devices is under way, which
 // may take as long as the cluster does not answer. It may be called again.
-func (g *Gate) Close() {
+func (g *Gate) Close() { _ = each(g.set(nil), (*device).follow) }
+
+// set sets the holder and returns the devices, which have to follow.
+func (g *Gate) set(h *Holder) []*device {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.holder = nil
-	_ = g.each(func(d *device) error {
-		d.detach()
-		return nil
-	})
+	g.holder = h
+	return slices.Collect(maps.Keys(g.devices))
 }
 
-// each calls fn for all devices at the same time.
-func (g *Gate) each(fn func(*device) error) error {
-	list := slices.Collect(maps.Keys(g.devices))
+// each calls fn on the goroutines of devices, and waits for all of them.
+func each(list []*device, fn func(*device) error) error {
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, d := range list {
 		wg.Go(func() {
-			if err := fn(d); err != nil {
+			if err := d.call(fn); err != nil {
 				errs[i] = fmt.Errorf("image %s: %w", d.cfg.Image, err)
 			}
 		})
@@ -92,9 +72,6 @@ func (g *Gate) add(d *device) {
 		g.devices = map[*device]struct{}{}
 	}
 	g.devices[d] = struct{}{}
-	if g.holder != nil {
-		_ = d.attach(g.holder) // it is in the log, and tried again
-	}
 }
 
 func (g *Gate) remove(d *device) {
@@ -103,30 +80,40 @@ func (g *Gate) remove(d *device) {
 	delete(g.devices, d)
 }
 
-// attach opens the image for a holder.
-func (d *device) attach(h *Holder) error {
-	var err error
-	d.call(func() {
-		if d.image.Load() == nil {
-			d.reopened = time.Now()
-			err = d.again(d.Info().Identity, h)
+// follow opens or closes the image as the gate is now. The goroutine of the device calls it.
+func (d *device) follow() error {
+	g := d.cfg.Gate
+	g.mu.Lock()
+	h := g.holder
+	g.mu.Unlock()
+	switch im := d.image.Load(); {
+	case h == nil && im != nil:
+		d.detach()
+	case h != nil && im == nil && !h.Cluster.Retired():
+		d.reopened = time.Now()
+		if err := d.again(d.Info().Identity, h); err != nil {
+			d.cfg.Log.Error("an image of a group cannot be opened", "err", err)
+			return err
 		}
-	})
-	if err != nil {
-		d.cfg.Log.Error("an image of a group cannot be opened", "err", err)
 	}
-	return err
+	return nil
 }
 
 // lasting is the least rest of a fence that ends the use of an image. Groups fence for longer.
 const lasting = 24 * time.Hour
 
+// alone is the group of targets without a group, for the lock of an image.
+const alone = "none"
+
 // hold keeps other groups from opening the image, which is open for writing, until it is closed. It
 // takes a lock of the header, which gateways of the same group share, so the lock of a gateway that
-// was killed is not in the way of the next one. Without a holder it only looks for such locks.
+// was killed is not in the way of the next one. Without a holder the target is alone.
 func (im *image) hold(ctx context.Context, h *Holder, header string) error {
+	if h == nil {
+		h = &Holder{Group: alone, Instance: "target"}
+	}
 	for range 3 {
-		if err := im.checkGroups(ctx, h, header); err != nil || h == nil {
+		if err := im.checkGroups(ctx, h, header); err != nil {
 			return err
 		}
 		switch err := im.pool.Share(header, h.Instance, h.Group); err {
@@ -152,7 +139,7 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 	if len(list) == 0 {
 		return nil
 	}
-	ours := h != nil && h.Group == group
+	ours := h.Group == group
 	fences, err := im.cluster.Blocklist(ctx)
 	if ours && err != nil {
 		return nil // the locks are ended later
@@ -162,15 +149,19 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 	}
 	for i := range list {
 		by := &list[i]
-		if time.Until(fences[by.Addr]) >= lasting {
+		// The lock of a target without a group that was killed may not be fenced.
+		if ours && group == alone || time.Until(fences[by.Addr]) >= lasting {
 			if err := im.pool.Evict(header, by); err != nil && err != unix.ENOENT {
 				return fmt.Errorf("the lock of a fenced gateway cannot be ended: %w", err)
 			}
 		} else if !ours {
-			return backend.WithHint(fmt.Errorf("%w by the gateway %s of the group %s",
-				backend.ErrInUse, by.Owner, group), "Set ana_group of the image, and group.pool, "+
-				"to the same at all gateways. If that one has ended for good: ceph osd blocklist "+
-				"add "+by.Addr+" 315360000.")
+			who := fmt.Sprintf("the gateway %s of the group %s", by.Owner, group)
+			if group == alone {
+				who = "a target without the key group, at " + by.Addr
+			}
+			return backend.WithHint(fmt.Errorf("%w by %s", backend.ErrInUse, who), "Set "+
+				"ana_group of the image, and group.pool, to the same at all gateways. If that one "+
+				"has ended for good: ceph osd blocklist add "+by.Addr+" 315360000.")
 		}
 	}
 	return im.cluster.WaitForLatestMap(ctx) // it knows the fences
@@ -178,25 +169,22 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 
 // detach takes the image offline and closes it when its operations have ended.
 func (d *device) detach() {
-	d.call(func() {
-		old, info := d.image.Swap(nil), d.Info()
-		if old == nil {
-			return
-		}
-		info.Offline = true
-		d.change(nil, info)
-		_, _ = d.settle(old, nil, nil)
-		old.close()
-		d.safe.Store(true)
-	})
+	old, info := d.image.Swap(nil), d.Info()
+	info.Offline = true
+	d.change(nil, info)
+	_, _ = d.settle(old, nil, nil)
+	old.close()
+	d.safe.Store(true)
 }
 
-// call runs fn on the goroutine of the device.
-func (d *device) call(fn func()) {
-	done := make(chan struct{})
-	d.calls <- func() {
-		fn()
-		close(done)
+// call runs fn on the goroutine of the device. It does nothing after that has ended and the image
+// is closed.
+func (d *device) call(fn func(*device) error) error {
+	done := make(chan error, 1)
+	select {
+	case d.calls <- func() { done <- fn(d) }:
+		return <-done
+	case <-d.closed:
+		return nil
 	}
-	<-done
 }

@@ -26,16 +26,27 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 		cfg.Gate = g
 		return mustOpen(t, cfg).(*device)
 	}
+	defer func(d time.Duration) { describeInterval = d }(describeInterval)
+	describeInterval = 0
 	first := open()
+	size := int64(8 << 20)
 	state := func(d *device, offline bool) {
 		t.Helper()
 		i := d.Info()
-		testutil.True(t, i.Offline == offline && i.Size == 8<<20 && !i.ReadOnly, "%+v", i)
+		testutil.True(t, i.Offline == offline && i.Size == size && !i.ReadOnly, "%+v", i)
 	}
 	state(first, true)
+	size = 16 << 20
+	c.RBD(t, "resize", "--size", "16M", first.cfg.Image)
+	testutil.Until(t, "the size is seen", func() bool { return first.Info().Size == size })
+	state(first, true)
+	c.RBD(t, "resize", "--size", "8M", "--allow-shrink", first.cfg.Image)
+	size = 8 << 20
+	testutil.Until(t, "the size is seen", func() bool { return first.Info().Size == size })
 	cluster := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
 	testutil.Must(t, g.Open(&Holder{Cluster: cluster}))
 	second := open()
+	testutil.Until(t, "the second device is open", func() bool { return !second.Info().Offline })
 	for _, d := range []*device{first, second} {
 		state(d, false)
 		testutil.True(t, d.image.Load().cluster == cluster, "another connection")
@@ -81,6 +92,12 @@ func gateHangs(t *testing.T, c *cephtest.Cluster) {
 		cfg.Gate.Close()
 	}()
 	testutil.Until(t, "the device is offline", func() bool { return dev.Info().Offline })
+	added := make(chan struct{})
+	go func() { // as a reload does
+		defer close(added)
+		cfg.Gate.add(&device{cfg: cfg})
+	}()
+	testutil.Receive(t, "another device", added)
 	testutil.Until(t, "its operations are fenced", dev.Fence)
 	c.Continue(t, "osd")
 	client.Wait(1)
@@ -187,7 +204,27 @@ func groups(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, b.Open(ofB))
 	testutil.True(t, !second.Info().Offline, "the image is offline")
 	b.Close()
-	mustClose(t, mustOpen(t, cfg))
+
+	single := mustOpen(t, cfg).(*device)
+	single.unclaim()
+	err := a.Open(ofA)
+	testutil.Is(t, err, backend.ErrInUse, "after a target without a group")
+	testutil.Fails(t, err, "a target without the key group, at "+
+		testutil.Value(single.image.Load().cluster.Addrs())(t), "")
+	a.Close()
+	for range 2 { // one that was killed does not hinder another one
+		ofNone := testutil.Value(rados.Connect(cfg.Ceph))(t)
+		left := testutil.Value(ofNone.OpenPool(cephtest.Pool, ""))(t)
+		testutil.Must(t, left.Share(header, "target", alone))
+		left.Close()
+		ofNone.Close()
+		mustClose(t, single)
+		single = mustOpen(t, cfg).(*device)
+		single.unclaim()
+		owners("target")
+	}
+	mustClose(t, single)
+	owners()
 
 	addr := dead("a/killed")
 	refused("a/killed", addr)

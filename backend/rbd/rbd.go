@@ -34,6 +34,9 @@ var patience, closePatience = 15 * time.Second, 5 * time.Second
 // retryInterval is the least time between attempts to open a lost image again.
 var retryInterval = 10 * time.Second
 
+// describeInterval is the least time between descriptions of an image that its gate keeps closed.
+var describeInterval = time.Minute
+
 const (
 	// checkInterval is the time between checks of the size.
 	checkInterval = time.Second
@@ -153,6 +156,12 @@ func (cfg *Config) open(ctx context.Context, on *Holder) (*image, *backend.Info,
 	} else if cluster, err = rados.Share(ctx, cfg.Ceph); err != nil {
 		return nil, nil, err
 	}
+	if on == nil && cfg.writes() && cfg.Journal != nil {
+		if err := cluster.Record(ctx, cfg.Journal); err != nil {
+			cluster.Close()
+			return nil, nil, err
+		}
+	}
 	im := &image{cluster: cluster, idle: make(chan struct{}, 1)}
 	if err := im.open(&name, cfg.ReadOnly); err != nil {
 		if err == unix.ESHUTDOWN {
@@ -168,7 +177,7 @@ func (cfg *Config) open(ctx context.Context, on *Holder) (*image, *backend.Info,
 	if err == nil && !cfg.ReadOnly {
 		err = im.checkOthers(cfg.Image)
 	}
-	if err == nil && !cfg.ReadOnly && !cfg.probes {
+	if err == nil && cfg.writes() {
 		err = im.hold(ctx, on, "rbd_header."+path.Base(info.Identity))
 	}
 	if err != nil {
@@ -370,21 +379,23 @@ type reason struct{ err error }
 // device is an image that is served. Its goroutine notices a new size, and opens the image again
 // after a fence.
 type device struct {
-	cfg   Config
-	name  Name
-	lost  chan reason   // the image cannot be used any more
-	hangs chan struct{} // it does not answer
-	calls chan func()   // of the gate
-	stop  chan struct{}
-	ended chan struct{}
+	cfg    Config
+	name   Name
+	lost   chan reason   // the image cannot be used any more
+	hangs  chan struct{} // it does not answer
+	calls  chan func()   // of the gate
+	stop   chan struct{}
+	ended  chan struct{}
+	closed chan struct{}
 
-	image    atomic.Pointer[image] // nil while it is offline
-	info     atomic.Pointer[backend.Info]
-	channels atomic.Int32
-	safe     atomic.Bool // the cluster refuses the operations of the image, which is offline
-	checking atomic.Bool // a check runs
-	refused  string      // why the description could not be used last, in the log already
-	reopened time.Time   // the last attempt to open the image again
+	image     atomic.Pointer[image] // nil while it is offline
+	info      atomic.Pointer[backend.Info]
+	channels  atomic.Int32
+	safe      atomic.Bool // the cluster refuses the operations of the image, which is offline
+	checking  atomic.Bool // a check runs
+	refused   string      // why the description could not be used last, in the log already
+	reopened  time.Time   // the last attempt to open the image again
+	described time.Time   // the last time while the gate was closed, of check
 
 	mu     sync.Mutex // held while notify runs
 	notify func()
@@ -430,6 +441,7 @@ func Open(cfg Config) (backend.Device, error) {
 	d := &device{
 		cfg: cfg, lost: make(chan reason, 1), hangs: make(chan struct{}, 1),
 		stop: make(chan struct{}), ended: make(chan struct{}), calls: make(chan func()),
+		closed: make(chan struct{}),
 	}
 	first := d.cfg
 	first.ReadOnly = cfg.ReadOnly || cfg.Gate != nil
@@ -445,15 +457,15 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	if cfg.Gate != nil { // it was only described
 		im.close()
-		im, info.Offline = nil, true
+		im, info.Offline, d.described = nil, true, time.Now()
 		d.safe.Store(true)
 	}
 	d.image.Store(im)
 	d.info.Store(info)
-	go d.watch()
 	if cfg.Gate != nil {
 		cfg.Gate.add(d)
 	}
+	go d.watch()
 	return d, nil
 }
 
@@ -503,6 +515,9 @@ func (d *device) watch() {
 	defer close(d.ended)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
+	if d.cfg.Gate != nil {
+		_ = d.follow() // it is in the log, and tried again
+	}
 	for goOn := true; goOn; {
 		select {
 		case <-d.stop:
@@ -511,8 +526,8 @@ func (d *device) watch() {
 			if d.checking.CompareAndSwap(false, true) {
 				go d.check() // which may wait for the cluster
 			}
-			if d.cfg.Gate != nil {
-				d.cfg.Gate.retry(d)
+			if d.cfg.Gate != nil && time.Since(d.reopened) >= retryInterval {
+				_ = d.follow()
 			}
 		case fn := <-d.calls:
 			fn()
@@ -534,6 +549,9 @@ func (d *device) check() {
 	defer d.checking.Store(false)
 	im := d.use()
 	if im == nil {
+		if d.cfg.Gate != nil && time.Since(d.described) >= describeInterval {
+			d.describe()
+		}
 		return
 	}
 	defer im.leave(1)
@@ -550,6 +568,22 @@ func (d *device) check() {
 		d.change(im, *info)
 	}
 	d.refused = reason
+}
+
+// describe describes an image that its gate keeps closed.
+func (d *device) describe() {
+	d.described = time.Now()
+	cfg := d.cfg
+	cfg.ReadOnly = true
+	im, info, err := openImage(&cfg, nil)
+	if err != nil {
+		return // so does the gate, which says it
+	}
+	defer im.close()
+	if info.Identity == d.Info().Identity {
+		info.ReadOnly, info.Offline = false, true
+		d.change(nil, *info)
+	}
 }
 
 // lose makes the device open the image again. Any goroutine may call it.
@@ -693,14 +727,15 @@ func (d *device) Close() error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if d.cfg.Gate != nil {
-			d.cfg.Gate.remove(d)
-		}
 		close(d.stop)
 		<-d.ended
 		if im := d.image.Swap(nil); im != nil {
 			im.drain() // Space may use it
 			im.close()
+		}
+		close(d.closed)
+		if d.cfg.Gate != nil {
+			d.cfg.Gate.remove(d)
 		}
 		d.unclaim()
 	}()

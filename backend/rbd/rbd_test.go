@@ -265,7 +265,7 @@ func shortFence(t *testing.T, c *cephtest.Cluster) {
 	client.Submit(late)
 	c.Ceph(t, "osd", "blocklist", "add", addr, "3600")
 	testutil.Until(t, "the fence is too short", func() bool {
-		return dev.Fence() || strings.Contains(log.String(), "which ends too soon")
+		return dev.Fence() || strings.Contains(log.String(), "that ends too soon")
 	})
 	testutil.True(t, !dev.Fence(), "a write is safe that the end of a fence would let through")
 	c.Ceph(t, "osd", "blocklist", "rm", addr) // its end

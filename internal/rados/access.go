@@ -14,3 +14,13 @@ type Access struct {
 	// Keyring is the path of the file with the client's key; "": the one that Conf names.
 	Keyring string
 }
+
+// Journal keeps the addresses of connections that may write, beyond the end of the process. A
+// connection is added before its first write, and removed when its writes have ended or are
+// refused.
+type Journal interface {
+	// Earlier returns the addresses of connections of earlier processes to a cluster.
+	Earlier(fsid string) []string
+	AddConnection(fsid, addr string) error
+	RemoveConnection(fsid, addr string) error
+}

@@ -47,6 +47,9 @@ type Cluster struct {
 	users   int // guarded by shared
 	retired atomic.Bool
 
+	recording chan struct{} // has a value while Record runs
+	journal   Journal       // has the address of this connection
+
 	fencing  sync.Mutex // held while another connection fences this one
 	fencedAt time.Time  // the end of the last attempt
 	fenceErr error      // its error
@@ -133,7 +136,9 @@ func Connect(a Access) (*Cluster, error) {
 	if err := a.readable(); err != nil {
 		return nil, err
 	}
-	cl := &Cluster{access: a, users: 1, calls: make(chan struct{}, 4)}
+	cl := &Cluster{
+		access: a, users: 1, calls: make(chan struct{}, 4), recording: make(chan struct{}, 1),
+	}
 	user, conf, keyring := C.CString(a.User), C.CString(a.Conf), C.CString(a.Keyring)
 	defer C.free(unsafe.Pointer(user))
 	defer C.free(unsafe.Pointer(conf))
@@ -243,9 +248,55 @@ func (cl *Cluster) Close() {
 		cl.forget()
 	}
 	shared.Unlock()
-	if last {
-		C.cluster_close(cl.handle)
+	if !last {
+		return
 	}
+	addr, err := cl.Addrs()
+	C.cluster_close(cl.handle)
+	if cl.journal != nil && err == nil {
+		_ = cl.journal.RemoveConnection(cl.fsid, addr) // else the next process fences it
+	}
+}
+
+// Record adds this connection, which does not write yet, to a journal until it is closed. It first
+// fences the connections of earlier processes, whose late writes could still come. It does nothing
+// if it has succeeded before.
+func (cl *Cluster) Record(ctx context.Context, j Journal) error {
+	select {
+	case cl.recording <- struct{}{}:
+		defer func() { <-cl.recording }()
+	case <-ctx.Done():
+		return backend.ErrOffline
+	}
+	if cl.journal != nil {
+		return nil
+	}
+	if earlier := j.Earlier(cl.fsid); len(earlier) > 0 {
+		left, err := cl.Fence(ctx, earlier, fenceTime)
+		if err == nil && left < shortCheck {
+			err = errors.New("another client has fenced them, for too short a time")
+		}
+		if err != nil {
+			return fmt.Errorf("connections of this target that was killed cannot be fenced: %w: %w",
+				backend.ErrOffline, err)
+		}
+		for _, addr := range earlier {
+			if left < longFence { // the next process fences it again
+				break
+			}
+			if err := j.RemoveConnection(cl.fsid, addr); err != nil {
+				return err
+			}
+		}
+	}
+	addr, err := cl.Addrs()
+	if err == nil {
+		err = j.AddConnection(cl.fsid, addr)
+	}
+	if err == nil {
+		cl.journal = j
+	}
+	return err
 }
 
 // call runs fn, which waits for the cluster, on a goroutine of its own. If ctx ends first, fn goes
@@ -313,9 +364,52 @@ func (cl *Cluster) MonCommand(ctx context.Context, command any) ([]byte, error) 
 	})
 }
 
-// Fence makes the OSDs refuse the operations of the connection with this address for d. After it, a
-// connection that has called WaitForLatestMap sees no later write of the fenced one.
-func (cl *Cluster) Fence(ctx context.Context, addr string, d time.Duration) error {
+// skew is the time by which the clocks of monitors and clients may differ. shortCheck is the time
+// after which a fence that ends soon is checked again. After a fence of longFence nothing of a
+// process that has ended is on its way.
+const skew, shortCheck, longFence = 2 * time.Hour, time.Minute, time.Hour
+
+// Fence makes the OSDs refuse the operations of the connections with these addresses for d, and
+// returns the time for which all of them are refused. The cluster keeps the end of a fence that
+// exists (OSDMap::apply_incremental), so that time may be shorter, and is longer only after it.
+// Operations that this connection starts afterwards come after those of the fenced ones, or these
+// are refused.
+func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
+	error,
+) {
+	until, err := cl.Blocklist(ctx)
+	if err != nil {
+		return 0, err
+	}
+	added := false
+	for _, addr := range addrs {
+		if until[addr].After(time.Now()) {
+			continue
+		}
+		if err := cl.fence(ctx, addr, d); err != nil {
+			return 0, err
+		}
+		added = true
+	}
+	if added {
+		if until, err = cl.Blocklist(ctx); err != nil {
+			return 0, err
+		}
+	}
+	left := d
+	for _, addr := range addrs {
+		if _, ok := until[addr]; !ok {
+			return 0, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
+		}
+		if rest := time.Until(until[addr]); rest < d/2 {
+			left = min(left, max(rest-skew, min(rest, shortCheck), 0))
+		}
+	}
+	return left, cl.WaitForLatestMap(ctx)
+}
+
+// fence adds an entry to the blocklist.
+func (cl *Cluster) fence(ctx context.Context, addr string, d time.Duration) error {
 	_, err := cl.MonCommand(ctx, map[string]any{
 		"prefix": "osd blocklist", "blocklistop": "add", "addr": addr,
 		"expire": json.Number(fmt.Sprintf("%.3f", d.Seconds())), // "3600" would not be a float
@@ -337,7 +431,7 @@ func (cl *Cluster) withCaps(err error) error {
 // MayFence returns an error if the client has no right to fence connections. It changes nothing.
 func (cl *Cluster) MayFence(ctx context.Context) error {
 	// Monitors look at the rights first.
-	if err := cl.Fence(ctx, "invalid/0", time.Second); !errors.Is(err, unix.EINVAL) {
+	if err := cl.fence(ctx, "invalid/0", time.Second); !errors.Is(err, unix.EINVAL) {
 		return err
 	}
 	return nil
@@ -414,18 +508,15 @@ func (cl *Cluster) fenceSelf() error {
 	defer other.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*monitorTimeout)
 	defer cancel()
-	if err := other.Fence(ctx, addr, fenceTime); err != nil {
-		return err
-	}
-	cl.Retire()
-	entries, err := other.Blocklist(ctx)
+	left, err := other.Fence(ctx, []string{addr}, fenceTime)
 	if err != nil {
 		return err
 	}
-	if until := entries[addr]; time.Until(until) < fenceTime/2 {
-		return backend.WithHint(fmt.Errorf("%s is fenced by another client until %v, which ends "+
-			"too soon", addr, until), "Wait for this end, or, as administrator: ceph osd "+
-			"blocklist rm "+addr+".")
+	cl.Retire()
+	if left < fenceTime {
+		return backend.WithHint(fmt.Errorf("%s is fenced by another client, and that ends too "+
+			"soon", addr), "Wait for the end that ceph osd blocklist ls shows, or, as "+
+			"administrator: ceph osd blocklist rm "+addr+".")
 	}
 	return nil
 }

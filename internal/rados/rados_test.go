@@ -94,8 +94,7 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	addr := testutil.Value(victim.Addrs())(t)
 	other := testutil.Value(Connect(admin(c)))(t)
 	defer other.Close()
-	testutil.Must(t, other.Fence(ctx, addr, time.Hour))
-	testutil.Check(t, other.WaitForLatestMap(ctx))
+	testutil.Must(t, testutil.Err(other.Fence(ctx, []string{addr}, time.Hour)))
 	list := string(testutil.Value(other.MonCommand(ctx, map[string]any{
 		"prefix": "osd blocklist ls",
 	}))(t))
@@ -109,7 +108,7 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 		c.Path("client.reader.keyring"))
 	reader := testutil.Value(Connect(Access{Conf: c.Conf(), User: "reader"}))(t)
 	defer reader.Close()
-	testutil.Fails(t, reader.Fence(ctx, addr, time.Hour),
+	testutil.Fails(t, testutil.Err(reader.Fence(ctx, []string{"127.0.0.1:0/1"}, time.Hour)),
 		"ceph auth caps client.reader mon 'profile rbd'", "")
 	object := testutil.Value(reader.OpenObject(cephtest.Pool, "object"))(t)
 	defer object.Close()

@@ -1,8 +1,9 @@
 // Package state keeps promises to hosts that no configuration has: port IDs, the generation of the
-// discovery log, write protection, reservations and uncorrectable blocks. It keeps them in a
+// discovery log, write protection, reservations and uncorrectable blocks. It keeps them, and the
+// connections to storage clusters whose late writes the next process has to prevent, in a
 // directory, which one target at a time has locked:
 //
-//	state                          port IDs, the generation, and the managed directory
+//	state                          port IDs, the generation, the managed directory, connections
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
 //	reservations/NAMESPACE.json    the reservations of one that persist
 //	uncorrectable/NAMESPACE.json   its blocks that are marked uncorrectable

@@ -28,6 +28,8 @@ type stateData struct {
 	Ports []statePort `json:"ports"`
 	// Managed is the managed directory, if it has objects.
 	Managed string `json:"managed,omitempty"`
+	// Connections has the connections to storage clusters that may write.
+	Connections []Connection `json:"connections,omitempty"`
 }
 
 type statePort struct {
@@ -36,9 +38,9 @@ type statePort struct {
 }
 
 func (d *stateData) validate() error {
-	if d.Generation == 0 || len(d.Ports) > mostPorts {
-		return fmt.Errorf("it has generation %d and %d port IDs, which cannot be", d.Generation,
-			len(d.Ports))
+	if d.Generation == 0 || len(d.Ports) > mostPorts || len(d.Connections) > mostConnections {
+		return fmt.Errorf("it has generation %d, %d port IDs and %d connections, which cannot be",
+			d.Generation, len(d.Ports), len(d.Connections))
 	}
 	for i, p := range d.Ports {
 		if p.ID == 0 || slices.ContainsFunc(d.Ports[:i], func(o statePort) bool {
@@ -66,6 +68,8 @@ func (s *Store) read() error {
 		without := "hosts may see other port IDs"
 		if errors.Is(err, otherFormat(1)) { // it has the write protections, too
 			without += ", and can write to namespaces that they have write protected"
+		} else {
+			without += ", and late writes of a target that was killed can reach images of Ceph"
 		}
 		return fmt.Errorf("state file %s cannot be used: %w. %s, or move it away: then %s",
 			s.at(stateFile), err, restore(err), without)

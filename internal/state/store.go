@@ -34,7 +34,8 @@ type Store struct {
 
 	mu     sync.Mutex // guards the fields below, and the file "state"
 	data   stateData
-	failed bool // the last change failed
+	own    map[Connection]bool // connections of this process
+	failed bool                // the last change failed
 
 	lost atomic.Bool // the last Restore failed
 }
@@ -45,7 +46,9 @@ var ErrInUse = errors.New("another target uses it")
 // Open reads the state in a directory, which it creates if it is missing, and locks it until Close.
 // With dir "" nothing survives the process, and the stores of promises are nil.
 func Open(dir string) (*Store, error) {
-	s := &Store{path: dir, step: Direct, data: stateData{Generation: 1}}
+	s := &Store{
+		path: dir, step: Direct, data: stateData{Generation: 1}, own: map[Connection]bool{},
+	}
 	if dir == "" {
 		return s, nil
 	}

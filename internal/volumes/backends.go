@@ -93,6 +93,7 @@ type env struct {
 	engine   disk.Engine
 	log      *slog.Logger
 	gate     *rbd.Gate // of images; nil: they are open
+	journal  rados.Journal
 }
 
 func (s *store) Keys() []lang.Key { return s.keys }
@@ -211,7 +212,7 @@ func newRBD() config.Options {
 	}}
 	in := func(at env) rbd.Config {
 		c := *c
-		c.ReadOnly, c.Log, c.Gate = at.readOnly, at.log, at.gate
+		c.ReadOnly, c.Log, c.Gate, c.Journal = at.readOnly, at.log, at.gate, at.journal
 		return c
 	}
 	return &store{

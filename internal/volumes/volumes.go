@@ -85,6 +85,7 @@ func New(c Config) *Volumes {
 		vs.Open = func(n *config.Namespace) (backend.Device, error) {
 			return openStorage(&n.Storage, env{
 				readOnly: n.ReadOnly, engine: c.Disks, log: c.Log, gate: vs.gate(n),
+				journal: c.State,
 			})
 		}
 	}

@@ -62,7 +62,13 @@ type gateway struct {
 	log        bytes.Buffer
 }
 
+// newGateway makes a gateway, which is alone if cntlid is 0.
 func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid int) *gateway {
+	group := "group: {name: %s, pool: %s, conf: %s, user: gateway, keyring: %s, lease: 4s, " +
+		"ana_groups: [1]}"
+	if cntlid == 0 {
+		group, cntlid = "# %s %s %s %s", 1
+	}
 	g := &gateway{
 		name: name, file: filepath.Join(t.TempDir(), "nvmf-target.yaml"),
 		addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testutil.FreePort(t)),
@@ -71,7 +77,7 @@ func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid in
 	testutil.Must(t, os.WriteFile(g.file, fmt.Appendf(nil, `
 reactors: {count: 1}
 listeners: [{transport: tcp, address: 127.0.0.1, port: %d}]
-group: {name: %s, pool: %s, conf: %s, user: gateway, keyring: %s, lease: 4s, ana_groups: [1]}
+`+group+`
 subsystems:
   - nqn: %s
     allow_any_host: true
@@ -231,6 +237,80 @@ func write(id byte, paths []*path, stop chan struct{}) error {
 			return err
 		}
 	}
+}
+
+// fillBlock writes a value to the first block, and readBlock returns it.
+func (p *path) fillBlock(v byte) bool {
+	var op host.Op
+	op.Write(1, 0, hostBlock/512, bytes.Repeat([]byte{v}, hostBlock), 0)
+	return p.do(0, &op)
+}
+
+func (p *path) readBlock(t *testing.T) byte {
+	t.Helper()
+	var op host.Op
+	data := make([]byte, hostBlock)
+	op.Read(1, 0, hostBlock/512, data)
+	testutil.MustTrue(t, p.do(0, &op), "a read has failed")
+	return data[hostBlock-1]
+}
+
+// TestKilledAlone: a target without a group fences its connection of before it was killed, before
+// its first write. So a late write is not carried out, and an exclusive lock of the image is not in
+// the way.
+func TestKilledAlone(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := cephtest.New(t)
+	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
+		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	first := newGateway(t, c, c.Image(t, "32M", "layering,exclusive-lock"), "a", 0)
+	entries := func() int { return strings.Count(c.Ceph(t, "osd", "blocklist", "ls"), "\n") }
+	restarted := func(g *gateway) *path {
+		g.start(t)
+		p := &path{addr: g.addr}
+		t.Cleanup(p.drop)
+		return p
+	}
+	late := restarted(first)
+	testutil.MustTrue(t, late.fillBlock(1), "a write has failed")
+	first.signal(t, syscall.SIGTERM)
+	late.drop()
+	testutil.Equal(t, entries(), 0, "fences after a stop")
+
+	late = restarted(first)
+	testutil.MustTrue(t, late.fillBlock(1), "a write has failed")
+	first.signal(t, syscall.SIGKILL)
+	late.drop()
+	late = restarted(first)
+	testutil.Equal(t, entries(), 1, "fences after a kill")
+	testutil.MustTrue(t, late.fillBlock(2), "the first write has not been carried out at once")
+	first.signal(t, syscall.SIGTERM)
+	late.drop()
+
+	// The gateway stands for the data that the kernel still has of one that was killed. Its
+	// successor has a copy of its state directory. librbd itself fences only owners of a lock.
+	image := c.Image(t, "32M", "layering")
+	first, second := newGateway(t, c, image, "b", 0), newGateway(t, c, image, "c", 0)
+	late = restarted(first)
+	testutil.MustTrue(t, late.fillBlock(2), "a write has failed")
+	first.signal(t, syscall.SIGSTOP)
+	var op host.Op
+	op.Write(1, 0, hostBlock/512, bytes.Repeat([]byte{3}, hostBlock), 0)
+	testutil.Must(t, testutil.Err(late.q.Submit(&op)))
+	state := testutil.Value(os.ReadFile(filepath.Join(filepath.Dir(first.file), "state")))(t)
+	testutil.Must(t, os.WriteFile(filepath.Join(filepath.Dir(second.file), "state"), state, 0o600))
+	newer := restarted(second)
+	testutil.MustTrue(t, newer.fillBlock(4), "a newer write has failed")
+	first.signal(t, syscall.SIGCONT)
+	done := make([]host.Completion, 1)
+	testutil.Until(t, "the late write has an answer", func() bool {
+		n, err := late.q.Poll(done)
+		if err == nil && n == 0 {
+			err = late.q.Wait(20 * time.Millisecond)
+		}
+		return err != nil || n == 1
+	})
+	testutil.Equal(t, newer.readBlock(t), 4, "the block after a late write")
 }
 
 // TestGateways: hosts write to an image through two gateways, one of which is killed, stopped and

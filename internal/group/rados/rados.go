@@ -139,44 +139,12 @@ func (e *Engine) Break(ctx context.Context, instance string) error {
 	return known(e.lease.Break(ctx, instance))
 }
 
-// skew is the time by which the clocks of monitors and gateways may differ. shortCheck is the time
-// after which a fence that ends soon is checked again.
-const skew, shortCheck = 2 * time.Hour, time.Minute
-
-// Fence implements group.Fence. An entry of the blocklist keeps its end when it is added again
-// (OSDMap::apply_incremental), so an entry is added only if there is none.
+// Fence implements group.Fence.
 func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {
-	until, err := e.cluster.Blocklist(ctx)
-	if err != nil {
-		return 0, err
-	}
-	added := false
-	for _, addr := range addrs {
-		if until[addr].After(time.Now()) {
-			continue
-		}
-		if err := e.cluster.Fence(ctx, addr, d); err != nil {
-			return 0, err
-		}
-		added = true
-	}
-	if added {
-		if until, err = e.cluster.Blocklist(ctx); err != nil {
-			return 0, err
-		}
-	}
-	left := d
-	for _, addr := range addrs {
-		if _, ok := until[addr]; !ok {
-			return 0, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
-		}
-		if rest := time.Until(until[addr]); rest < d/2 {
-			left = min(left, max(rest-skew, min(rest, shortCheck), 0))
-		}
-	}
-	return left, known(e.cluster.WaitForLatestMap(ctx))
+	left, err := e.cluster.Fence(ctx, addrs, d)
+	return left, known(err)
 }
 
 var _ group.Engine = (*Engine)(nil)
