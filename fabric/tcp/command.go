@@ -70,7 +70,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	}
 	r.Start = q.g.arrived
 	r.state = requestParsed
-	r.recvd = 0
+	r.placed = 0
 	q.g.batch = append(q.g.batch, &r.Request)
 	q.large = n >= directMin
 	if n == 0 {
@@ -147,7 +147,7 @@ func (q *queue) h2cData(d *pdu.Data) {
 		return
 	}
 	q.expect(r, d.DATAL())
-	q.dst = mem.NewCursor(r.Segs, int(r.recvd))
+	q.dst = mem.NewCursor(r.Segs, int(r.placed))
 }
 
 // findGrant finds the request with the R2T that an H2CData answers.
@@ -165,7 +165,7 @@ func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
 	switch {
 	case n == 0:
 		return nil, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffDATAL}
-	case d.DATAO() != r.recvd, end > uint64(r.Length):
+	case d.DATAO() != r.placed, end > uint64(r.Length):
 		return nil, pdu.Fault{FES: pdu.FESOutOfRange}
 	}
 	if f := d.Check(&q.params); !f.OK() {

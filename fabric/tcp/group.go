@@ -48,7 +48,7 @@ type Group struct {
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 	inTurn      int    // bytes sent and received in this poll, and endBytes
-	outputOnly  int    // polls since input had time
+	inputFirst  bool   // in the next poll
 
 	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
@@ -84,10 +84,6 @@ const (
 	headsSize     = 32 << 10 // headers per sendmsg
 	maxEvents     = 128      // of the epoll set, taken at once
 
-	// outputPolls is the number of polls that output alone may take while input waits. With 4,
-	// reads of 128 KiB at depth 16 lose a third of their throughput; with 32, reads of 1 MiB a
-	// fifth.
-	outputPolls = 64
 	// pollsPerEvents and bytesPerEvents control how often the set is polled while only one
 	// connection has input: after that many polls or bytes, whichever comes first.
 	pollsPerEvents = 64
@@ -97,9 +93,9 @@ const (
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// pollBytes is about the number of bytes that a poll receives and sends for all queues: about
-	// as much as one of them may in its turn. Half of it is for scheduled queues.
-	pollBytes = turnInput
+	// pollBytes is about the number of bytes that a poll receives and sends for all queues: as much
+	// as one of them may in its turn. The last one begins with at least half of it.
+	pollBytes = sendMost
 	// endBytes is the number of bytes that a request counts as in this when its queue ends, which
 	// looks at all of them here and in the handler.
 	endBytes = 256
@@ -209,18 +205,26 @@ func (g *Group) Poll(budget int) int {
 		(g.takesTurns() || g.polls >= pollsPerEvents || g.moved >= bytesPerEvents) {
 		g.pollEvents()
 	}
-	work, inputFirst := 0, g.outputOnly >= outputPolls
-	if !inputFirst {
-		work = g.runScheduled(budget / 2)
+	work, inputFirst := g.resume(), g.inputFirst
+	g.inputFirst = !inputFirst
+	if inputFirst {
+		work += g.serveActive(budget)
 	}
-	work += g.resume()
+	work += g.runScheduled(budget / 2)
+	if !inputFirst {
+		work += g.serveActive(budget - work)
+	}
+	return work
+}
+
+// serveActive receives and sends for active queues, about budget commands.
+func (g *Group) serveActive(budget int) (work int) {
 	var first *queue // the first that stays active
 	looked := 0
 	for q := g.active.First(); q != nil && q != first && work < budget && looked < budget &&
-		g.inTurn < pollBytes; q = g.active.First() {
+		g.inTurn <= pollBytes/2; q = g.active.First() {
 		g.active.Remove(&q.active)
-		steps := g.serve(q)
-		work += steps
+		work += g.serve(q)
 		looked++
 		if !q.active.Listed() && q.state != queueDead && (!q.drained || g.staysActive()) {
 			g.active.Push(q, &q.active)
@@ -229,21 +233,13 @@ func (g *Group) Poll(budget int) int {
 			first = q
 		}
 	}
-	if inputFirst {
-		work += g.runScheduled(budget / 2)
-	}
-	if looked > 0 || g.active.Empty() {
-		g.outputOnly = 0
-	} else {
-		g.outputOnly++
-	}
 	g.steps.Add(looked)
 	return work
 }
 
 // serve receives and sends for one queue and returns the number of steps made.
 func (g *Group) serve(q *queue) int {
-	g.input = turnInput
+	g.input = min(turnInput, pollBytes-g.inTurn)
 	steps := q.receive()
 	for i := 1; i < directReceives && steps > 0 && g.input > 0 && !q.drained &&
 		q.expectsDirect(); i++ {
@@ -272,7 +268,7 @@ func (g *Group) runScheduled(most int) (work int) {
 	var last *queue
 	ran := 0
 	for q := g.scheduled.First(); q != nil && q != last && ran < most &&
-		g.inTurn < pollBytes/2; q = g.scheduled.First() {
+		g.inTurn <= pollBytes/2; q = g.scheduled.First() {
 		g.scheduled.Remove(&q.scheduled)
 		work += q.run()
 		ran++

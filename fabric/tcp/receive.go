@@ -179,7 +179,7 @@ func (q *queue) noData(e syscall.Errno) int {
 func (q *queue) unfinished() bool {
 	r := q.grants.First()
 	return q.state == queueLive && !q.stalled() &&
-		(q.rx != receiveHeader || len(q.partial) > 0 || r != nil && r.recvd > 0 ||
+		(q.rx != receiveHeader || len(q.partial) > 0 || r != nil && r.placed > 0 ||
 			q.tls != nil && q.tls.Partial())
 }
 
@@ -310,7 +310,7 @@ func (q *queue) data(b []byte) (rest []byte, more bool) {
 		q.crc = pdu.CRC(q.crc, b[:n])
 	}
 	q.dst.CopyFrom(b[:n])
-	q.cur.recvd += uint32(n)
+	q.cur.placed += uint32(n)
 	if q.left -= n; q.left > 0 {
 		return b[n:], false
 	}
@@ -324,7 +324,7 @@ func (q *queue) data(b []byte) (rest []byte, more bool) {
 
 // advance counts n bytes of direct data that the kernel has received into place.
 func (q *queue) advance(n int) {
-	q.cur.recvd += uint32(n)
+	q.cur.placed += uint32(n)
 	q.left -= n
 	if !q.params.DataDigest {
 		q.dst.Skip(n)
@@ -369,7 +369,7 @@ func (q *queue) dataComplete() {
 	r.Spent(fabric.StageHostData, q.g.arrived)
 	if r.node.Listed() { // on grants
 		q.grants.Remove(&r.node)
-		if r.recvd < r.Length {
+		if r.placed < r.Length {
 			q.waitData(r)
 			return
 		}

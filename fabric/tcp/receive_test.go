@@ -87,13 +87,13 @@ func TestTurnOfInput(t *testing.T) {
 		t.Skipf("the socket takes no more than %d bytes", sent)
 	}
 	h.g.Poll(64)
-	inTurns := int(r.recvd)
+	inTurns := int(r.placed)
 	testutil.True(t, inTurns >= turnInput-2*pdu.DataSize && inTurns <= turnInput,
 		"%d bytes in a turn beside another queue, want about %d", inTurns, turnInput)
 	more, _ := sys.Send(busy, all[sent:], 0)
 	h.loop.now += 2 * recent
 	h.g.Poll(64)
-	if alone, there := int(r.recvd)-inTurns, sent+more-pdu.DataSize-
+	if alone, there := int(r.placed)-inTurns, sent+more-pdu.DataSize-
 		inTurns; alone != min(max(there, 0), turnInput) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}

@@ -16,7 +16,7 @@ type request struct {
 	asked    int64  // when its R2T left, or the last data for it arrived
 	dataBy   int64  // deadline for more of that data
 	wire     int    // bytes to send
-	recvd    uint32 // data bytes of R2Ts received
+	placed   uint32 // data bytes of a write received, or of a read copied by copyData
 	crc      uint32 // data digest of the response, of the bytes digested so far
 	digested uint32
 	tag      uint16 // index in queue.reqs

@@ -24,7 +24,7 @@ const (
 	// headMax is the most header bytes of a response: aligned C2HData, digests, response capsule.
 	headMax = 256
 	// sendMost limits the bytes of a sendmsg and of a turn, also in the middle of the data of a
-	// read. So the time of a step does not depend on the size of transfers.
+	// read. So the time of a step does not depend on the size of transfers (ADR 0049).
 	sendMost = 384 << 10
 	// turnVectors limits the turn of a queue beside others: 32 small reads.
 	turnVectors = 64
@@ -83,11 +83,11 @@ func (q *queue) flush() int {
 	g, done := q.g, 0
 	inTurns := g.takesTurns()
 	for sent := 0; !q.sendq.Empty() || q.pending(); {
-		if sent >= sendMost || inTurns && sent > 0 {
+		if g.inTurn >= pollBytes || inTurns && sent > 0 {
 			q.schedule()
 			break
 		}
-		want := q.gather(inTurns, sendMost-sent)
+		want := q.gather(inTurns, pollBytes-g.inTurn)
 		n, e := q.transmit()
 		clear(g.iov)
 		if e != 0 && e != syscall.EAGAIN {
@@ -316,31 +316,38 @@ func (q *queue) copyUnsent() bool {
 	return true
 }
 
-// copySome copies the data of these reads, about sendMost bytes in a step.
+// copySome copies data of these reads, at most sendMost bytes in a step.
 func (q *queue) copySome() {
 	left := sendMost
 	for r := range q.sendq.All() {
-		switch {
-		case !r.ZeroCopy || r.Dir == fabric.HostToController || r.unsent < 2:
-		case left <= 0:
+		if r.ZeroCopy && r.Dir != fabric.HostToController && r.unsent >= 2 {
+			left -= q.copyData(r, left)
+		}
+		if left == 0 {
 			q.g.loop.Post(q.copySome)
 			return
-		case q.copyData(r):
-			left -= int(r.Length)
 		}
 	}
 }
 
-// copyData copies the data of a zero-copy read to the pool, or returns false without memory.
-func (q *queue) copyData(r *request) (ok bool) {
+// copyData copies the next data of a zero-copy read to the pool, at most most bytes, and returns
+// their number, 0 without memory.
+func (q *queue) copyData(r *request, most int) int {
 	g, pool := q.g, q.g.cfg.Memory
-	if n := int(r.Length); pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n) {
-		return false
+	if n := int(r.Length); r.placed == 0 &&
+		(pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n)) {
+		return 0
 	}
-	own := r.memory.Segs
-	mem.CopySegments(own, r.Segs)
+	own, n := r.memory.Segs, min(int(r.Length-r.placed), most)
+	from, to := mem.NewCursor(r.Segs, int(r.placed)), mem.NewCursor(own, int(r.placed))
+	for left := n; left > 0; {
+		left -= to.CopyFrom(from.Next(left))
+	}
+	if r.placed += uint32(n); r.placed < r.Length {
+		return n
+	}
 	g.cfg.Handler.EndZeroCopy(&r.Request)
 	clear(r.Segs)
 	r.ZeroCopy, r.Segs = false, append(r.Segs[:0], own...)
-	return true
+	return n
 }
