@@ -71,10 +71,11 @@ var allowed = map[string][]string{
 		"backend", "internal/list", "internal/mem", "internal/subnet", "nvme",
 	},
 	"nvme/target/controllers": {
-		"backend", "backend/marks", "fabric", "nvme", "nvme/target/admin", "nvme/target/ana",
+		"backend", "backend/marks", "fabric", "internal/observed", "internal/ratelog",
+		"internal/turns", "nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana",
 		"nvme/target/association", "nvme/target/authn", "nvme/target/compound",
 		"nvme/target/discovery", "nvme/target/dispatch", "nvme/target/namespaces",
-		"nvme/target/reservation", "nvme/target/subsystems",
+		"nvme/target/observe", "nvme/target/reservation", "nvme/target/subsystems",
 	},
 	"nvme/target/discovery": {"fabric", "nvme"},
 	"nvme/target/dispatch": {
@@ -217,7 +218,7 @@ var allowed = map[string][]string{
 		"config", "fabric", "fabric/rdma/verbs", "internal/control", "internal/doctor",
 		"internal/mdns", "internal/netif", "internal/observed", "internal/ratelog",
 		"internal/state", "nvme",
-		"nvme/target", "nvme/target/ana", "nvme/target/discovery",
+		"nvme/target", "nvme/target/ana", "nvme/target/discovery", "nvme/target/subsystems",
 	},
 	"internal/mdns": {},
 	"internal/mem":  {"internal/list", "internal/subnet"},

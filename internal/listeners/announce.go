@@ -12,13 +12,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mdns"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // SetDiscovery changes the answers of the discovery service, and where it is announced.
 func (ls *Listeners) SetDiscovery(c *config.Config) error {
-	d := target.DiscoveryConfig{NQN: c.Discovery.NQN, Security: c.Discovery.Security}
+	d := subsystems.Discovery{NQN: c.Discovery.NQN, Security: c.Discovery.Security}
 	for _, r := range c.Discovery.Referrals {
 		d.Referrals = append(d.Referrals, discovery.Referral{
 			Addr: fabric.Addr{

@@ -2,67 +2,20 @@ package target
 
 import (
 	"net/netip"
-	"slices"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
-	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
-	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
-// This file decides which hosts may have controllers, through which ports, and from where.
-
-// permits returns the reason why a host may not have a controller with this admin queue, or nil.
-func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) error {
-	return s.Settings.Load().Permits(&subsystems.Applicant{
-		NQN: hostNQN, Listener: *q.port.Listener.Load(), From: q.info.Remote.Addr(),
-		Authenticated: authenticated, Encrypted: q.info.TLS != nil || q.mustConcatenate,
-	}, s.t.hosts)
-}
-
-// permitted returns the reason why a controller may not exist, or not any longer; nil: it may.
-func (c *controller) permitted() error {
-	return c.sub.permits(c.admin, c.HostNQN, c.provesKey() && c.t.hasKey(c.HostNQN))
-}
-
-// mayChange reports whether a command that has waited may still change the namespace, for others,
-// too: its host may have lost it meanwhile, or the subsystem. Any goroutine.
-func (c *controller) mayChange(ns *namespaces.Namespace) bool {
-	return c.Namespace(ns.ID.NSID) == ns && c.permitted() == nil
-}
-
-// admit makes the controller one of its subsystem's.
-func (c *controller) admit() association.Refusal {
-	return c.sub.Admit(&c.Controller, func() association.Refusal {
-		if err := c.permitted(); err != nil {
-			return c.sub.refused(err, c.admin, c.HostNQN)
-		}
-		return association.Refusal{}
-	})
-}
-
-// provesKey reports whether the host had a key when it connected, which it proves or has proven.
-func (c *controller) provesKey() bool {
-	return c.Proof.Authenticates || association.GeneratedPSK(c.Info) != ""
-}
-
-// refused returns the refusal of a Connect for an error of permits.
-func (s *subsystem) refused(why error, q *session, hostNQN string) association.Refusal {
-	requires := ""
-	if r := s.Settings.Load().Security; r != 0 {
-		requires = r.String()
-	}
-	return association.NotPermitted(why, s.NQN, hostNQN, q.info.Remote.Addr(), requires)
-}
+// This file changes which hosts may have controllers, through which ports, and from where.
 
 // enforce ends the controllers that are no longer permitted, and returns them. The caller has made
 // the change visible before, so no more of them are admitted. Their queues may take a while to end,
 // but commands that transports still have reach no device.
 func (s *subsystem) enforce() (ended []*controller) {
 	s.each(func(c *controller) {
-		if err := c.permitted(); err != nil {
+		if err := c.Permitted(); err != nil {
 			c.fail(err)
 			c.stopIO()
 			ended = append(ended, c)
@@ -89,7 +42,7 @@ func (t *Target) EnforceKeys() {
 // SetHostKnown records whether the list of hosts of the configuration has an NQN, whichever
 // subsystems allow that host. Any goroutine may call it.
 func (t *Target) SetHostKnown(nqn string, known bool) {
-	t.hosts.SetKnown(nqn, known)
+	t.shared.Hosts.SetKnown(nqn, known)
 }
 
 // SetHostNetworks binds a host to networks: in all subsystems, and for discovery, it may only
@@ -97,7 +50,7 @@ func (t *Target) SetHostKnown(nqn string, known bool) {
 func (t *Target) SetHostNetworks(nqn string, networks []netip.Prefix) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.hosts.SetNetworks(nqn, networks) { // first: see enforce
+	if !t.shared.Hosts.SetNetworks(nqn, networks) { // first: see enforce
 		return
 	}
 	for _, s := range *t.table.Load() {
@@ -132,13 +85,7 @@ func (t *Target) Settled() <-chan struct{} {
 func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolicy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ports = slices.Clone(t.ports)
-	for i := range t.ports {
-		if t.ports[i].ID == id {
-			t.ports[i].Listener, t.ports[i].TLS = listener, tls
-		}
-	}
-	t.portState(id).Listener.Store(&listener) // first: see enforce
+	t.ports.SetListener(id, listener, tls) // first: see enforce
 	t.discoveryChanged()
 	for _, s := range *t.table.Load() {
 		s.enforce()

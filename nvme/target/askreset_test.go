@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
 func (r *harness) askForResets(port func(uint16) bool) (asked []*ResetRequest) {
@@ -130,9 +131,10 @@ func TestPauseAll(t *testing.T) {
 // not grow with the number of namespaces.
 func TestPauseAllIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newHarness(t, 1, ramSubsystem(t, 2*pausedAtOnce))
+		r := newHarness(t, 1, ramSubsystem(t, 2*namespaces.PausedAtOnce))
 		h := r.connectHost(1)
-		for nsid := range uint32(2 * pausedAtOnce) { // opens channels, which a pause closes
+		// A read opens a channel, which a pause closes.
+		for nsid := range uint32(2 * namespaces.PausedAtOnce) {
 			r.ok(h.io[0], rw(nvme.NVMRead, nsid+1, 0, 1, make([]byte, 512)))
 		}
 		most, ended := 0, make(chan error, 1)
@@ -150,7 +152,7 @@ func TestPauseAllIsBounded(t *testing.T) {
 			r.w.Settle()
 		}
 		testutil.Equal(t, <-ended, nil, "")
-		testutil.Equal(t, most, 1+pausedAtOnce, "goroutines")
+		testutil.Equal(t, most, 1+namespaces.PausedAtOnce, "goroutines")
 	})
 }
 

@@ -3,9 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -13,8 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
-	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
-	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file is in-band authentication of a queue, see ADR 0032. A host with a key authenticates
@@ -43,35 +39,21 @@ var (
 func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.auth.SetPolicy(nqn, p)
+	before := t.shared.Auth.SetPolicy(nqn, p)
 	t.keysChanged = t.keysChanged || (before == nil) != (p == nil)
 	t.reauthenticate(nqn, before, p)
 }
-
-// policy returns the present policy of the host, or nil if the host has no key. It is nil also for
-// a discovery controller that requires no authentication: as in nvmet, anybody may read the
-// discovery log.
-func (c *controller) policy() *auth.Policy {
-	if c.sub.Discovery && !c.Proof.Authenticates &&
-		c.sub.Settings.Load().Security&subsystems.SecurityAuth == 0 {
-		return nil
-	}
-	return c.t.auth.Policy(c.HostNQN)
-}
-
-// hasKey reports whether a host authenticates when it connects.
-func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != nil }
 
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
 // now.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
-	if c.policy() == nil && !c.admin.mustConcatenate || association.GeneratedPSK(c.Info) != "" {
+	if c.Policy() == nil && !c.MustConcatenate || association.GeneratedPSK(c.Info) != "" {
 		c.Proof.Proven.Store(true)
 		return association.Refusal{}
 	}
-	if c.t.auth.Paused(c.HostNQN, c.Info.Remote.Addr()) {
-		c.peerLog().Warn("too many failed authentications of this host and address", "host",
+	if c.t.shared.Auth.Paused(c.HostNQN, c.Info.Remote.Addr()) {
+		c.PeerLog().Warn("too many failed authentications of this host and address", "host",
 			c.HostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
 		return association.Busy
 	}
@@ -89,9 +71,9 @@ func (s *session) requireAuthentication() {
 func (s *session) exchange() *authn.Exchange {
 	if s.auth == nil {
 		c := s.ctrl
-		chap := auth.NewController(c.HostNQN, c.calledAs, s.concatenation())
+		chap := auth.NewController(c.HostNQN, c.calledAs, c.Target.Concatenation(s.qid, s.info))
 		chap.MustConcatenate = s.mustConcatenate
-		s.auth = s.h.t.auth.NewExchange(chap, c.HostNQN, s.info.Remote.Addr())
+		s.auth = s.h.t.shared.Auth.NewExchange(chap, c.HostNQN, s.info.Remote.Addr())
 	}
 	return s.auth
 }
@@ -108,7 +90,7 @@ func (s *session) authenticated() bool {
 // Authentications is how many exchanges have succeeded, and how many have failed or were not
 // finished in time, each queue counted by itself. Any goroutine may call it.
 func (t *Target) Authentications() (succeeded, failed uint64) {
-	return t.auth.Counts()
+	return t.shared.Auth.Counts()
 }
 
 // prepareAuth validates Authentication Send and Authentication Receive (Base sections 6.2 and 6.1).
@@ -119,7 +101,7 @@ func prepareAuth(c *cmd) nvme.Status {
 		most = maxAuthReceive
 	}
 	switch {
-	case c.s.ctrl.policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.Running):
+	case c.s.ctrl.Policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.Running):
 		return invalidOpcode // the host has no key, or no longer
 	case !m.Protocol() || m.Length() == 0 || m.Length() > most:
 		return invalidField
@@ -147,7 +129,7 @@ func authSend(h *Handler, c *cmd) {
 		s.startDeadline()
 	}
 	s.authCmd = c
-	x.Send(m, s.ctrl.policy(), s.q.Hold, h.post, func(r authn.Result) {
+	x.Send(m, s.ctrl.Policy(), s.q.Hold, h.post, func(r authn.Result) {
 		s.authCmd = nil
 		s.exchanged(r)
 		h.finish(c, 0, nvme.Success)
@@ -190,7 +172,7 @@ func (s *session) serveProven() {
 	c := s.ctrl
 	psk, key := s.auth.TakePSK()
 	if psk != nil {
-		c.t.auth.AddPSK(c.HostNQN, &c.Proof, psk, key)
+		c.t.shared.Auth.AddPSK(c.HostNQN, &c.Proof, psk, key)
 	}
 	if s.mustConcatenate {
 		s.logAuthenticated(true)
@@ -241,13 +223,13 @@ func (s *session) logAuthenticated(generated bool) {
 	if generated {
 		args = append(args, "psk", "generated")
 	}
-	c.peerLog().Info("host has authenticated", args...)
+	c.PeerLog().Info("host has authenticated", args...)
 }
 
 // refuseProven ends a queue after its host has authenticated: the host may not have the queue.
 func (s *session) refuseProven(why error) {
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.NQN,
-		"host", s.ctrl.HostNQN, "qid", s.qid, "err", why)
+	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem",
+		s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "err", why)
 	s.disconnect(why)
 }
 
@@ -265,7 +247,7 @@ func (s *session) authenticationFailed() {
 // logUnauthenticated makes the record of an exchange that has failed, or was not finished. Each has
 // a limit of its own, because anybody can begin an exchange and hang up.
 func (s *session) logUnauthenticated(msg string, why error, hint string) {
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.NQN, "host",
+	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.NQN, "host",
 		s.ctrl.HostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
 }
 
@@ -329,23 +311,5 @@ func (s *session) allow() error {
 // GeneratedPSK returns the PSK that a host has generated with this identity, see authn.Hosts.PSK.
 // Any goroutine may call it.
 func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
-	return t.auth.PSK(hostNQN, identity)
-}
-
-// concatenation returns the possible purpose of an exchange on the queue besides authentication.
-func (s *session) concatenation() auth.Concatenation {
-	switch {
-	case s.qid != 0 || s.info.Transport != nvme.TransportTCP:
-	case s.info.TLS != nil:
-		if s.info.TLS.Generated != "" {
-			return auth.ReplacePSK
-		}
-	default:
-		ports := s.h.t.shared.Discovery.Load().Ports
-		i := slices.IndexFunc(ports, func(p discovery.Port) bool { return p.ID == s.info.PortID })
-		if i >= 0 && ports[i].TLS == fabric.TLSAllowed {
-			return auth.NewPSK
-		}
-	}
-	return auth.NoConcatenation
+	return t.shared.Auth.PSK(hostNQN, identity)
 }

@@ -94,7 +94,7 @@ func TestAuthenticationFails(t *testing.T) {
 	const mostFailures = 10
 	r, p := authHarness(t, 1)
 	now := time.Now()
-	r.target.auth.Now = func() time.Time { return now }
+	r.target.shared.Auth.Now = func() time.Time { return now }
 	wrong := testHostSide(t)
 	wrong.Key = authKey(t, controllerSecret)
 	for range mostFailures {
@@ -133,7 +133,7 @@ func TestAuthenticationFails(t *testing.T) {
 // meanwhile is no failure of the host.
 func TestAuthenticationLate(t *testing.T) {
 	r, _ := authHarness(t, 1)
-	p := r.target.auth
+	p := r.target.shared.Auth
 	defer occupy(p)() // so that it is never processed
 	for range 3 {
 		late, _ := r.connectUnproven(0, adminArgs(testSub))
@@ -189,7 +189,7 @@ func TestAuthenticationKept(t *testing.T) {
 		want := errKeptQueue
 		if pending {
 			want = errUnfinished
-			end := occupy(r.target.auth)
+			end := occupy(r.target.shared.Auth)
 			defer end()
 			r.send(q, authCommand(nvme.FabricsAuthSend, h.Negotiate(2)))
 		}

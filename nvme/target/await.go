@@ -65,7 +65,7 @@ func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 func (h *Handler) change(c *cmd, list []*namespaces.Namespace,
 	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
 ) {
-	ctrl, host, log := c.s.ctrl, c.s.host.Payer.Key, c.s.ctrl.peerLog()
+	ctrl, host, log := c.s.ctrl, c.s.host.Payer.Key, c.s.ctrl.PeerLog()
 	a, st, many := &awaiting{left: len(list)}, nvme.Success, len(list) > 1
 	var changes []*reservation.Change
 	submitted := make(chan struct{})
@@ -74,7 +74,7 @@ func (h *Handler) change(c *cmd, list []*namespaces.Namespace,
 			ch := &reservation.Change{
 				Host: host, Log: log,
 				Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
-					if !ctrl.mayChange(ns) {
+					if !ctrl.MayChange(ns) {
 						return reservation.Outcome{}, inactiveNamespace
 					}
 					return apply(r)

@@ -1,11 +1,10 @@
 package target
 
 import (
-	"errors"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/shares"
@@ -124,14 +123,11 @@ func (h *Handler) ioDone(io *backend.IO) {
 	}
 }
 
-// errHidden is why an IO of a host that may no longer use the namespace is not carried out.
-var errHidden = errors.New("the host may no longer use the namespace")
-
 // Check implements dispatch.Storage.
 func (ns storage) Check(io *backend.IO) error {
 	s, g := queueOf(io), ns.Geometry()
 	if s != nil && !ns.Attributes().Visible(s.ctrl.HostNQN) {
-		return errHidden
+		return controllers.ErrHidden
 	}
 	switch end := g.Size(); {
 	case g.Info.Offline:

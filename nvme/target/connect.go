@@ -75,7 +75,7 @@ func connect(h *Handler, c *cmd) {
 
 // logRefused logs the refusal of a Connect. data is nil if it could not be received.
 func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r association.Refusal) {
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", r.Record(sqe, data)...)
+	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn("connect refused", r.Record(sqe, data)...)
 }
 
 // resolve reads the NQNs and finds the subsystem. A host that may not use the subsystem learns no
@@ -87,19 +87,21 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 	if !r.Status.OK() {
 		return nil, "", r
 	}
-	if psk := association.GeneratedPSK(s.info); psk != "" && !s.h.t.auth.PSKCounts(hostNQN, psk) {
+	t := &s.h.t.shared
+	if psk := association.GeneratedPSK(s.info); psk != "" && !t.Auth.PSKCounts(hostNQN, psk) {
 		return nil, "", association.PSKEnded(subNQN)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", association.Unknown(subNQN, s.h.t.final.IsGone(subNQN))
 	}
-	hasKey := s.h.t.hasKey(hostNQN)
-	s.mustConcatenate = admin && hasKey && !sub.Discovery && s.concatenation() == auth.NewPSK &&
+	hasKey := t.Auth.Policy(hostNQN) != nil
+	s.mustConcatenate = admin && hasKey && !sub.Discovery &&
+		t.Concatenation(s.qid, s.info) == auth.NewPSK &&
 		sub.Settings.Load().Security&subsystems.SecurityTLS != 0
-	if err := sub.permits(s, hostNQN, hasKey); err != nil {
-		return nil, "", sub.refused(err, s, hostNQN)
-	}
-	return sub, hostNQN, association.Refusal{}
+	return sub, hostNQN, t.Admission(&sub.Subsystem, &subsystems.Applicant{
+		NQN: hostNQN, Listener: *s.port.Listener.Load(), From: s.info.Remote.Addr(),
+		Authenticated: hasKey, Encrypted: s.info.TLS != nil || s.mustConcatenate,
+	})
 }
 
 // connectAdmin makes a controller.
@@ -122,13 +124,13 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 	if r := c.admitUnproven(); !r.Status.OK() {
 		return r
 	}
-	if r := c.admit(); !r.Status.OK() {
+	if r := sub.Admit(&c.Controller, c.Admission); !r.Status.OK() {
 		return r
 	}
 	var age time.Duration // of the proof
 	if psk := association.GeneratedPSK(c.Info); psk != "" {
 		var ok bool
-		if age, ok = s.h.t.auth.UsePSK(hostNQN, psk, &c.Proof); !ok {
+		if age, ok = s.h.t.shared.Auth.UsePSK(hostNQN, psk, &c.Proof); !ok {
 			c.again.stop()
 			sub.Remove(&c.Controller)
 			return association.PSKEnded(c.calledAs)
@@ -156,7 +158,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 		if o.HostID == c.HostID {
 			what = "another host has the same host identifier"
 		}
-		s.ctrl.peerLog().Warn(what, "subsystem", sub.NQN, "host", hostNQN, "other_remote",
+		s.ctrl.PeerLog().Warn(what, "subsystem", sub.NQN, "host", hostNQN, "other_remote",
 			o.Info.Remote)
 	}
 	return association.Refusal{}
@@ -173,7 +175,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 		return s.h.t.hasController(data.CNTLID, hostNQN, s.info.Remote)
 	})
 	if r.Elsewhere {
-		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
+		s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn(
 			"I/O queue does not come from the address of its admin queue", "subsystem", sub.NQN,
 			"host", hostNQN, "cntlid", found.CNTLID, "qid", sqe.QID(), "other_remote",
 			found.Info.Remote)
@@ -187,7 +189,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 	s.queue.Host, s.queue.Admin = c.Identity, false
 	// A host need not authenticate if it had no key when the controller was created.
 	if c.Proof.Authenticates &&
-		(c.policy() != nil || sub.Settings.Load().Security&subsystems.SecurityAuth != 0) {
+		(c.Policy() != nil || sub.Settings.Load().Security&subsystems.SecurityAuth != 0) {
 		s.requireAuthentication()
 	}
 	r = c.attach(s, qid)
@@ -215,7 +217,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 		Host: s.ctrl.HostNQN, Proven: s.info.TLS != nil, Admin: sqe.QID() == 0,
 	}
 	if err := s.q.SetDepth(depth, p, claim); err != nil {
-		s.ctrl.peerLog().Warn("no resources for a queue", "host", s.ctrl.HostNQN, "qid", sqe.QID(),
+		s.ctrl.PeerLog().Warn("no resources for a queue", "host", s.ctrl.HostNQN, "qid", sqe.QID(),
 			"depth", depth, "err", err)
 		return false
 	}

@@ -82,6 +82,26 @@ func (t *Target) Connections(ctx context.Context) ([]observed.Connection, error)
 	return list, nil
 }
 
+// askQueues implements controllers.Hooks.Queues.
+func (c *controller) askQueues(most int) (<-chan []observed.Connection, int) {
+	sessions := c.allQueues()
+	sessions = sessions[max(len(sessions)-most, 0):]
+	answers := make(chan []observed.Connection, len(sessions))
+	for _, s := range sessions {
+		s.h.post(func() {
+			var list []observed.Connection
+			if !s.closed {
+				a := &connections{alive: map[*controller]keepAliveInfo{}}
+				a.add(s)
+				a.list[0].setKeepAlive(a.alive[c])
+				list = append(list, a.list[0].Connection)
+			}
+			answers <- list
+		})
+	}
+	return answers, len(sessions)
+}
+
 // DataShare is how much data memory of all reactors an owner has and may have, in bytes.
 type DataShare struct{ Used, Most int }
 

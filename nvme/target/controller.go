@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
@@ -36,11 +34,10 @@ type controller struct {
 	alive      keepAliveTimer
 	again      reauthentication
 	selfTest   selfTest
-	answers    queueAnswers // to Telemetry.Query
-	requests   []*cmd       // that wait for events
-	aborts     int          // Abort commands in progress
-	protecting bool         // a write protection changes
-	changing   bool         // a feature changes in many namespaces
+	requests   []*cmd // that wait for events
+	aborts     int    // Abort commands in progress
+	protecting bool   // a write protection changes
+	changing   bool   // a feature changes in many namespaces
 }
 
 // queueTable has the I/O queues of a controller.
@@ -70,17 +67,16 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 		queueTable: queueTable{queues: map[uint16]*session{}, granted: settings.MaxIOQueues},
 		Controller: controllers.Controller{
 			Target: &s.h.t.shared, Subsystem: &sub.Subsystem, Settings: settings,
-			Port: &s.port.Port, Info: s.info, Reactor: &s.h.functions, HostNQN: hostNQN,
-			HostID: hostID,
+			Port: s.port, Info: s.info, Reactor: &s.h.functions, HostNQN: hostNQN,
+			HostID: hostID, MustConcatenate: s.mustConcatenate,
 		},
 	}
 	c.Owner, c.selfTest.c = c, c
 	c.Hooks = controllers.Hooks{
-		Raised: c.sendEvents, Grant: c.grant, SetKeepAlive: c.setKeepAlive,
-		Work: func(run func()) admin.Asker { return s.hostWork(run) },
+		Fail: c.fail, Raised: c.sendEvents, Grant: c.grant, SetKeepAlive: c.setKeepAlive,
+		Work: s.hostWork, Queues: c.askQueues,
 	}
 	c.Init()
-	c.Telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
 	return c
 }
 
@@ -107,7 +103,7 @@ func (c *controller) describe() observed.Host {
 		NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.sub.NQN,
 		CNTLID: c.CNTLID, Transport: c.Info.Transport.String(), Remote: c.Info.Remote, Queues: n,
 		Ready: c.Ready.Load(), Discovery: c.sub.Discovery,
-		Limits: c.t.hosts.Limiter(c.HostNQN).Describe(),
+		Limits: c.Target.Hosts.Limiter(c.HostNQN).Describe(),
 	}
 }
 
@@ -225,22 +221,13 @@ func (c *controller) sessionEnded(s *session) {
 		if c.dumped.Load() {
 			args = append(args, "hint", dumpHint)
 		}
-		c.peerLog().Info("controller removed", args...)
+		c.PeerLog().Info("controller removed", args...)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
 }
 
 func (c *controller) logCreated() {
-	c.peerLog().Info("controller created", "subsystem", c.sub.NQN, "cntlid", c.CNTLID,
+	c.PeerLog().Info("controller created", "subsystem", c.sub.NQN, "cntlid", c.CNTLID,
 		"host", c.HostNQN, "transport", c.Info.Transport, "timeout", c.alive.Timeout())
-}
-
-// peerLog returns the log for events caused by the controller's host.
-func (c *controller) peerLog() ratelog.Peer {
-	log := c.t.hostLog
-	if c.sub.Discovery || !c.Proof.Proven.Load() {
-		log = c.t.strangerLog
-	}
-	return log.Peer(c.Info.Remote)
 }

@@ -16,19 +16,8 @@ import (
 // cannot read one of more than 15 entries.
 const discoveryTransfer = 16 << 10
 
-// DiscoveryConfig is the configuration of the discovery service besides subsystems and ports.
-type DiscoveryConfig struct {
-	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
-	// for none.
-	NQN string
-	// Security is the security that it requires of hosts.
-	Security subsystems.Security
-	// Referrals are other discovery services.
-	Referrals []discovery.Referral
-}
-
 // SetDiscovery changes the configuration of the discovery service, including its NQN.
-func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
+func (t *Target) SetDiscovery(cfg subsystems.Discovery) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if (*t.table.Load())[cfg.NQN] != nil {
@@ -60,7 +49,7 @@ func (t *Target) discoveryChanged() {
 func (t *Target) newDiscoveryTable(generation uint64) {
 	table := &discovery.Table{
 		Generation: generation, NQN: cmp.Or(t.discoveryConfig.NQN, nvme.DiscoveryNQN),
-		Ports: t.ports, Referrals: t.discoveryConfig.Referrals,
+		Ports: t.ports.List, Referrals: t.discoveryConfig.Referrals,
 	}
 	var subs []discovery.Subsystem
 	for _, s := range *t.table.Load() {

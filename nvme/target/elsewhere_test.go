@@ -18,7 +18,7 @@ import (
 func (r *harness) occupy(free bool) (release func()) {
 	stop, begun := make(chan struct{}), make(chan struct{}, turns.MaxWorkers())
 	for i := range turns.MaxWorkers() {
-		r.target.workers.Submit(&turns.Job{
+		r.target.shared.Workers.Submit(&turns.Job{
 			Owner: subnet.Owner{NQN: fmt.Sprint(i)}, Done: func() {},
 			Run: func() {
 				begun <- struct{}{}

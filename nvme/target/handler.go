@@ -180,7 +180,7 @@ func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
 	if h.t.closed.Load() {
 		return nil, errClosed
 	}
-	if h.t.portState(q.Info().PortID).removed.Load() {
+	if h.t.ports.State(q.Info().PortID).Removed.Load() {
 		return nil, errPortRemoved
 	}
 	return newSession(h, q), nil
@@ -223,13 +223,13 @@ func (h *Handler) disconnect(why error, selects func(*session) bool) {
 
 // debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
-	if !h.t.hostLog.DebugEnabled() {
+	if !h.t.shared.HostLog.DebugEnabled() {
 		return
 	}
 	name := "unknown command"
 	if c.op != nil {
 		name = c.op.name
 	}
-	c.s.ctrl.peerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
+	c.s.ctrl.PeerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
 		"status", st.String(), "host", c.s.ctrl.HostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
 }

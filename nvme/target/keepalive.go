@@ -60,7 +60,7 @@ func (c *controller) checkKeepAlive() {
 		return
 	}
 	c.CSTS |= nvme.CSTSFatal
-	c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+	c.PeerLog().Warn("keep alive timer expired", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
 		c.HostNQN, "timeout", c.alive.Timeout())
 	c.stopIO()
 	c.fail(&failure{"keep alive timer expired after " + c.alive.Timeout().String()})

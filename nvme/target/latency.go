@@ -16,7 +16,7 @@ func (h *Handler) Sent(r *fabric.Request) {
 		return
 	}
 	total := c.latency.Add(r)
-	if total >= watchdogAfter {
+	if total >= observe.WatchdogAfter {
 		c.s.watchdog(total)
 	}
 	if slow := h.t.slowIO.Load(); slow != 0 && total >= slow {
@@ -30,7 +30,7 @@ func (t *Target) SetSlowIO(d time.Duration) { t.slowIO.Store(int64(d)) }
 
 func (c *cmd) logSlow(r *fabric.Request, total int64) {
 	spent := func(s fabric.Stage) time.Duration { return time.Duration(r.Stages[s]) }
-	c.s.ctrl.peerLog().Info("slow command", "command", ioOps[r.SQE.Opcode()].name, "duration",
+	c.s.ctrl.PeerLog().Info("slow command", "command", ioOps[r.SQE.Opcode()].name, "duration",
 		time.Duration(total), "wait", spent(fabric.StageWait), "host_data",
 		spent(fabric.StageHostData), "backend", spent(fabric.StageBackend), "response",
 		spent(fabric.StageResponse), "subsystem", c.s.ctrl.sub.NQN, "nsid", r.SQE.NSID(), "host",

@@ -13,7 +13,7 @@ import (
 func (t *Target) SetHostLimits(nqn string, l qos.Limits) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.hosts.SetLimits(nqn, l) {
+	if t.shared.Hosts.SetLimits(nqn, l) {
 		relink(t.handlers)
 	}
 }
@@ -26,7 +26,7 @@ func (t *Target) Limits() []qos.Info {
 			list = append(list, qos.Info{Object: of, Limits: *l.Describe()})
 		}
 	}
-	for nqn, l := range t.hosts.Limiters() {
+	for nqn, l := range t.shared.Hosts.Limiters() {
 		add(l, qos.Object{HostNQN: nqn})
 	}
 	for _, s := range *t.table.Load() {

@@ -276,7 +276,7 @@ func TestLimitsForget(t *testing.T) {
 		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())
-	limiter := r.target.hosts.Limiter(otherHost)
+	limiter := r.target.shared.Hosts.Limiter(otherHost)
 	testutil.Equal(t, limiter.Users(), 1, "users")
 	o.hangUp()
 	testutil.Equal(t, limiter.Users(), 0, "users after the host has left")

@@ -1,8 +1,6 @@
 package target
 
 import (
-	"errors"
-	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
@@ -22,45 +20,13 @@ func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
 	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Resume)
 }
 
-// pausedAtOnce bounds PauseAll: each namespace takes a goroutine, and a post to every reactor.
-const pausedAtOnce = 256
-
-// PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer
-// than within. It leaves alone the namespaces that are paused already. release ends the pauses.
-// After an error PauseAll has paused none.
+// PauseAll pauses all namespaces, see namespaces.PauseAll.
 func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	var list []*namespaces.Namespace
 	for _, s := range *t.table.Load() {
 		list = append(list, s.Namespaces.Load().List...)
 	}
-	end := time.Now().Add(within)
-	paused := make([]bool, len(list))
-	errs := make([]error, len(list))
-	each := func(do func(i int, ns *namespaces.Namespace)) {
-		var wg sync.WaitGroup
-		places := make(chan struct{}, pausedAtOnce)
-		for i, ns := range list {
-			places <- struct{}{}
-			wg.Go(func() {
-				do(i, ns)
-				<-places
-			})
-		}
-		wg.Wait()
-	}
-	each(func(i int, ns *namespaces.Namespace) { paused[i], errs[i] = ns.PauseUntil(end) })
-	release = func() {
-		each(func(i int, ns *namespaces.Namespace) {
-			if paused[i] {
-				_ = ns.Resume() // fails only if it was removed
-			}
-		})
-	}
-	if err := errors.Join(errs...); err != nil {
-		release()
-		return nil, err
-	}
-	return release, nil
+	return namespaces.PauseAll(list, within)
 }
 
 // changeNamespace calls fn for a namespace.

@@ -52,7 +52,7 @@ func (c *controller) startLimit() {
 		return // the association ends anyway
 	}
 	c.limit.set(c.h, disabledLimit, func() {
-		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.NQN, "cntlid",
+		c.PeerLog().Warn("controller was not enabled in time", "subsystem", c.sub.NQN, "cntlid",
 			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(disabledLimit))
 		c.fail(&failure{"the controller was not enabled for " +
 			time.Duration(disabledLimit).String()})
@@ -125,7 +125,7 @@ func (c *controller) reset() {
 	c.mu.Lock()
 	c.granted = c.Settings.MaxIOQueues
 	c.mu.Unlock()
-	c.peerLog().Info("controller reset", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+	c.PeerLog().Info("controller reset", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
 		c.HostNQN)
 	c.dropQueues("the host reset the controller")
 }

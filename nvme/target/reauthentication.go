@@ -26,16 +26,6 @@ func (r *reauthentication) stop() {
 	r.timer.stop()
 }
 
-// reauthenticates returns how long an authentication of the host is valid, 0: for ever. A host that
-// has lost its key cannot authenticate, and one that had none when it connected does not.
-func (c *controller) reauthenticates() int64 {
-	p := c.policy()
-	if p == nil || c.sub.Discovery || !c.provesKey() {
-		return 0
-	}
-	return p.Reauthenticate.Nanoseconds()
-}
-
 // authenticated begins the interval: so long ago the host has authenticated on the admin queue, or
 // made the PSK with which it has connected.
 func (c *controller) authenticated(ago time.Duration) {
@@ -48,7 +38,7 @@ func (c *controller) scheduleReauthentication() {
 	if !c.Proof.Proven.Load() {
 		return
 	}
-	in, ok := c.again.Schedule(c.h.loop.Now(), c.reauthenticates(), c.CNTLID)
+	in, ok := c.again.Schedule(c.h.loop.Now(), c.Reauthenticates(), c.CNTLID)
 	if ok {
 		c.again.timer.stop()
 		c.afterReauthentication(in)
@@ -96,11 +86,11 @@ func (s *session) ask(c *cmd) bool {
 
 // commandCame starts the time that the host has. Admin reactor.
 func (c *controller) commandCame(at int64) {
-	if c.reauthenticates() == 0 {
+	if c.Reauthenticates() == 0 {
 		return
 	}
 	if in := c.again.Came(c.h.loop.Now(), at); in > 0 {
-		c.peerLog().Info("host has to authenticate again", "subsystem", c.sub.NQN, "cntlid",
+		c.PeerLog().Info("host has to authenticate again", "subsystem", c.sub.NQN, "cntlid",
 			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(authn.Limit))
 		c.afterReauthentication(in)
 	}
@@ -111,9 +101,9 @@ func (c *controller) endUnauthenticated() {
 	if c.failed != nil {
 		return
 	}
-	c.t.auth.Late()
+	c.t.shared.Auth.Late()
 	hint := "the host must support it (Linux does), without dm-multipath; or delete reauthenticate"
-	c.peerLog().Warn("authentication failed", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
+	c.PeerLog().Warn("authentication failed", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
 		c.HostNQN, "err", errNotAgain, "hint", hint)
 	c.stopIO()
 	c.fail(&failure{errNotAgain.Error()})

@@ -116,9 +116,9 @@ func TestReauthenticateNot(t *testing.T) {
 	testutil.True(t, failed == 1, "%d failures", failed)
 	from := x.admin.Info().Remote.Addr()
 	for range 9 { // with another one a host has to wait
-		x.target.auth.Failed(testHost, from)
+		x.target.shared.Auth.Failed(testHost, from)
 	}
-	testutil.True(t, !x.target.auth.Paused(testHost, from),
+	testutil.True(t, !x.target.shared.Auth.Paused(testHost, from),
 		"a failure delays the next Connect: the host has shown no wrong key")
 }
 
@@ -128,7 +128,7 @@ func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
 	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
-	r.target.auth.AddPSK(testHost, new(authn.Proof), psk, p.Keys[0])
+	r.target.shared.Auth.AddPSK(testHost, new(authn.Proof), psk, p.Keys[0])
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
 	return x, qi
@@ -163,13 +163,13 @@ func TestReauthenticateStalled(t *testing.T) {
 // TestReauthenticateOldPSK: a generated PSK proves for no longer than its exchange.
 func TestReauthenticateOldPSK(t *testing.T) {
 	x, qi := newGeneratedHarness(t)
-	x.target.auth.Now = func() time.Time { return time.Now().Add(everyHour / 2) }
+	x.target.shared.Auth.Now = func() time.Time { return time.Now().Add(everyHour / 2) }
 	h := x.connectHostInfo(1, qi)
 	x.admin, x.io = h.admin, h.io
 	x.w.Advance(everyHour/2 + time.Second)
 	testutil.True(t, x.refuses(0, nvme.NVMRead, 0),
 		"the interval begins when a controller is created")
-	x.target.auth.Now = func() time.Time { return time.Now().Add(everyHour) }
+	x.target.shared.Auth.Now = func() time.Time { return time.Now().Add(everyHour) }
 	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), refusedStatus)
 }
 
@@ -291,7 +291,7 @@ func TestReauthenticateBusy(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(everyHour)
 	testutil.MustTrue(t, x.refuses(0, nvme.NVMRead, 0), "the host is not asked")
-	release := sync.OnceFunc(occupy(x.target.auth))
+	release := sync.OnceFunc(occupy(x.target.shared.Auth))
 	defer release()
 	h := testHostSide(t)
 	negotiate := authCommand(nvme.FabricsAuthSend, h.Negotiate(7))
@@ -315,7 +315,7 @@ func TestReauthenticateBusy(t *testing.T) {
 	x.w.Advance(2 * time.Duration(authn.Limit))
 	x.none("authenticated again")
 
-	again := sync.OnceFunc(occupy(x.target.auth))
+	again := sync.OnceFunc(occupy(x.target.shared.Auth))
 	defer again()
 	negotiate = authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(8))
 	x.send(x.admin, negotiate)

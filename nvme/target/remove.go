@@ -3,11 +3,13 @@ package target
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 const (
@@ -104,6 +106,19 @@ func (t *Target) retired(list []*namespaces.Namespace) {
 	t.freeSlots(list)
 	for _, ns := range list {
 		ns.Owner.(*subsystem).Namespaces.Retired(ns)
+	}
+}
+
+// ForgetNamespace forgets the promises of a namespace that was removed and does not come back.
+func (t *Target) ForgetNamespace(nqn string, nsid uint32) {
+	reserved, err := t.shared.Forget(observe.Namespace{SubNQN: nqn, NSID: nsid},
+		t.shared.HostLog.Peer(netip.AddrPort{}))
+	if reserved {
+		t.log.Warn("a reservation has ended with its namespace", "subsystem", nqn, "nsid", nsid)
+	}
+	if err != nil {
+		t.log.Warn("marks of uncorrectable blocks stay stored after the end of their namespace",
+			"subsystem", nqn, "nsid", nsid, "err", err)
 	}
 }
 

@@ -36,7 +36,7 @@ func executeReservation(h *Handler, c *cmd) {
 	q := &reservation.Request{
 		ReservationSQE: *c.req.SQE.Reservation(), Op: c.req.SQE.Opcode(),
 		Host: ctrl.Identity.Value(), Known: func(hostNQN string) bool {
-			return h.t.hosts.Knows(hostNQN, ctrl.sub.Settings.Load())
+			return h.t.shared.Hosts.Knows(hostNQN, ctrl.sub.Settings.Load())
 		},
 		Network: subnet.Of(c.s.info.Remote.Addr()),
 	}
@@ -46,7 +46,7 @@ func executeReservation(h *Handler, c *cmd) {
 	h.change(c, list, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 		o, st := r.Apply(q)
 		if q.Full != nil {
-			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.NQN, "nsid",
+			ctrl.PeerLog().Warn("reservation register refused", "subsystem", ctrl.sub.NQN, "nsid",
 				ns.ID.NSID, "host", ctrl.HostNQN, "err", q.Full, "hint",
 				"add the host to hosts in the configuration, or preempt registrants that are gone")
 		}

@@ -31,7 +31,7 @@ func securityHarness(t *testing.T, require subsystems.Security) *harness {
 	})
 	r.target.SetHostPolicy(testHost, testPolicy(t))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	r.must(r.target.SetDiscovery(DiscoveryConfig{NQN: ownDiscovery, Security: require}))
+	r.must(r.target.SetDiscovery(subsystems.Discovery{NQN: ownDiscovery, Security: require}))
 	return r
 }
 

@@ -423,7 +423,7 @@ func (s *sequence) removePort(a *arguments) string {
 
 // referrals sets the discovery service: its name, and the services that it refers to, one a line.
 func (s *sequence) referrals(a *arguments) string {
-	cfg := DiscoveryConfig{
+	cfg := subsystems.Discovery{
 		NQN: a.text("nqn", ""), Security: subsystems.Security(a.number("security", 0)),
 	}
 	for line := range strings.Lines(a.Input) {

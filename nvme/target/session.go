@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -30,7 +31,7 @@ type session struct {
 
 	id     uint64 // unique in the target
 	opened int64  // when, by Loop.Now
-	port   *portState
+	port   *controllers.Port
 
 	// flow gets the memory for commands without a namespace. It is stranger until the host is known
 	// to be allowed, then shares.Host.Admin.
@@ -53,7 +54,7 @@ type session struct {
 	connected
 	commandStates
 	queueEnd
-	flightRecord
+	trace observe.Recorder
 	queueCounts
 	stopDeadline func()
 }
@@ -75,7 +76,8 @@ type connected struct {
 type commandStates struct {
 	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
-	outstanding int // executing commands
+	outstanding int  // executing commands
+	abandoned   bool // commands were not executed because the queue ended
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 }
@@ -123,7 +125,7 @@ type cmd struct {
 	since int64
 	// latency is where it is counted once its response has left; nil: nowhere.
 	latency *observe.Entry
-	traced  uint64 // its number in flightRecord.trace
+	traced  uint64 // its number in session.trace
 	// free gives memory back that a device may use after a command was given up. req is nil then.
 	free     func()
 	capsule  mem.Allocation     // a copy of in-capsule data, see copyCapsule
@@ -153,11 +155,12 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s := &session{
 		h: h, q: q, info: q.Info(), opened: h.loop.Now(), id: h.t.lastSession.Add(1),
 	}
-	s.port = h.t.portState(s.info.PortID)
-	s.port.sessions.Add(1)
+	s.trace.Queue = s
+	s.port = h.t.ports.State(s.info.PortID)
+	s.port.Sessions.Add(1)
 	s.startDeadline()
 	s.stranger.Host = &h.strangers[1]
-	if h.t.auth.IsKnown(s.info.Remote.Addr()) {
+	if h.t.shared.Auth.IsKnown(s.info.Remote.Addr()) {
 		s.stranger.Host = &h.strangers[0]
 	}
 	s.flow = &s.stranger
@@ -205,7 +208,7 @@ func (s *session) disconnect(why error) {
 	if s.why == nil {
 		s.why = why
 		if s.ctrl == nil || s.unproven() {
-			s.h.t.strangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
+			s.h.t.shared.StrangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
 		}
 	}
 	s.h.end(s)
@@ -241,7 +244,7 @@ func (s *session) endIfIdle() {
 	s.ended = true
 	s.h.sessions.Remove(&s.place)
 	s.h.sessionCount.Add(-1)
-	s.port.sessions.Add(-1)
+	s.port.Sessions.Add(-1)
 	if s.host != nil {
 		s.h.shares.Leave(s.host)
 	}

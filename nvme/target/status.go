@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 )
 
 // Refusals that a retry of the same command would meet again.
@@ -25,7 +26,7 @@ const notReady = compound.NotReady
 
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
-	if io.Err == errHidden { // not by the device
+	if io.Err == controllers.ErrHidden { // not by the device
 		return inactiveNamespace
 	}
 	return ch.ns.Failed(&ch.Channel, io, ch.h.loop.Now())

@@ -11,8 +11,6 @@ import (
 type subsystem struct {
 	controllers.Subsystem
 	t *Target
-	// warned are the warnings of the drives at the last CheckHealth, which alone uses it.
-	warned uint8
 }
 
 func newSubsystem(t *Target, cfg subsystems.Config) *subsystem {
@@ -47,10 +45,10 @@ func (s *subsystem) newNamespace(cfg namespaces.Config) (*namespaces.Namespace, 
 		return nil, err
 	}
 	ns.Slot = s.t.takeSlot(ns)
-	p := s.t.promisesOf(ns.ID)
-	ns.Storage, ns.Reservations, ns.Marks = storage{ns}, p.reservations, p.marks
+	ns.Storage = storage{ns}
+	protection := s.t.shared.Recall(ns)
 	ns.Reservations.Attach(storage{ns})
-	ns.Start(s.t.protectionOf(ns.ID))
+	ns.Start(protection)
 	return ns, nil
 }
 

@@ -50,35 +50,25 @@ type Options struct {
 // device uses the storage any more.
 type Target struct {
 	log *slog.Logger // no peer causes its lines at will
-	// hostLog is for lines that allowed hosts can cause, strangerLog for lines that anybody can.
-	hostLog, strangerLog *ratelog.Logger
-
 	// table maps NQNs to subsystems; readers take no lock.
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
-	hosts     *subsystems.Hosts
 	shared    controllers.Target
 	closed    atomic.Bool
-	auth      *authn.Hosts
-	// workers do work that takes time for each namespace, controller or subsystem.
-	workers turns.Pool
-	final   association.Final
+	final     association.Final
 	observation
-	portStates sync.Map // *portState by ID; removed is written with mu held
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
 
-	mu    sync.Mutex // guards the fields below and writes to table
-	ports []discovery.Port
+	mu    sync.Mutex        // guards the fields below and writes to table
+	ports controllers.Ports // State needs no mu
 	// discoveryConfig is that of the next generation of the discovery log.
-	discoveryConfig DiscoveryConfig
+	discoveryConfig subsystems.Discovery
 	handlers        []*Handler
 	slots           []*namespaces.Namespace // by Namespace.Slot; nil: free
 	retiring        sync.WaitGroup
-	keysChanged     bool // a host has got or lost its key since EnforceKeys
-	kept
-
-	common namespaces.Common // tests shorten its deadlines
+	keysChanged     bool              // a host has got or lost its key since EnforceKeys
+	common          namespaces.Common // tests shorten its deadlines
 }
 
 // observation is the state for the observation of commands.
@@ -88,13 +78,6 @@ type observation struct {
 	slowIO    atomic.Int64 // nanoseconds, see SetSlowIO
 }
 
-// kept is also of namespaces that were removed. Target.mu guards it.
-type kept struct {
-	// untilRestart are write protected until the target restarts.
-	untilRestart map[observe.Namespace]bool
-	promises     map[observe.Namespace]*promises
-}
-
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
@@ -102,8 +85,6 @@ func New(o Options) *Target {
 		observation: observation{
 			latencies: make(observe.Reader, 1),
 		},
-		workers: turns.Pool{Prompt: true},
-		kept:    kept{map[observe.Namespace]bool{}, map[observe.Namespace]*promises{}},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -111,20 +92,20 @@ func New(o Options) *Target {
 	t.common = namespaces.Common{
 		Log: t.log, Started: time.Now(), CloseDeadline: closeDeadline, DrainDeadline: drainDeadline,
 	}
-	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
 	service := subsystems.Config{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
 	service.SetDefaults()
 	service.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, service)
 	t.table.Store(&map[string]*subsystem{})
-	t.hosts = subsystems.NewHosts()
-	t.auth = authn.NewHosts()
 	t.shared = controllers.Target{
-		Firmware: o.Firmware, Started: t.common.Started, Auth: t.auth,
+		Firmware: o.Firmware, Started: t.common.Started, Auth: authn.NewHosts(),
+		Hosts: subsystems.NewHosts(), HostLog: ratelog.New(t.log), StrangerLog: ratelog.New(t.log),
+		Workers:      turns.Pool{Prompt: true},
 		Reservations: o.Reservations, Protection: o.Protection, Uncorrectable: o.Uncorrectable,
 		QuiesceTime: uint16(quiesceTime),
 		Commands:    effectsOf,
 	}
+	t.shared.Init()
 	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
 }
@@ -245,14 +226,9 @@ func (t *Target) freeSlots(list []*namespaces.Namespace) {
 func (t *Target) AddPort(p discovery.Port) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slices.ContainsFunc(t.ports, func(o discovery.Port) bool { return o.ID == p.ID }) {
-		return fmt.Errorf("port %d exists already", p.ID)
+	if err := t.ports.Add(p); err != nil {
+		return err
 	}
-	state := t.portState(p.ID)
-	state.Listener.Store(&p.Listener)
-	state.removed.Store(false)
-	t.ports = append(slices.Clone(t.ports), p)
-	slices.SortFunc(t.ports, func(a, b discovery.Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
 	return nil
 }
@@ -264,14 +240,10 @@ func (t *Target) AddPort(p discovery.Port) error {
 func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := len(t.ports)
-	t.ports = slices.DeleteFunc(slices.Clone(t.ports),
-		func(o discovery.Port) bool { return o.ID == id })
-	if len(t.ports) == n {
-		return fmt.Errorf("port %d does not exist", id)
+	if err := t.ports.Remove(id); err != nil { // a session either sees it or is in the list
+		return err
 	}
 	t.discoveryChanged()
-	t.portState(id).removed.Store(true) // first: a session either sees it or is in the list
 	for _, h := range t.handlers {
 		h.post(func() {
 			h.disconnect(errPortRemoved, func(s *session) bool { return s.info.PortID == id })
@@ -280,25 +252,8 @@ func (t *Target) RemovePort(id uint16) error {
 	return nil
 }
 
-// portState is the state of a port, also after its removal: one for each identifier ever used.
-type portState struct {
-	controllers.Port // written with Target.mu held
-	removed          atomic.Bool
-	sessions         atomic.Int64
-}
-
-func (t *Target) portState(id uint16) *portState {
-	p, known := t.portStates.Load(id)
-	if !known {
-		state := new(portState)
-		state.Listener.Store(new(string))
-		p, _ = t.portStates.LoadOrStore(id, state)
-	}
-	return p.(*portState)
-}
-
 // PortSessions is the number of queues that came through a port and have not ended.
-func (t *Target) PortSessions(id uint16) int { return int(t.portState(id).sessions.Load()) }
+func (t *Target) PortSessions(id uint16) int { return int(t.ports.State(id).Sessions.Load()) }
 
 // Controllers lists the existing controllers, discovery controllers included, in the order of
 // subsystem and CNTLID. Controllers of hosts that have yet to authenticate are left out.
@@ -329,6 +284,15 @@ func (t *Target) Stats() []observed.Namespace {
 	slices.SortStableFunc(list,
 		func(a, b observed.Namespace) int { return cmp.Compare(a.Subsystem, b.Subsystem) })
 	return list
+}
+
+// CheckHealth is controllers.CheckHealth. One goroutine calls it, periodically.
+func (t *Target) CheckHealth() {
+	var all []*controllers.Subsystem
+	for _, s := range *t.table.Load() {
+		all = append(all, &s.Subsystem)
+	}
+	controllers.CheckHealth(all, t.log)
 }
 
 // Sessions is the number of queues that transports have opened and that have not ended.

@@ -6,17 +6,20 @@ import (
 	"maps"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -246,28 +249,33 @@ func TestCaptureHoldsNoWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newHarness(t, 1, ramSubsystem(t, 1))
 		var list []*controller
+		var asked atomic.Int64
 		for range turns.MaxWorkers() {
-			list = append(list, r.target.find(testSub).lookup(r.connectHost(0).cntlid))
+			c := r.target.find(testSub).lookup(r.connectHost(0).cntlid)
+			list = append(list, c)
+			ask := c.Hooks.Queues
+			c.Hooks.Queues = func(most int) (<-chan []observed.Connection, int) {
+				asked.Add(1)
+				return ask(most)
+			}
 		}
 		ended := make(chan error, len(list))
 		for try := range 3 {
 			for _, c := range list {
 				go func() {
-					_, err := c.capture()
+					_, err := c.Telemetry.Query.Ask()
 					ended <- err
 				}()
 			}
 			synctest.Wait()
 			worked := false
-			r.target.workers.Submit(&turns.Job{Run: func() { worked = true }, Done: func() {}})
+			job := &turns.Job{Run: func() { worked = true }, Done: func() {}}
+			r.target.shared.Workers.Submit(job)
 			synctest.Wait()
 			testutil.True(t, worked, "captures that wait for a reactor keep others waiting")
-			want := errNoAnswer
+			testutil.Equal(t, int(asked.Load()), len(list), "questions to the reactor")
+			want := controllers.ErrNoAnswer
 			if try == 2 {
-				for _, c := range list {
-					testutil.Equal(t, len(c.answers.of), 0, "answers")
-					testutil.Equal(t, c.answers.left, 1, "answers that are expected")
-				}
 				want = nil
 			}
 			for range list {

@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // The steps for a command at a device that does not answer:
@@ -73,7 +74,7 @@ func (h *Handler) checkTimeout(c *cmd) bool {
 	if slow {
 		h.holdLate(s, now-slowWrite)
 	}
-	if now-since >= watchdogAfter {
+	if now-since >= observe.WatchdogAfter {
 		s.watchdog(now - since)
 	}
 	expired := s.queue.Over && now-s.closedAt >= closeGrace || c.timedOut(now) && c.fenced(now)

@@ -17,7 +17,7 @@ import (
 var allQueues = observed.TraceQuery{Queue: -1}
 
 // trace returns the queues that a Tracer reads.
-func (r *harness) trace(t *Tracer) (list []observed.TraceQueue) {
+func (r *harness) trace(t *observe.Tracer) (list []observed.TraceQueue) {
 	r.t.Helper()
 	r.during(func() error {
 		return t.Read(r.t.Context(), func(q observed.TraceQueue) error {
@@ -31,9 +31,9 @@ func (r *harness) trace(t *Tracer) (list []observed.TraceQueue) {
 // traceIO returns the trace of the only I/O queue.
 func (r *harness) traceIO() observed.TraceQueue {
 	r.t.Helper()
-	list := r.trace(r.target.NewTracer(observed.TraceQuery{
+	list := r.trace(observe.NewTracer(observed.TraceQuery{
 		Host: testHost, Subsystem: testSub, Queue: 1,
-	}))
+	}, r.target.recorders))
 	testutil.MustEqual(r.t, len(list), 1, "queues")
 	return list[0]
 }
@@ -87,14 +87,14 @@ func TestTrace(t *testing.T) {
 	last := r.traceIO().Commands[3]
 	testutil.True(t, last.State == "done" && last.BackendSeconds >= 1, "%+v", last)
 	r.dial(0) // nothing is known of its peer
-	testutil.Equal(t, len(r.trace(r.target.NewTracer(allQueues))), 2, "queues")
+	testutil.Equal(t, len(r.trace(observe.NewTracer(allQueues, r.target.recorders))), 2, "queues")
 }
 
 // TestFollowTrace: a Tracer that follows returns each command once, and the number of missed
 // commands.
 func TestFollowTrace(t *testing.T) {
 	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
-	tr := r.target.NewTracer(observed.TraceQuery{Queue: 1, Follow: true})
+	tr := observe.NewTracer(observed.TraceQuery{Queue: 1, Follow: true}, r.target.recorders)
 	want := uint64(1) // Connect
 	for _, n := range []int{0, 5, observe.TraceDepth, observe.TraceDepth + 7} {
 		for i := range n {
@@ -120,10 +120,6 @@ func TestFollowTrace(t *testing.T) {
 	if r.trace(tr); loop.posts.Load() != 1 {
 		t.Errorf("%d messages to a reactor whose queues are idle", loop.posts.Load())
 	}
-	h.hangUp()
-	r.until("the queues have ended", func() bool { return r.target.Sessions() == 0 })
-	r.trace(tr)
-	testutil.True(t, len(tr.read) == 0, "%d queues that have ended are known", len(tr.read))
 }
 
 type countingLoop struct {

@@ -58,10 +58,11 @@ func TestUpdateHosts(t *testing.T) {
 func TestUpdateWhileConnecting(t *testing.T) {
 	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	s := r.target.find(testSub)
-	q := &session{h: r.raw[0], info: new(fabric.QueueInfo), port: r.target.portState(1)}
+	q := &session{h: r.raw[0], info: new(fabric.QueueInfo), port: r.target.ports.State(1)}
 	c := newController(q, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) { c.AllowAnyHost = false })))
-	if r := c.admit(); r.Status != nvme.ConnectInvalidHost || !r.Final || s.lookup(c.CNTLID) == c {
-		t.Errorf("%v", r.Status)
+	r2 := s.Admit(&c.Controller, c.Admission)
+	if r2.Status != nvme.ConnectInvalidHost || !r2.Final || s.lookup(c.CNTLID) == c {
+		t.Errorf("%v", r2.Status)
 	}
 }

@@ -119,7 +119,7 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 // limiters returns the present limits of the traffic of a host to a namespace.
 func (t *Target) limiters(hostNQN string, ns *namespaces.Namespace) qos.Limiters {
 	return qos.Limiters{
-		t.hosts.Limiter(hostNQN), ns.Owner.(*subsystem).Settings.Load().Limiter,
+		t.shared.Hosts.Limiter(hostNQN), ns.Owner.(*subsystem).Settings.Load().Limiter,
 		ns.Attributes().Limiter,
 	}
 }

@@ -8,13 +8,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
-	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -30,10 +33,23 @@ type Target struct {
 	// QuiesceTime is CQT in milliseconds.
 	QuiesceTime uint16
 	Auth        *authn.Hosts
-	Discovery   atomic.Pointer[discovery.Table]
+	Hosts       *subsystems.Hosts
+	// HostLog is for lines that allowed hosts can cause, StrangerLog for lines that anybody can.
+	HostLog, StrangerLog *ratelog.Logger
+	// Workers do work that takes time for each namespace, controller or subsystem.
+	Workers   turns.Pool
+	Discovery atomic.Pointer[discovery.Table]
 	// Commands returns the entries of log 05h, and the bits of ONCS, of the commands that a
 	// controller has: of the admin queue or of I/O queues.
 	Commands func(c *Controller, admin bool) ([256]nvme.Effect, nvme.ONCS)
+
+	promises promises
+}
+
+// Init begins without promises. The caller has set the other fields.
+func (t *Target) Init() {
+	t.promises.of = map[observe.Namespace]*promise{}
+	t.promises.untilRestart = map[observe.Namespace]bool{}
 }
 
 // ProtectionStore keeps through a restart which namespaces hosts have write protected.
@@ -42,12 +58,6 @@ type ProtectionStore interface {
 	Protected(nqn string, nsid uint32) bool
 	// SetProtected keeps that, durably when it returns nil. It may block: no reactor calls it.
 	SetProtected(nqn string, nsid uint32, protected bool) error
-}
-
-// Port is the state of a port. It changes while controllers use it.
-type Port struct {
-	ANA      atomic.Pointer[ana.States]
-	Listener atomic.Pointer[string] // "" before it is added
 }
 
 // Reactor is the reactor of a controller.
@@ -59,10 +69,15 @@ type Reactor struct {
 
 // Hooks are the functions of the admin queue of a controller.
 type Hooks struct {
+	// Fail ends the association. Any goroutine may call it.
+	Fail func(why error)
 	// Raised is called when an event has been raised.
 	Raised func()
 	// Work makes work that another goroutine does, in the turn of the host, once it is requested.
-	Work func(run func()) admin.Asker
+	Work func(run func()) *Work
+	// Queues asks the newest queues of the controller, at most so many, about their state. It
+	// returns a channel with room for all answers, and their number.
+	Queues func(most int) (answers <-chan []observed.Connection, n int)
 	// SetKeepAlive starts the keep alive timer with a timeout in milliseconds. It returns the
 	// timeout that applies.
 	SetKeepAlive func(ms uint32) uint32
@@ -86,7 +101,9 @@ type Controller struct {
 	HostID   [16]byte
 	Identity reservation.HostHandle // of HostID and HostNQN
 	Proof    authn.Proof
-	Gone     chan struct{} // closed when the subsystem lists it no more
+	// MustConcatenate: the host gets a PSK by authentication, and connects again with it.
+	MustConcatenate bool
+	Gone            chan struct{} // closed when the subsystem lists it no more
 
 	Registers
 	featureState
@@ -114,6 +131,7 @@ func (c *Controller) Init() {
 	c.Identity = unique.Make(reservation.Host{HostID: c.HostID, NQN: c.HostNQN})
 	c.Gone = make(chan struct{})
 	c.Events.Discovery, c.Registers.Discovery = c.Subsystem.Discovery, c.Subsystem.Discovery
+	c.Telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
 	c.resetFeatures()
 }
 

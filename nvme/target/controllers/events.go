@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"errors"
+	"slices"
+
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
@@ -19,7 +22,7 @@ func (c *Controller) Notice(n namespaces.Notice, nsid uint32) {
 	case namespaces.Changed:
 		c.namespaceChanged(nsid)
 	case namespaces.Regroups:
-		c.ANAChanged()
+		c.gatherANA(c.anaChanged)
 	case namespaces.Degrades:
 		c.Raise(admin.EventReliability)
 	}
@@ -42,9 +45,35 @@ func (c *Controller) namespacesChanged(now []nvme.ANAGroup) {
 	}
 }
 
-// ANAChanged adopts the present groups, and notifies the host.
-func (c *Controller) ANAChanged() { c.gatherANA(c.anaChanged) }
+// ANAChanged notifies the controllers that came through a port and have namespaces in the groups
+// that have another state. It ends those for which persistent loss is over.
+func (s *Subsystem) ANAChanged(port uint16, before, now *ana.States) {
+	var changed, revived []*namespaces.Namespace
+	for _, ns := range s.Namespaces.Load().List {
+		was, is := before.Of(ns.Attributes().ANAGroup), now.Of(ns.Attributes().ANAGroup)
+		if was != is {
+			changed = append(changed, ns)
+		}
+		if was != is && was == nvme.ANAStatePersistentLoss {
+			revived = append(revived, ns)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	s.Each(func(c *Controller) {
+		has := func(ns *namespaces.Namespace) bool { return ns.Attributes().Visible(c.HostNQN) }
+		switch {
+		case c.Info.PortID != port:
+		case slices.ContainsFunc(revived, has):
+			c.Hooks.Fail(errors.New("an ANA group is no longer in the state persistent loss"))
+		case slices.ContainsFunc(changed, has):
+			c.Reactor.Post(func() { c.gatherANA(c.anaChanged) })
+		}
+	})
+}
 
+// anaChanged adopts the present groups, and notifies the host.
 func (c *Controller) anaChanged(now []nvme.ANAGroup) {
 	c.ANALog.Refresh(now)
 	c.Raise(admin.EventANA)

@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"log/slog"
+	"slices"
+
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
@@ -34,7 +37,7 @@ type counted struct {
 }
 
 func countedOf(list ...*namespaces.Namespace) *counted {
-	return &counted{list: list, queries: DriveQueries(list)}
+	return &counted{list: list, queries: driveQueries(list)}
 }
 
 // health makes a page of the health of namespaces. It asks their drives, which are at most those of
@@ -56,8 +59,8 @@ func (c *Controller) health(n *counted, page func(*nvme.SMARTLog) []byte) admin.
 	return build()
 }
 
-// DriveQueries are the queries for the health of the namespaces' drives.
-func DriveQueries(list []*namespaces.Namespace) (queries []admin.Asker) {
+// driveQueries are the queries for the health of the namespaces' drives.
+func driveQueries(list []*namespaces.Namespace) (queries []admin.Asker) {
 	for _, ns := range list {
 		if d := ns.Attributes().Drive; d != nil {
 			queries = append(queries, d)
@@ -66,9 +69,9 @@ func DriveQueries(list []*namespaces.Namespace) (queries []admin.Asker) {
 	return queries
 }
 
-// Warnings are the critical warnings of the drives of namespaces, as they have last answered, and
+// warnings are the critical warnings of the drives of namespaces, as they have last answered, and
 // the highest temperature in kelvin, 0 if none is known.
-func Warnings(list []*namespaces.Namespace) (w uint8, temperature uint16) {
+func warnings(list []*namespaces.Namespace) (w uint8, temperature uint16) {
 	for _, ns := range list {
 		if d := ns.Attributes().Drive; d != nil {
 			if l, _, _ := d.Peek(); l != nil {
@@ -88,9 +91,40 @@ type driveWatch struct {
 	temperature uint16 // the highest of the drives then, in kelvin; 0: unknown
 }
 
-// CheckHealth raises the events of the warnings of the host's drives that were not set at the last
+// CheckHealth reads the health of the drives of subsystems. It sends an asynchronous event for each
+// critical warning that was not set at the last call, and for each temperature threshold that was
+// reached since, to hosts that have enabled it and use the drive (Base section 5.1.2). It also asks
+// for the space of thin namespaces. It may block for admin.AnswerWait.
+func CheckHealth(all []*Subsystem, log *slog.Logger) {
+	var queries []admin.Asker
+	for _, s := range all {
+		list := s.Namespaces.Load().List
+		queries = append(queries, driveQueries(list)...)
+		for _, ns := range list {
+			if q := ns.Thin(); q != nil {
+				queries = append(queries, q)
+			}
+		}
+	}
+	admin.AwaitAll(queries)
+	for _, s := range all {
+		drives := slices.DeleteFunc(slices.Clone(s.Namespaces.Load().List),
+			func(ns *namespaces.Namespace) bool { return ns.Attributes().Drive == nil })
+		w, _ := warnings(drives)
+		if added := w &^ s.warned; added != 0 {
+			log.Warn("a drive warns", "subsystem", s.NQN, "warning", added)
+		}
+		s.warned = w
+		s.Each(func(c *Controller) {
+			w, temperature := warnings(namespaces.Visible(drives, c.HostNQN))
+			c.Reactor.Post(func() { c.checkHealth(w, temperature) })
+		})
+	}
+}
+
+// checkHealth raises the events of the warnings of the host's drives that were not set at the last
 // call, and of their highest temperature.
-func (c *Controller) CheckHealth(w uint8, temperature uint16) {
+func (c *Controller) checkHealth(w uint8, temperature uint16) {
 	added := w &^ c.warned
 	c.warned = w
 	for _, k := range admin.Warns(added) {

@@ -18,6 +18,7 @@ type logs struct {
 	reservationLog reservation.Log
 	SelfTest       SelfTest
 	Telemetry      admin.Telemetry
+	answers        queueAnswers // to Telemetry.Query
 	ANALog         ana.Log
 	anaStale       bool // namespaces have changed since the log was made
 	DiscoveryLogs  discovery.Logs

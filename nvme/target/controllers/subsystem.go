@@ -27,6 +27,7 @@ type Subsystem struct {
 	removed bool
 
 	notices notices
+	warned  uint8 // the warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 // Init makes a subsystem without controllers and namespaces.

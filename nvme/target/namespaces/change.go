@@ -3,6 +3,7 @@ package namespaces
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -89,9 +90,9 @@ func (ns *Namespace) Pause() error {
 	})
 }
 
-// PauseUntil pauses a namespace unless it is paused already, was removed, or is being changed. It
+// pauseUntil pauses a namespace unless it is paused already, was removed, or is being changed. It
 // waits for the device until end.
-func (ns *Namespace) PauseUntil(end time.Time) (paused bool, err error) {
+func (ns *Namespace) pauseUntil(end time.Time) (paused bool, err error) {
 	if !ns.updating.TryLock() {
 		return false, ns.fail(errors.New("it is being changed"))
 	}
@@ -106,6 +107,42 @@ func (ns *Namespace) PauseUntil(end time.Time) (paused bool, err error) {
 	}
 	ns.paused.Store(true)
 	return true, nil
+}
+
+// PausedAtOnce bounds PauseAll: each namespace takes a goroutine, and a post to every reactor.
+const PausedAtOnce = 256
+
+// PauseAll pauses namespaces and waits for their devices no longer than within. It leaves alone the
+// ones that are paused already. release ends the pauses. After an error it has paused none.
+func PauseAll(list []*Namespace, within time.Duration) (release func(), err error) {
+	end := time.Now().Add(within)
+	paused := make([]bool, len(list))
+	errs := make([]error, len(list))
+	each := func(do func(i int, ns *Namespace)) {
+		var wg sync.WaitGroup
+		places := make(chan struct{}, PausedAtOnce)
+		for i, ns := range list {
+			places <- struct{}{}
+			wg.Go(func() {
+				do(i, ns)
+				<-places
+			})
+		}
+		wg.Wait()
+	}
+	each(func(i int, ns *Namespace) { paused[i], errs[i] = ns.pauseUntil(end) })
+	release = func() {
+		each(func(i int, ns *Namespace) {
+			if paused[i] {
+				_ = ns.Resume() // fails only if it was removed
+			}
+		})
+	}
+	if err := errors.Join(errs...); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // Resume ends a pause.

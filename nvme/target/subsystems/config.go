@@ -68,6 +68,17 @@ const (
 	defaultTransfer = 1 << 20
 )
 
+// Discovery is the configuration of the discovery service besides subsystems and ports.
+type Discovery struct {
+	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
+	// for none.
+	NQN string
+	// Security is the security that it requires of hosts.
+	Security Security
+	// Referrals are other discovery services.
+	Referrals []discovery.Referral
+}
+
 // SetDefaults replaces zero values by the defaults; Serial if there is an NQN.
 func (c *Config) SetDefaults() {
 	if c.Serial == "" && c.NQN != "" {

@@ -1,0 +1,101 @@
+package controllers
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// promises are the state of namespaces that hosts rely on, also of namespaces that were removed.
+type promises struct {
+	mu sync.Mutex
+	of map[observe.Namespace]*promise
+	// untilRestart are write protected until the target restarts.
+	untilRestart map[observe.Namespace]bool
+}
+
+// promise outlives its namespace until Forget.
+type promise struct {
+	reservations *reservation.Namespace
+	marks        *marks.Marks
+}
+
+func (t *Target) promise(n observe.Namespace) *promise {
+	t.promises.mu.Lock()
+	defer t.promises.mu.Unlock()
+	p := t.promises.of[n]
+	if p == nil {
+		p = &promise{
+			reservation.New(t.Reservations, n.SubNQN, n.NSID),
+			marks.New(t.Uncorrectable, n.SubNQN, n.NSID),
+		}
+		t.promises.of[n] = p
+	}
+	return p
+}
+
+// Recall gives a namespace that begins its reservations and its marks of uncorrectable blocks. It
+// returns the state of the write protection.
+func (t *Target) Recall(ns *namespaces.Namespace) nvme.WriteProtection {
+	p := t.promise(ns.ID)
+	ns.Reservations, ns.Marks = p.reservations, p.marks
+	t.promises.mu.Lock()
+	defer t.promises.mu.Unlock()
+	switch {
+	case t.Protection == nil:
+	case t.promises.untilRestart[ns.ID]:
+		return nvme.WriteProtectUntilPowerCycle
+	case t.Protection.Protected(ns.ID.SubNQN, ns.ID.NSID):
+		return nvme.WriteProtect
+	}
+	return nvme.NoWriteProtect
+}
+
+// Forget forgets the reservations of a namespace that was removed and does not come back, and its
+// marks of uncorrectable blocks, also in the stores. It reports whether a reservation has ended.
+func (t *Target) Forget(n observe.Namespace, log ratelog.Peer) (ended bool, err error) {
+	p := t.promise(n)
+	t.promises.mu.Lock()
+	delete(t.promises.of, n)
+	t.promises.mu.Unlock()
+	return p.reservations.Forget(log), p.marks.Forget()
+}
+
+// ErrHidden is why a host that may no longer use a namespace is not served.
+var ErrHidden = errors.New("the host may no longer use the namespace")
+
+// Protect changes the write protection of a namespace, unless the host may no longer change it. It
+// may block for the deadlines of changes.
+func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, log ratelog.Peer,
+) nvme.Status {
+	t := c.Target
+	err := ns.Protect(to, func() error {
+		if !c.MayChange(ns) {
+			return ErrHidden
+		}
+		err := t.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, to == nvme.WriteProtect)
+		if err == nil && to == nvme.WriteProtectUntilPowerCycle {
+			t.promises.mu.Lock()
+			t.promises.untilRestart[ns.ID] = true
+			t.promises.mu.Unlock()
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return nvme.Success
+	case errors.Is(err, namespaces.ErrNotChangeable):
+		return nvme.FeatureNotChangeable | nvme.DNR
+	case !c.MayChange(ns): // it was removed as well, for instance
+		return invalidField
+	}
+	log.Warn("a host cannot change the write protection of a namespace", "subsystem",
+		ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
+	return nvme.InternalError
+}
