@@ -133,7 +133,8 @@ type Info struct {
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
 	// Offline: the storage is absent for now, IOs fail with ErrOffline, other fields are old.
-	Offline bool
+	// Elsewhere: it is, because another machine takes it over. That one fences this one first.
+	Offline, Elsewhere bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
 	// Identity is a stable name of the storage (path, serial), for logs and identifiers.

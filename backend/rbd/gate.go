@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,11 +24,18 @@ type Gate struct {
 	mu      sync.Mutex // never held while something waits for the cluster
 	holder  *Holder    // nil while it is closed
 	devices map[*device]struct{}
+	lost    atomic.Bool
 }
+
+// Lose says that the holder has lost the images: another one fences it before it opens them. So
+// hosts get an answer for operations that the cluster does not answer. It does not wait, and is
+// followed by Close.
+func (g *Gate) Lose() { g.lost.Store(true) }
 
 // Open opens the images for a holder. Its connection stays open until Close has returned. An image
 // that cannot be opened stays offline, and is tried again. It is an error if all of them cannot.
 func (g *Gate) Open(h *Holder) error {
+	g.lost.Store(false)
 	list := g.set(h)
 	err := each(list, (*device).follow)
 	for _, d := range list {
@@ -170,7 +178,7 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 // detach takes the image offline and closes it when its operations have ended.
 func (d *device) detach() {
 	old, info := d.image.Swap(nil), d.Info()
-	info.Offline = true
+	info.Offline, info.Elsewhere = true, d.cfg.Gate.lost.Load()
 	d.change(nil, info)
 	_, _ = d.settle(old, nil, nil)
 	old.close()

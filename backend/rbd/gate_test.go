@@ -73,6 +73,37 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	testutil.Equal(t, len(g.devices), 0, "devices that are left")
 }
 
+// gateLost: hosts of a gate that is lost do not wait for operations that hang, and these are not
+// fenced from here.
+func gateLost(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.Gate = &Gate{}
+	dev := mustOpen(t, cfg).(*device)
+	defer mustClose(t, dev)
+	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+	defer cluster.Close()
+	for range 2 {
+		testutil.Must(t, cfg.Gate.Open(&Holder{Cluster: cluster}))
+		client := backendtest.NewClient(t, dev, 1<<20)
+		c.Pause(t, "osd")
+		client.Submit(client.Write(0, client.Memory(0, block)))
+		testutil.True(t, !dev.Info().Elsewhere && !cfg.Gate.lost.Load(), "it is lost")
+		closed := make(chan struct{})
+		cfg.Gate.Lose()
+		go func() {
+			defer close(closed)
+			cfg.Gate.Close()
+		}()
+		testutil.Until(t, "the device is offline", func() bool { return dev.Info().Elsewhere })
+		testutil.True(t, dev.Fence() && !dev.safe.Load(), "hosts wait")
+		c.Continue(t, "osd")
+		client.Wait(1)
+		testutil.Receive(t, "the end of Close", closed)
+		testutil.True(t, !cluster.Retired(), "the connection was fenced")
+		client.Close()
+	}
+}
+
 // gateHangs: operations that hang while a gate closes are fenced, so that it can be closed.
 func gateHangs(t *testing.T, c *cephtest.Cluster) {
 	cfg := admin(c, c.Image(t, "8M", "layering"))

@@ -30,5 +30,8 @@ type Gate struct{}
 // Open does nothing.
 func (*Gate) Open(*Holder) error { return nil }
 
+// Lose does nothing.
+func (*Gate) Lose() {}
+
 // Close does nothing.
 func (*Gate) Close() {}

@@ -596,7 +596,7 @@ func (d *device) lose(why error) {
 
 // Fence implements backend.Fencer.
 func (d *device) Fence() bool {
-	if d.safe.Load() {
+	if d.safe.Load() || d.cfg.Gate != nil && d.cfg.Gate.lost.Load() {
 		return true
 	}
 	select {

@@ -67,7 +67,8 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot":   snapshot,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"Gate": gate, "GateHangs": gateHangs, "GateRetries": gateRetries, "Groups": groups,
+		"Gate": gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
+		"Groups":      groups,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,
 	} {

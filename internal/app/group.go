@@ -67,6 +67,9 @@ func (s *shared) Close() { s.gate.Close() }
 
 // Access implements group.Images.
 func (s *shared) Access(a group.Access) {
+	if a == group.Inaccessible { // without a drain the group is lost
+		s.gate.Lose()
+	}
 	s.listeners.ShareANA(s.id, map[group.Access]nvme.ANAState{
 		group.Inaccessible: nvme.ANAStateInaccessible,
 		group.Change:       nvme.ANAStateChange,

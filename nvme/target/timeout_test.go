@@ -121,6 +121,23 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	testutil.True(t, dev.seen == 1, "the device saw %d commands that were given up", dev.seen-1)
 }
 
+// TestTimeoutElsewhere: an operation of a device that another machine takes over is given up early.
+func TestTimeoutElsewhere(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	shared := &changing{Device: dev, i: dev.Info()}
+	sub.Namespaces[0].Device = shared
+	r, h := joined(t, 1, 1, sub)
+	dev.Hold(nil)
+	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096)))
+	r.until("the device has it", func() bool { return dev.Held() == 1 })
+	shared.set(func(i *backend.Info) { i.Offline, i.Elsewhere = true, true })
+	r.w.Advance(1500 * time.Millisecond)
+	st := c.CQE.Status() &^ nvme.More
+	testutil.True(t, c.Done && st == notReady, "done %v, %v", c.Done, st)
+	dev.Release()
+	r.w.Settle()
+}
+
 // TestTimeoutFence: a command whose writes the storage could carry out after a retry elsewhere is
 // given up only when the storage refuses them. A read is given up at once.
 func TestTimeoutFence(t *testing.T) {

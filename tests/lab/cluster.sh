@@ -10,7 +10,7 @@ what=${1:-}; [ $# = 0 ] || shift
 for setting; do export "${setting?}"; done
 case $what in
   show) script=$lab/cluster-inside.sh limit=600 ;;
-  failover) script=$lab/scenarios/gateways.sh limit=7d ;;
+  failover) script=$lab/scenarios/gateways.sh limit=604800 ;;
   *) die "usage: cluster.sh show|failover [NAME=VALUE...]" ;;
 esac
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT

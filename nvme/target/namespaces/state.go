@@ -86,10 +86,14 @@ func (ns *Namespace) degrade(err error) {
 // disk.
 const rangeFactor = 10
 
-// TimesOut reports whether so many nanoseconds are too long for an operation.
+// TimesOut reports whether so many nanoseconds are too long for an operation. Hosts that go on
+// elsewhere need not wait for it.
 func (ns *Namespace) TimesOut(op backend.Op, took int64) bool {
 	t := int64(ns.cfg.Load().Timeout)
-	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
+	switch {
+	case ns.geo.Load().Info.Elsewhere:
+		t = min(t, int64(time.Second))
+	case op == backend.OpDiscard || op == backend.OpWriteZeroes:
 		t *= rangeFactor
 	}
 	return t > 0 && took >= t
