@@ -71,10 +71,10 @@ event() { # NAME
   active=$(serving); [ $active = a ] && other=b || other=a
   STALL=0
   load events --bs=4k --size=$SIZE --iodepth=16 --time_based --runtime=$(sized 3 3 5)
-  wait_for 20 load_moved 100
+  wait_for 20 load_moved 20
   fault $1
   [ $1 = crash ] || wait_for 60 taken_over
-  wait_for 60 load_moved 200
+  wait_for 60 load_moved 20
   load_ends
   say "$1 of gateway $active: the longest stall was $STALL ms"
   echo "$1 $STALL" >>/run/out/stalls
