@@ -16,6 +16,9 @@ var (
 	addrA6 = netip.MustParseAddr("2001:db8::1")
 )
 
+// Helpers of the tests in other packages.
+var Open, Send, Received, Readable, Recv = open, send, received, readable, recv
+
 // open opens the sockets of a network and closes them after the test.
 func open(t testing.TB, n Network, engines int) []Conn {
 	t.Helper()

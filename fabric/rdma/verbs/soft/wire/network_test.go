@@ -1,4 +1,4 @@
-package wiretest
+package wire_test
 
 import (
 	"bytes"
@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 var (
@@ -21,107 +20,47 @@ var (
 	addrB6 = netip.MustParseAddr("2001:db8::2")
 )
 
-// open opens the sockets of a network and closes them after the test.
-func open(t testing.TB, n wire.Network, engines int) []wire.Conn {
-	t.Helper()
-	conns, err := n.Open(engines)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, c := range conns {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return conns
-}
+type options = wiretest.Options
 
 // pair is a network with hosts a and b, with one engine each.
-func pair(t testing.TB, opts Options) (m *Network, a, b []wire.Conn) {
-	m = New(opts)
-	a = open(t, m.Host("a", addrA, addrA6), 1)
-	b = open(t, m.Host("b", addrB, addrB6), 1)
+func pair(t testing.TB, opts options) (m *wiretest.Network, a, b []wire.Conn) {
+	m = wiretest.New(opts)
+	a = wire.Open(t, m.Host("a", addrA, addrA6), 1)
+	b = wire.Open(t, m.Host("b", addrB, addrB6), 1)
 	return m, a, b
 }
 
-// send puts a SEND only packet with n bytes of payload, numbered by its PSN, in the batch.
-func send(t testing.TB, c wire.Conn, p *wire.Path, qpn, psn uint32, n int) {
-	t.Helper()
-	b := c.Alloc(p, packet.BTHSize+n)
-	testutil.MustTrue(t, b != nil, "the batch is full")
-	h := packet.BTH{Opcode: packet.SendOnly, PKey: packet.PKeyDefault, QPN: qpn, PSN: psn}
-	h.Put(b)
-	for i := range b[packet.BTHSize:] {
-		b[packet.BTHSize+i] = byte(int(psn) + i)
-	}
-}
-
-// received reports whether p is a packet of send.
-func received(p wire.Packet, psn uint32, n int) bool {
-	var h packet.Header
-	if !h.Parse(p.Data) || h.Kind != packet.KindSend || h.PSN != psn || len(h.Payload) != n {
-		return false
-	}
-	for i, b := range h.Payload {
-		if b != byte(int(psn)+i) {
-			return false
-		}
-	}
-	return true
-}
-
-// readable reports whether the descriptor of c is readable within ms milliseconds.
-func readable(t testing.TB, c wire.Conn, ms int) bool {
-	t.Helper()
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}, ms)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n == 1
-	}
-}
-
-func recv(t testing.TB, c wire.Conn) []wire.Packet {
-	t.Helper()
-	return testutil.Value(c.Recv())(t)
-}
-
 func TestNetwork(t *testing.T) {
-	_, a, b := pair(t, Options{Manual: true})
+	_, a, b := pair(t, options{Manual: true})
 	for _, p := range []*wire.Path{{Local: addrA, Remote: addrB}, {Local: addrA6, Remote: addrB6}} {
 		for i := range 100 {
-			send(t, a[0], p, 5, uint32(i), 256)
+			wire.Send(t, a[0], p, 5, uint32(i), 256)
 		}
 		a[0].Flush()
 		var got []wire.Packet
-		for readable(t, b[0], 0) {
-			for _, k := range recv(t, b[0]) {
+		for wire.Readable(t, b[0], 0) {
+			for _, k := range wire.Recv(t, b[0]) {
 				k.Data = bytes.Clone(k.Data)
 				got = append(got, k)
 			}
 		}
 		testutil.MustTrue(t, len(got) == 100, "%d packets", len(got))
 		for i, k := range got {
-			if !received(k, uint32(i), 256) || k.Local != netip.AddrPortFrom(p.Remote, wire.Port) ||
+			if !wire.Received(k, uint32(i), 256) ||
+				k.Local != netip.AddrPortFrom(p.Remote, wire.Port) ||
 				k.Remote.Addr() != p.Local {
 				t.Fatalf("packet %d: %+v", i, k)
 			}
 		}
 	}
-	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, wire.CMQPN, 7, 0)
+	wire.Send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, wire.CMQPN, 7, 0)
 	a[0].Flush()
-	if got := recv(t, b[1]); len(got) != 1 || !received(got[0], 7, 0) {
+	if got := wire.Recv(t, b[1]); len(got) != 1 || !wire.Received(got[0], 7, 0) {
 		t.Errorf("to the communication manager: %v", got)
 	}
 	// A packet to nobody is lost, one of two families dropped.
-	send(t, a[0], &wire.Path{Local: addrA, Remote: netip.MustParseAddr("192.0.2.9")}, 5, 0, 0)
-	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB6}, 5, 0, 0)
+	wire.Send(t, a[0], &wire.Path{Local: addrA, Remote: netip.MustParseAddr("192.0.2.9")}, 5, 0, 0)
+	wire.Send(t, a[0], &wire.Path{Local: addrA, Remote: addrB6}, 5, 0, 0)
 	a[0].Flush()
 	if s, d := a[0].Stats().Sent.Load(), a[0].Stats().Dropped.Load(); s != 202 || d != 1 {
 		t.Errorf("%d sent, %d dropped", s, d)
@@ -129,11 +68,12 @@ func TestNetwork(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	m, a, b := pair(t, Options{Manual: true, Delay: time.Millisecond})
+	m, a, b := pair(t, options{Manual: true, Delay: time.Millisecond})
 	p := &wire.Path{Local: addrA, Remote: addrB}
-	send(t, a[0], p, 5, 0, 0)
+	wire.Send(t, a[0], p, 5, 0, 0)
 	a[0].Flush()
-	testutil.MustTrue(t, !readable(t, b[0], 0) && len(recv(t, b[0])) == 0, "arrived too early")
+	testutil.MustTrue(t, !wire.Readable(t, b[0], 0) && len(wire.Recv(t, b[0])) == 0,
+		"arrived too early")
 	b[0].SetTimer(b[0].Now() + 3*time.Millisecond)
 	for _, want := range []struct {
 		next time.Duration
@@ -142,10 +82,10 @@ func TestClock(t *testing.T) {
 		d, ok := m.Next()
 		testutil.MustTrue(t, ok && d == want.next, "next in %v %v, want %v", d, ok, want.next)
 		m.Advance(d - 1)
-		testutil.MustTrue(t, !readable(t, b[0], 0), "readable too early")
+		testutil.MustTrue(t, !wire.Readable(t, b[0], 0), "readable too early")
 		m.Advance(1)
-		testutil.MustTrue(t, readable(t, b[0], 0), "not readable")
-		if n := len(recv(t, b[0])); n != want.n || readable(t, b[0], 0) {
+		testutil.MustTrue(t, wire.Readable(t, b[0], 0), "not readable")
+		if n := len(wire.Recv(t, b[0])); n != want.n || wire.Readable(t, b[0], 0) {
 			t.Fatalf("%d packets, want %d", n, want.n)
 		}
 	}
@@ -155,54 +95,54 @@ func TestClock(t *testing.T) {
 	b[0].SetTimer(b[0].Now() + 1)
 	b[0].SetTimer(0)
 	m.Advance(time.Hour)
-	testutil.True(t, !readable(t, b[0], 0), "a stopped timer fired")
+	testutil.True(t, !wire.Readable(t, b[0], 0), "a stopped timer fired")
 }
 
 // The real clock: packets with a delay and timers make the descriptor readable.
 func TestRealClock(t *testing.T) {
-	_, a, b := pair(t, Options{Delay: time.Millisecond})
-	send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, 5, 9, 0)
+	_, a, b := pair(t, options{Delay: time.Millisecond})
+	wire.Send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, 5, 9, 0)
 	a[0].Flush()
 	var got []wire.Packet
-	for len(got) == 0 && readable(t, b[0], 10_000) {
-		got = recv(t, b[0])
+	for len(got) == 0 && wire.Readable(t, b[0], 10_000) {
+		got = wire.Recv(t, b[0])
 	}
-	testutil.MustTrue(t, len(got) == 1 && received(got[0], 9, 0), "%v", got)
+	testutil.MustTrue(t, len(got) == 1 && wire.Received(got[0], 9, 0), "%v", got)
 	b[0].SetTimer(b[0].Now() + time.Millisecond)
-	testutil.MustTrue(t, readable(t, b[0], 10_000), "the timer does not fire")
-	recv(t, b[0])
-	testutil.True(t, !readable(t, b[0], 0), "readable after the timer was consumed")
+	testutil.MustTrue(t, wire.Readable(t, b[0], 10_000), "the timer does not fire")
+	wire.Recv(t, b[0])
+	testutil.True(t, !wire.Readable(t, b[0], 0), "readable after the timer was consumed")
 }
 
 func TestFaults(t *testing.T) {
 	const n = 2000
 	for _, tt := range []struct {
 		name  string
-		opts  Options
+		opts  options
 		check func(arrived, doubles, disorder, ce int, s *wire.Stats) bool
 	}{
-		{"none", Options{}, func(arrived, doubles, disorder, ce int, s *wire.Stats) bool {
+		{"none", options{}, func(arrived, doubles, disorder, ce int, s *wire.Stats) bool {
 			return arrived == n && doubles == 0 && disorder == 0 && ce == 0
 		}},
-		{"loss", Options{Loss: .1}, func(arrived, doubles, disorder, _ int, s *wire.Stats) bool {
+		{"loss", options{Loss: .1}, func(arrived, doubles, disorder, _ int, s *wire.Stats) bool {
 			return arrived > n*85/100 && arrived < n*95/100 && doubles == 0 && disorder == 0
 		}},
-		{"doubles", Options{Duplicate: .1}, func(arrived, doubles, _, _ int, s *wire.Stats) bool {
+		{"doubles", options{Duplicate: .1}, func(arrived, doubles, _, _ int, s *wire.Stats) bool {
 			return arrived == n+doubles && doubles > n*5/100 && doubles < n*15/100
 		}},
-		{"corruption", Options{Corrupt: .1}, func(arrived, _, _, _ int, s *wire.Stats) bool {
+		{"corruption", options{Corrupt: .1}, func(arrived, _, _, _ int, s *wire.Stats) bool {
 			return arrived+int(s.BadICRC.Load()) == n && arrived > n*85/100 && arrived < n*95/100
 		}},
-		{"disorder", Options{Reorder: .1}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
+		{"disorder", options{Reorder: .1}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
 			return arrived == n && disorder > n*1/100 && disorder < n*15/100
 		}},
-		{"marks", Options{Mark: .1}, func(arrived, _, _, ce int, s *wire.Stats) bool {
+		{"marks", options{Mark: .1}, func(arrived, _, _, ce int, s *wire.Stats) bool {
 			return arrived == n && ce > n*5/100 && ce < n*15/100
 		}},
-		{"refusal", Options{Refuse: .5}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
+		{"refusal", options{Refuse: .5}, func(arrived, _, disorder, _ int, s *wire.Stats) bool {
 			return arrived == n && disorder == 0
 		}},
-		{"filter", Options{Filter: func(p *wire.Packet) bool {
+		{"filter", options{Filter: func(p *wire.Packet) bool {
 			return binary.BigEndian.Uint32(p.Data[8:])%2 == 0
 		}}, func(arrived, _, _, _ int, s *wire.Stats) bool { return arrived == n/2 }},
 	} {
@@ -214,20 +154,20 @@ func TestFaults(t *testing.T) {
 				seen                               [n]bool
 				arrived, doubles, disorder, ce, at int
 			)
-			for i := 0; i < n || readable(t, b[0], 0) || readable(t, a[0], 0); {
+			for i := 0; i < n || wire.Readable(t, b[0], 0) || wire.Readable(t, a[0], 0); {
 				if i < n {
-					send(t, a[0], p, 5, uint32(i), 64)
+					wire.Send(t, a[0], p, 5, uint32(i), 64)
 					i++
 				}
-				recv(t, a[0])
+				wire.Recv(t, a[0])
 				a[0].Flush()
 				m.Advance(10 * time.Microsecond)
 				if i == n {
 					m.Advance(time.Second)
 				}
-				for _, k := range recv(t, b[0]) {
+				for _, k := range wire.Recv(t, b[0]) {
 					psn := int(binary.BigEndian.Uint32(k.Data[8:]))
-					testutil.MustTrue(t, received(k, uint32(psn), 64), "%+v", k)
+					testutil.MustTrue(t, wire.Received(k, uint32(psn), 64), "%+v", k)
 					arrived++
 					if seen[psn] {
 						doubles++
@@ -253,22 +193,22 @@ func TestFaults(t *testing.T) {
 // A socket that refuses: Alloc returns nil when the batch is full, and goes on after FD was
 // readable. A full queue loses packets.
 func TestRefuses(t *testing.T) {
-	_, a, b := pair(t, Options{Manual: true, Refuse: 1, Queue: 10})
+	_, a, b := pair(t, options{Manual: true, Refuse: 1, Queue: 10})
 	p := &wire.Path{Local: addrA, Remote: addrB}
 	for i := range wire.MaxBatch {
-		send(t, a[0], p, 5, uint32(i), 4)
+		wire.Send(t, a[0], p, 5, uint32(i), 4)
 	}
-	testutil.MustTrue(t, a[0].Alloc(p, packet.BTHSize) == nil && readable(t, a[0], 0),
+	testutil.MustTrue(t, a[0].Alloc(p, packet.BTHSize) == nil && wire.Readable(t, a[0], 0),
 		"the batch is not full")
-	recv(t, a[0])
-	send(t, a[0], p, 5, wire.MaxBatch, 4)
-	if n := len(recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != wire.MaxBatch-10 {
+	wire.Recv(t, a[0])
+	wire.Send(t, a[0], p, 5, wire.MaxBatch, 4)
+	if n := len(wire.Recv(t, b[0])); n != 10 || b[0].Stats().Overflows.Load() != wire.MaxBatch-10 {
 		t.Errorf("%d packets, %d lost", n, b[0].Stats().Overflows.Load())
 	}
 }
 
 func TestOpen(t *testing.T) {
-	m := New(Options{MTU: 1500})
+	m := wiretest.New(options{MTU: 1500})
 	h := m.Host("a", addrA, addrA6)
 	conns := testutil.Value(h.Open(3))(t)
 	if _, err := h.Open(1); err == nil || len(conns) != 4 {
@@ -277,7 +217,7 @@ func TestOpen(t *testing.T) {
 	for _, c := range conns {
 		testutil.Must(t, c.Close())
 	}
-	open(t, h, 2)
+	wire.Open(t, h, 2)
 	local, mtu, err := h.Route(netip.Addr{}, addrB6)
 	testutil.True(t, local == addrA6 && mtu == 1024 && err == nil, "route %s %d %v", local, mtu,
 		err)
@@ -288,15 +228,15 @@ func TestOpen(t *testing.T) {
 
 // Nothing is allocated per packet.
 func TestAllocations(t *testing.T) {
-	_, a, b := pair(t, Options{})
+	_, a, b := pair(t, options{})
 	p := &wire.Path{Local: addrA, Remote: addrB}
 	round := func() {
 		for i := range 16 {
-			send(t, a[0], p, 5, uint32(i), 1024)
+			wire.Send(t, a[0], p, 5, uint32(i), 1024)
 		}
 		a[0].Flush()
 		a[0].SetTimer(a[0].Now() + time.Second)
-		if n := len(recv(t, b[0])); n != 16 {
+		if n := len(wire.Recv(t, b[0])); n != 16 {
 			t.Fatalf("%d packets", n)
 		}
 	}
