@@ -85,7 +85,7 @@ gateway_says() { gateway_ana "$1" 2>/dev/null | awk '{print $4}' | grep -q "$2";
 # The host's view. usable NAME: the path to this gateway is. serving: prints the gateway in use.
 live() { [ "$(cat /sys/class/nvme/${GW_CTRL[$1]}/state)" = live ]; }
 path_of() { echo /sys/class/nvme/${GW_CTRL[$1]}/nvme*c*n1; }
-ana_state() { cat $(path_of $1)/ana_state 2>/dev/null; }
+ana_state() { cat $(path_of $1)/ana_state 2>/dev/null || true; }
 usable() { live "$1" && [ "$(ana_state "$1")" = optimized ]; }
 serving() { if usable a; then echo a; elif usable b; then echo b; else return 1; fi; }
 settled() { # both paths are there, and one is optimized
