@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,13 +10,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
-)
-
-var (
-	latency = ofNamespace("namespace_latency_seconds",
-		"Time from the arrival of a command until its response has left, by operation.", "op")
-	stageLatency = ofNamespace("namespace_stage_latency_seconds",
-		"The part of this time that was spent in a stage.", "op", "stage")
 )
 
 // latencies exports the histograms of namespaces, over all hosts, because hosts choose their NQNs.
@@ -36,10 +28,14 @@ func (c collector) latencies(s sink) {
 		sums[k].Merge(i.Latency)
 	}
 	for k, l := range sums {
-		s := s.of(k.sub, strconv.FormatUint(uint64(k.nsid), 10), k.op.String())
-		s.histogram(latency, true, &l.Total)
+		s := s.ofNamespace(k.sub, k.nsid, "op", k.op.String())
+		s.histogram("namespace_latency_seconds",
+			"Time from the arrival of a command until its response has left, by operation.",
+			true, &l.Total)
 		for i := range l.Stages {
-			s.histogram(stageLatency, false, &l.Stages[i], fabric.Stage(i).String())
+			s.histogram("namespace_stage_latency_seconds",
+				"The part of this time that was spent in a stage.", false, &l.Stages[i],
+				"stage", fabric.Stage(i).String())
 		}
 	}
 }
@@ -52,10 +48,10 @@ const nativeSchema = 3
 
 // histogram adds a classic and a native histogram; Prometheus chooses one. Without buckets the
 // classic one is just a sum and a count, because series cost Prometheus memory.
-func (s sink) histogram(d *prometheus.Desc, buckets bool, h *histogram.Histogram,
+func (s sink) histogram(name, help string, buckets bool, h *histogram.Histogram,
 	labels ...string,
 ) {
-	labels = append(s.labels[:len(s.labels):len(s.labels)], labels...)
+	d, labels := s.describe(name, help, labels)
 	bounds, native, zeros := map[float64]uint64{}, map[int]int64{}, uint64(0)
 	first := firstBound
 	if !buckets {

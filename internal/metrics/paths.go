@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Host has the activity of one host on all its paths. Its counters never decrease.
@@ -41,90 +40,70 @@ type Expiry struct {
 	At   time.Time
 }
 
-var (
-	hostControllers = desc("host_controllers",
-		"Controllers of a host that the configuration names; 0: it has no path.", "host")
-	hostCommands = desc("host_commands_total", "Commands that were received on I/O queues.", "host")
-	hostFull     = desc("host_nearly_full_commands_total",
-		"Commands that found at least three quarters of their I/O queue in use.", "host")
-	hostRetransmits = desc("host_tcp_retransmits_total",
-		"Packets that the target has sent again to the host.", "host")
-	hostRTT = desc("host_tcp_rtt_seconds",
-		"The longest smoothed round-trip time of a connection of the host.", "host")
-	hostMargin = desc("host_keep_alive_margin_ratio",
-		"The smallest part of the keep-alive timeout that was left in the last one or two minutes.",
-		"host")
-
-	reactorTime = desc("reactor_seconds_total",
-		"Time of a reactor: busy, polling without finding work, or asleep.", "reactor", "state")
-	reactorPolls = desc("reactor_polls_total", "How often a reactor looked for work.", "reactor")
-	reactorEmpty = desc("reactor_empty_polls_total", "How often it found none.", "reactor")
-	reactorSteps = desc("reactor_steps_total",
-		"Steps of work that a reactor did, by transport, or for storage.", "reactor", "poller")
-
-	deviceQPs = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.",
-		"device")
-	deviceCQs    = desc("rdma_completion_queues", "Completion queues of the target.", "device")
-	deviceMRs    = desc("rdma_memory_regions", "Memory regions of the target.", "device")
-	deviceMaxQPs = desc("rdma_queue_pairs_limit",
-		"Queue pairs that an RDMA device has for all programs.", "device")
-	deviceMaxCQs = desc("rdma_completion_queues_limit",
-		"Completion queues that it has for all programs.", "device")
-	deviceMaxMRs = desc("rdma_memory_regions_limit",
-		"Memory regions that it has for all programs.", "device")
-	portCount = desc("rdma_port_statistic_total",
-		"A counter of the port in /sys/class/infiniband, of all that use it.", "device", "port",
-		"counter")
-
-	unsaved = desc("state_unsaved",
-		"1 if the state directory could not be written the last time.")
-	expiry = desc("expiry_timestamp_seconds",
-		"When a certificate or keys of hosts end, in Unix time.", "of")
-)
-
 // paths exports metrics of the paths between the target and its hosts.
 func (c collector) paths(s sink) {
 	hosts, secured := c.src.Paths()
 	for name := range c.src.Transports {
 		for r := range subsystems.SecurityAuth | subsystems.SecurityTLS + 1 {
 			if secured != nil {
-				s.gauge(bySecurity, float64(secured[Kind{name, r}]), name, r.String())
+				s.gauge("connections_by_security",
+					"Connections by security: none, auth, tls, or auth+tls.",
+					float64(secured[Kind{name, r}]), "transport", name, "security", r.String())
 			}
 		}
 	}
 	for _, h := range hosts {
 		if h.NQN != "" {
-			s.gauge(hostControllers, float64(h.Controllers), h.NQN)
+			s.gauge("host_controllers",
+				"Controllers of a host that the configuration names; 0: it has no path.",
+				float64(h.Controllers), "host", h.NQN)
 		}
-		s.counter(hostCommands, float64(h.Commands), h.NQN)
-		s.counter(hostFull, float64(h.NearlyFull), h.NQN)
-		s.counter(hostRetransmits, float64(h.Retransmits), h.NQN)
+		s := s.with("host", h.NQN)
+		s.counter("host_commands_total", "Commands that were received on I/O queues.",
+			float64(h.Commands))
+		s.counter("host_nearly_full_commands_total",
+			"Commands that found at least three quarters of their I/O queue in use.",
+			float64(h.NearlyFull))
+		s.counter("host_tcp_retransmits_total",
+			"Packets that the target has sent again to the host.", float64(h.Retransmits))
 		if h.RTTSeconds > 0 {
-			s.gauge(hostRTT, h.RTTSeconds, h.NQN)
+			s.gauge("host_tcp_rtt_seconds",
+				"The longest smoothed round-trip time of a connection of the host.", h.RTTSeconds)
 		}
 		if h.Margin >= 0 {
-			s.gauge(hostMargin, h.Margin, h.NQN)
+			s.gauge("host_keep_alive_margin_ratio",
+				"The smallest part of the keep-alive timeout that was left in the last one or two "+
+					"minutes.", h.Margin)
 		}
 	}
 	for _, d := range c.src.Devices() {
-		s.gauge(deviceQPs, float64(d.QueuePairs), d.Name)
-		s.gauge(deviceCQs, float64(d.CompletionQueues), d.Name)
-		s.gauge(deviceMRs, float64(d.MemoryRegions), d.Name)
-		for limit, n := range map[*prometheus.Desc]int64{
-			deviceMaxQPs: d.MaxQueuePairs, deviceMaxCQs: d.MaxCompletionQueues,
-			deviceMaxMRs: d.MaxMemoryRegions,
-		} {
+		s := s.with("device", d.Name)
+		s.gauge("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.",
+			float64(d.QueuePairs))
+		s.gauge("rdma_completion_queues", "Completion queues of the target.",
+			float64(d.CompletionQueues))
+		s.gauge("rdma_memory_regions", "Memory regions of the target.", float64(d.MemoryRegions))
+		limit := func(of, what string, n int64) {
 			if n > 0 {
-				s.gauge(limit, float64(n), d.Name)
+				s.gauge("rdma_"+of+"_limit", what+" for all programs.", float64(n))
 			}
 		}
+		limit("queue_pairs", "Queue pairs that an RDMA device has", d.MaxQueuePairs)
+		limit("completion_queues", "Completion queues that it has", d.MaxCompletionQueues)
+		limit("memory_regions", "Memory regions that it has", d.MaxMemoryRegions)
 	}
 	for _, p := range c.src.PortCounters() {
-		s.counter(portCount, float64(p.Value), text(p.Device), text(p.Port), text(p.Counter))
+		s.counter("rdma_port_statistic_total",
+			"A counter of the port in /sys/class/infiniband, of all that use it.",
+			float64(p.Value), "device", text(p.Device), "port", text(p.Port),
+			"counter", text(p.Counter))
 	}
-	s.gauge(unsaved, boolean(c.src.Unsaved()))
+	s.gauge("state_unsaved", "1 if the state directory could not be written the last time.",
+		boolean(c.src.Unsaved()))
 	for _, e := range c.src.Expiries() {
-		s.gauge(expiry, float64(e.At.Unix()), e.Name)
+		s.gauge("expiry_timestamp_seconds",
+			"When a certificate or keys of hosts end, in Unix time.",
+			float64(e.At.Unix()), "of", e.Name)
 	}
 }
 
@@ -134,18 +113,28 @@ func (c collector) reactors(s sink) {
 	defer cancel()
 	list, _ := c.src.Reactors(ctx)
 	for i, r := range list {
-		s := s.of(strconv.Itoa(i))
-		s.gauge(reactorMemory, float64(r.MemoryBytes))
-		s.gauge(reactorUsed, float64(r.MemoryUsedBytes))
-		s.gauge(reactorOrphaned, float64(r.OrphanedBytes))
-		s.gauge(reactorWaiters, float64(r.WaitingCommands))
-		s.counter(reactorTime, r.BusySeconds, "busy")
-		s.counter(reactorTime, r.PollingSeconds, "polling")
-		s.counter(reactorTime, r.AsleepSeconds, "asleep")
-		s.counter(reactorPolls, float64(r.Polls))
-		s.counter(reactorEmpty, float64(r.EmptyPolls))
+		s := s.with("reactor", strconv.Itoa(i))
+		s.gauge("reactor_memory_bytes", "Data memory of a reactor.", float64(r.MemoryBytes))
+		s.gauge("reactor_memory_used_bytes", "Data memory that is in use.",
+			float64(r.MemoryUsedBytes))
+		s.gauge("reactor_memory_orphaned_bytes",
+			"Data memory that storage may still use although its commands were given up.",
+			float64(r.OrphanedBytes))
+		s.gauge("reactor_memory_waiting_commands", "Commands that wait for data memory.",
+			float64(r.WaitingCommands))
+		for state, seconds := range map[string]float64{
+			"busy": r.BusySeconds, "polling": r.PollingSeconds, "asleep": r.AsleepSeconds,
+		} {
+			s.counter("reactor_seconds_total",
+				"Time of a reactor: busy, polling without finding work, or asleep.",
+				seconds, "state", state)
+		}
+		s.counter("reactor_polls_total", "How often a reactor looked for work.", float64(r.Polls))
+		s.counter("reactor_empty_polls_total", "How often it found none.", float64(r.EmptyPolls))
 		for poller, n := range r.Steps {
-			s.counter(reactorSteps, float64(n), poller)
+			s.counter("reactor_steps_total",
+				"Steps of work that a reactor did, by transport, or for storage.",
+				float64(n), "poller", poller)
 		}
 	}
 }

@@ -2,34 +2,61 @@ package metrics
 
 import (
 	"math"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// sink receives the metrics of one scrape, with the values of their common labels.
+// prefix begins every name. Names and labels do not change: alerts and dashboards use them.
+const prefix = "nvmf_target_"
+
+// sink receives the metrics of one scrape. labels are their common labels: names, each with its
+// value.
 type sink struct {
 	out    chan<- prometheus.Metric
 	labels []string
 }
 
-// of returns a sink for metrics with these values of their first labels.
-func (s sink) of(labels ...string) sink { return sink{s.out, labels} }
+// with returns a sink for metrics with these labels.
+func (s sink) with(labels ...string) sink { return sink{s.out, labels} }
 
-func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	s.add(d, prometheus.GaugeValue, v, labels)
+func (s sink) ofNamespace(nqn string, nsid uint32, more ...string) sink {
+	return s.with(append([]string{"subsystem", nqn, "nsid", strconv.Itoa(int(nsid))}, more...)...)
 }
 
-func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
-	s.add(d, prometheus.CounterValue, v, labels)
+func (s sink) gauge(name, help string, v float64, labels ...string) {
+	s.add(name, help, prometheus.GaugeValue, v, labels)
+}
+
+func (s sink) counter(name, help string, v float64, labels ...string) {
+	s.add(name, help, prometheus.CounterValue, v, labels)
 }
 
 // add panics if the labels do not fit, which becomes an error of the scrape.
-func (s sink) add(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
-	s.out <- prometheus.MustNewConstMetric(d, t, v,
-		append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
+func (s sink) add(name, help string, t prometheus.ValueType, v float64, labels []string) {
+	d, values := s.describe(name, help, labels)
+	s.out <- prometheus.MustNewConstMetric(d, t, v, values...)
+}
+
+// descs has the description of each metric by its name.
+var descs sync.Map
+
+// describe returns the description of a metric, and the values of its labels.
+func (s sink) describe(name, help string, labels []string) (*prometheus.Desc, []string) {
+	var names, values []string
+	for label := range slices.Chunk(slices.Concat(s.labels, labels), 2) {
+		names, values = append(names, label[0]), append(values, label[1])
+	}
+	d, known := descs.Load(name)
+	if !known {
+		d, _ = descs.LoadOrStore(name, prometheus.NewDesc(prefix+name, help, names, nil))
+	}
+	return d.(*prometheus.Desc), values
 }
 
 func boolean(b bool) float64 {
