@@ -9,46 +9,25 @@ import (
 
 // This file has the admin commands for the state of a controller, see package controllers.
 
-func prepareIdentify(c *cmd) nvme.Status {
-	if st := c.s.ctrl.CheckIdentify(c.req.SQE.Identify()); !st.OK() {
+// prepareAdmin checks Identify, Get Log Page, Get Features or Set Features.
+func prepareAdmin(c *cmd) nvme.Status {
+	n, st := c.s.ctrl.Check(&c.req.SQE, c.req.HostLength)
+	if !st.OK() {
 		return st
 	}
-	return c.expect(nvme.IdentifyDataSize)
+	return c.expect(n)
 }
 
 func identify(h *Handler, c *cmd) { h.reply(c, 0, c.s.ctrl.Identify(&c.req.SQE), 0) }
-
-func prepareGetLog(c *cmd) nvme.Status {
-	if st := c.s.ctrl.CheckGetLog(&c.req.SQE); !st.OK() {
-		return st
-	}
-	return c.expect(uint32(c.req.SQE.GetLog().Bytes()))
-}
 
 func getLog(h *Handler, c *cmd) {
 	r, off := c.s.ctrl.GetLog(&c.req.SQE)
 	h.reply(c, 0, r, off)
 }
 
-func prepareGetFeatures(c *cmd) nvme.Status {
-	n := c.req.HostLength
-	if st := c.s.ctrl.CheckGetFeatures(&c.req.SQE, n); !st.OK() {
-		return st
-	}
-	return c.expect(n)
-}
-
 func getFeatures(h *Handler, c *cmd) {
 	v, data, st := c.s.ctrl.GetFeatures(&c.req.SQE)
 	h.reply(c, uint64(v), admin.Reply{Data: data, Status: st}, 0)
-}
-
-func prepareSetFeatures(c *cmd) nvme.Status {
-	n, st := c.s.ctrl.CheckSetFeatures(&c.req.SQE)
-	if !st.OK() {
-		return st
-	}
-	return c.expect(n)
 }
 
 func setFeatures(h *Handler, c *cmd) {

@@ -73,6 +73,6 @@ func TestFeatureOfVanishingNamespace(t *testing.T) {
 		}
 	}()
 	for !closed(done) {
-		c.CheckGetFeatures(&sqe, 0)
+		c.Check(&sqe, 0)
 	}
 }

@@ -134,18 +134,18 @@ func init() {
 	starts := gates{again: againStarts}
 	adminOps = [256]op{
 		nvme.AdminGetLogPage: {
-			name: "Get Log Page", dir: out, prepare: prepareGetLog, execute: getLog, gates: starts,
+			name: "Get Log Page", dir: out, prepare: prepareAdmin, execute: getLog, gates: starts,
 		},
 		nvme.AdminIdentify: {
-			name: "Identify", dir: out, prepare: prepareIdentify, execute: identify, gates: starts,
+			name: "Identify", dir: out, prepare: prepareAdmin, execute: identify, gates: starts,
 		},
 		nvme.AdminAbort: {name: "Abort", prepare: prepareNoData, execute: abort},
 		nvme.AdminSetFeatures: {
-			name: "Set Features", dir: in, prepare: prepareSetFeatures, execute: setFeatures,
+			name: "Set Features", dir: in, prepare: prepareAdmin, execute: setFeatures,
 			gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminGetFeatures: {
-			name: "Get Features", dir: out, prepare: prepareGetFeatures, execute: getFeatures,
+			name: "Get Features", dir: out, prepare: prepareAdmin, execute: getFeatures,
 			gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminAsyncEventReq: {

@@ -202,7 +202,7 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 	}
 	add("set feature", set, dwords{0x800000FF, bits}, func() *fabrictest.Command {
 		cmd := setFeature(nvme.FID(id), featureValues[nvme.FID(id)])
-		n, _ := c.CheckSetFeatures(&cmd.SQE)
+		n, _ := c.Check(&cmd.SQE, 0)
 		return withData(cmd, int(n))
 	})
 	return list

@@ -191,6 +191,20 @@ func (c *Controller) CommonInfo() (all backend.Info) {
 	return all
 }
 
+// Check validates an admin command for the state of a controller, with a buffer of so many bytes.
+// It returns the length of the data.
+func (c *Controller) Check(sqe *nvme.SQE, buffer uint32) (n uint32, st nvme.Status) {
+	switch sqe.Opcode() {
+	case nvme.AdminIdentify:
+		return nvme.IdentifyDataSize, c.checkIdentify(sqe.Identify())
+	case nvme.AdminGetLogPage:
+		return uint32(sqe.GetLog().Bytes()), c.checkGetLog(sqe)
+	case nvme.AdminGetFeatures:
+		return buffer, c.checkGetFeatures(sqe, buffer)
+	}
+	return c.checkSetFeatures(sqe)
+}
+
 // Adopt takes the properties of CommonInfo. Identify Controller reports them, and they do not
 // change while the controller is enabled.
 func (c *Controller) Adopt(all backend.Info) {

@@ -166,9 +166,9 @@ func (c *Controller) resetFeatures() {
 // isFixed reports whether Set Features cannot change the feature.
 func (f *Feature) isFixed() bool { return f.set == nil && !f.Changes && f.each == nil }
 
-// CheckGetFeatures checks a Get Features command with a buffer of n bytes. Hosts may pass a buffer
+// checkGetFeatures checks a Get Features command with a buffer of n bytes. Hosts may pass a buffer
 // for any feature; it is zeroed.
-func (c *Controller) CheckGetFeatures(q *nvme.SQE, n uint32) nvme.Status {
+func (c *Controller) checkGetFeatures(q *nvme.SQE, n uint32) nvme.Status {
 	sqe := q.Features()
 	f := c.Feature(sqe.FID())
 	if f == nil || sqe.SEL() > nvme.FeatureCapabilities {
@@ -228,8 +228,8 @@ func (c *Controller) GetFeatures(q *nvme.SQE) (v uint32, data []byte, st nvme.St
 	return v, data, nvme.Success
 }
 
-// CheckSetFeatures checks a Set Features command, and returns the number of bytes that it brings.
-func (c *Controller) CheckSetFeatures(q *nvme.SQE) (n uint32, st nvme.Status) {
+// checkSetFeatures checks a Set Features command, and returns the number of bytes that it brings.
+func (c *Controller) checkSetFeatures(q *nvme.SQE) (n uint32, st nvme.Status) {
 	sqe := q.Features()
 	f := c.Feature(sqe.FID())
 	switch {
@@ -292,7 +292,7 @@ func (f *Feature) Set(a *ana.States, list []*namespaces.Namespace, all bool, v u
 	return nvme.Success
 }
 
-// Apply sets a feature of the controller. data has as many bytes as CheckSetFeatures asks for. A
+// Apply sets a feature of the controller. data has as many bytes as checkSetFeatures asks for. A
 // feature of namespaces has no more to be set.
 func (f *Feature) Apply(c *Controller, sqe *nvme.FeaturesSQE, data []byte) (result uint64,
 	st nvme.Status,

@@ -61,8 +61,8 @@ func (c *Controller) Identify(sqe *nvme.SQE) admin.Reply {
 	return identifyPages[sqe.Identify().CNS()].make(c, sqe)
 }
 
-// CheckIdentify checks an Identify command.
-func (c *Controller) CheckIdentify(sqe *nvme.IdentifySQE) nvme.Status {
+// checkIdentify checks an Identify command.
+func (c *Controller) checkIdentify(sqe *nvme.IdentifySQE) nvme.Status {
 	p := c.IdentifyPage(sqe.CNS())
 	if p == nil || p.CSI && sqe.CSI() != nvme.CSINVM {
 		return invalidField

@@ -108,8 +108,8 @@ func (c *Controller) LogPage(lid nvme.LID) *LogPage {
 	return p
 }
 
-// CheckGetLog checks a Get Log Page command.
-func (c *Controller) CheckGetLog(q *nvme.SQE) nvme.Status {
+// checkGetLog checks a Get Log Page command.
+func (c *Controller) checkGetLog(q *nvme.SQE) nvme.Status {
 	sqe, nsid := q.GetLog(), q.NSID()
 	p := c.LogPage(sqe.LID())
 	if p == nil {
