@@ -20,7 +20,7 @@ progress() {
       printf '   gateway %s (%s): %d I/Os' $g "$state" $((at - SEEN[$g]))
     done
     echo
-    left=$((left - 1))
+    load_goes_on; left=$((left - 1))
   done
 }
 # ios NAME: Linux has no path to a namespace that is not ready.
