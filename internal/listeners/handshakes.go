@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // This file reports peers that begin TCP connections to listeners and do not get the answers. Such
@@ -56,11 +58,7 @@ func (ls *Listeners) watchHandshakes(quit <-chan struct{}) {
 func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
 	error,
 ) {
-	ports, now, left := map[uint16]bool{}, map[netip.AddrPort]bool{}, mostLogged
-	open, _ := ls.Addrs()
-	for _, addr := range open { // also of RDMA: iWARP is over TCP
-		ports[addr.AddrPort.Port()] = true
-	}
+	ports, now, left := ls.tcpPorts(), map[netip.AddrPort]bool{}, mostLogged
 	list, err := ls.Network.Handshakes()
 	for _, h := range list {
 		switch {
@@ -76,6 +74,21 @@ func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[net
 		}
 	}
 	return now, err
+}
+
+// tcpPorts returns the ports that the target serves with TCP sockets. At the port of an RDMA device
+// another program may have one.
+func (ls *Listeners) tcpPorts() map[uint16]bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ports := map[uint16]bool{}
+	for _, p := range ls.ports {
+		if p.open != nil && !ls.isDrained(p) && (p.addr.Transport == nvme.TransportTCP ||
+			stackOf(p.open) == fabric.SoftIWARPStack) {
+			ports[p.addr.AddrPort.Port()] = true
+		}
+	}
+	return ports
 }
 
 // Findings returns the peers that do not get an answer at present, mostLogged of them at most.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,14 +108,25 @@ func TestHandshakes(t *testing.T) {
 	n.Set("eth0 127.0.9.1")
 	recorder := ratelog.NewRecorder(slog.DiscardHandler)
 	iwarp := tcpAt("127.0.9.1")
-	iwarp.Name, iwarp.Transport, iwarp.Port = "rdma", nvme.TransportRDMA, 4421
-	ls := opened(t, n, Config{Peers: ratelog.New(slog.New(recorder))}, tcpAt("eth0"), iwarp)
+	iwarp.Name, iwarp.Transport, iwarp.Port = "iwarp", nvme.TransportRDMA, 4421
+	device := iwarp
+	device.Name, device.Port = "device", 4422
+	stacks := map[uint16]fabric.Stack{4421: fabric.SoftIWARPStack, 4422: fabric.DeviceStack}
+	ls := opened(t, n, Config{
+		Peers: ratelog.New(slog.New(recorder)),
+		Listen: func(at fabric.Addr, _ uint16) (fabric.Listener, error) {
+			if at.Transport == nvme.TransportTCP {
+				return fakeListener{at}, nil
+			}
+			return rdmaListener{fakeListener{at}, stacks[at.Port()]}, nil
+		},
+	}, tcpAt("eth0"), iwarp, device)
 	open, _ := ls.Addrs()
-	testutil.MustEqual(t, len(open), 2, "open ports")
-	local := open[0].AddrPort
-	if open[0].Transport == nvme.TransportRDMA {
-		local = open[1].AddrPort
-	}
+	testutil.MustEqual(t, len(open), 3, "open ports")
+	at := slices.IndexFunc(open, func(a fabric.Addr) bool {
+		return a.Transport == nvme.TransportTCP
+	})
+	local := open[at].AddrPort
 	overRDMA := netip.AddrPortFrom(local.Addr(), 4421)
 	from := func(remote string, repeated int) netif.Handshake {
 		return netif.Handshake{
@@ -157,7 +169,8 @@ func TestHandshakes(t *testing.T) {
 	testutil.True(t, len(got) == 0 && len(reported) == 2, "reported again: %q", got)
 	overIWARP := from("10.0.0.5:1", answersLost)
 	overIWARP.Local = overRDMA
-	got = look(overIWARP)
+	elsewhere.Local = netip.AddrPortFrom(local.Addr(), 4422) // of another program
+	got = look(overIWARP, elsewhere)
 	testutil.True(t, len(got) == 1 && strings.Contains(got[0], overRDMA.String()), "reported: %q",
 		got)
 	var many []netif.Handshake
