@@ -82,6 +82,7 @@ func (s *Server) source() observed.Source {
 		Namespaces: s.namespaceStates, Hosts: s.target.Controllers, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.workers.States, Disks: s.disks,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, PortCounters: s.portCounters,
+		Groups: s.groups.states,
 	}
 }
 

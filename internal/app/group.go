@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/group"
 	grouprados "github.com/nvmf-target/nvmf-target/internal/group/rados"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rados"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -160,6 +162,33 @@ func (g *groups) waits(id uint32) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.gates[id] != nil && (g.list[id] == nil || g.list[id].Status().Phase != "serving")
+}
+
+// states lists the groups by number.
+func (g *groups) states() (out []observed.Group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(g.list)) {
+		s := g.list[id].Status()
+		out = append(out, observed.Group{
+			ANAGroup: id, State: s.Phase, Holder: s.Holder, HolderSeconds: s.HeldFor.Seconds(),
+			LeaseSeconds: s.Left.Seconds(), Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem,
+			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced),
+			FenceSeconds: s.FencedFor.Seconds(), CheckSeconds: s.Checked.Seconds(),
+		})
+	}
+	return out
+}
+
+func gateways(list []group.Instance) []observed.Gateway {
+	out := []observed.Gateway{}
+	for i := range list {
+		in := &list[i]
+		out = append(out, observed.Gateway{
+			Name: in.Gateway, Instance: in.ID, Addresses: in.Addrs, Hosts: in.Hosts,
+		})
+	}
+	return out
 }
 
 // groupPatience bounds the time that a stop takes to give groups away.

@@ -160,13 +160,14 @@ metrics: {listen: "127.0.0.1:0"}
 }
 
 // TestMonitoringQueries: every metric and label in the dashboard and the alerts is in a scrape of a
-// running target. Metrics that need a drive, RDMA or a minute are in the golden file of
-// internal/metrics.
+// running target. Metrics that need a drive, RDMA, a group or a minute are in the golden file
+// of internal/metrics.
 func TestMonitoringQueries(t *testing.T) {
 	s, _ := monitored(t)
 	metrics := metricsOf(scrapeText(t, s))
 	golden := testutil.Value(os.ReadFile("../metrics/testdata/metrics.golden"))(t)
-	rare := regexp.MustCompile(`^nvmf_target_(health|namespace_drive|namespace_free|rdma|refusals)_`)
+	rare := regexp.MustCompile(
+		`^nvmf_target_(group|health|namespace_drive|namespace_free|rdma|refusals)_`)
 	for name, labels := range metricsOf(string(golden)) {
 		if rare.MatchString(name) {
 			metrics[name] = labels

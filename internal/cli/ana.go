@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 func anaCommand() *cobra.Command {
@@ -44,5 +46,31 @@ func anaStates(t *table, list []control.ANA) {
 			names[i] = fmt.Sprintf("%d of %s", n.NSID, n.Subsystem)
 		}
 		t.row(a.Group, a.Listener, a.State, a.Configured, or(strings.Join(names, ", ")))
+	}
+}
+
+func groups(t *table, list []observed.Group) {
+	t.row("GROUP", "STATE", "HOLDER", "FOR", "LEASE", "GATEWAYS", "FENCED", "PROBLEM")
+	seconds := func(n float64) string { return (time.Duration(n) * time.Second).String() }
+	for i := range list {
+		g := &list[i]
+		state := g.State
+		if g.Drained {
+			state += ", drained"
+		}
+		var gateways, fenced []string
+		for _, w := range g.Gateways {
+			if gateways = append(gateways, w.Name); w.Hosts {
+				gateways[len(gateways)-1] += " with hosts"
+			}
+		}
+		for _, w := range g.Fenced {
+			fenced = append(fenced, w.Name+" "+strings.Join(w.Addresses, " "))
+		}
+		if g.FenceSeconds > 0 {
+			fenced = append(fenced, "for "+seconds(g.FenceSeconds))
+		}
+		t.row(g.ANAGroup, state, or(g.Holder), seconds(g.HolderSeconds), seconds(g.LeaseSeconds),
+			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")), or(g.Problem))
 	}
 }

@@ -50,6 +50,7 @@ type said struct {
 	Events      []observed.Event      `json:"events"`
 	Plan        control.Plan          `json:"plan"`
 	ANA         []control.ANA         `json:"ana"`
+	Groups      []observed.Group      `json:"groups"`
 }
 
 func source() control.Source {
@@ -71,6 +72,7 @@ func source() control.Source {
 			Namespaces: func() []observed.Namespace { return s.Namespaces },
 			Hosts:      func() []observed.Host { return s.Hosts },
 			Refusals:   func() []observed.Refusal { return s.Refusals },
+			Groups:     func() []observed.Group { return s.Groups },
 			Connections: func(context.Context) ([]observed.Connection, error) {
 				return s.Connections, nil
 			},
@@ -151,7 +153,8 @@ func TestText(t *testing.T) {
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
 		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"undrain 10.0.0.2:4420", "ana", "ana set 2 inaccessible --listener 10.0.0.2:4420",
+		"undrain 10.0.0.2:4420", "group status", "ana",
+		"ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
 		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",
 	} {

@@ -34,7 +34,9 @@ type object = map[string]any
 func schemas(t *testing.T) object {
 	t.Helper()
 	all, decls := object{}, []ast.Decl{}
-	for _, name := range []string{"api.go", "../observed/state.go", "../observed/activity.go"} {
+	for _, name := range []string{
+		"api.go", "../observed/state.go", "../observed/activity.go", "../observed/groups.go",
+	} {
 		f := testutil.Value(parser.ParseFile(token.NewFileSet(), name, nil,
 			parser.ParseComments))(t)
 		decls = append(decls, f.Decls...)

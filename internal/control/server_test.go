@@ -126,6 +126,7 @@ func testSource(f *feed) Source {
 			Namespaces: filled[[]observed.Namespace],
 			Hosts:      filled[[]observed.Host],
 			Refusals:   filled[[]observed.Refusal],
+			Groups:     filled[[]observed.Group],
 			Connections: func(context.Context) ([]observed.Connection, error) {
 				return filled[[]observed.Connection](), nil
 			},
@@ -216,6 +217,7 @@ func TestClient(t *testing.T) {
 	equal(t, c, GetConnections)
 	equal(t, c, GetLatency)
 	equal(t, c, GetRefusals)
+	equal(t, c, GetGroups)
 	equal(t, c, GetPlan)
 	if p, err := c.Reload(t.Context()); err != nil || p.Changes == nil || len(p.Changes) != 0 {
 		t.Errorf("%+v, %v", p, err)

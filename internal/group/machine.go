@@ -127,11 +127,13 @@ type tenure struct {
 
 // duty has the fences.
 type duty struct {
-	fenced  string        // the holder that this instance has fenced as the taker
-	fencing string        // the holder that is being fenced
-	sentAt  time.Duration // when the last fence was sent
-	fenceAt time.Duration // when the fences are checked again
-	lasting bool          // they last until then
+	fenced    string        // the holder that this instance has fenced as the taker
+	fencing   string        // the holder that is being fenced
+	sentAt    time.Duration // when the last fence was sent
+	fenceAt   time.Duration // when the fences are checked again
+	lasting   bool          // they last until then
+	checkedAt time.Duration // when the fences that have an answer were sent
+	endAt     time.Duration // when the first of them ends
 }
 
 // trouble has the reasons why this gateway cannot take or keep the group.
@@ -589,6 +591,7 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 	case OpFence:
 		m.fenced, m.fenceAt = m.fencing, m.sentAt+min(r.Left, m.cfg.FenceCheck)
 		m.lasting = r.Left >= m.cfg.FenceCheck
+		m.checkedAt, m.endAt = m.sentAt, m.sentAt+r.Left
 		m.reread(now)
 	case OpAcquire:
 		m.held = true
@@ -643,17 +646,24 @@ func (m *Machine) failed(now time.Duration, r *Result) {
 
 // Status describes the group at this gateway.
 type Status struct {
-	Phase   string
-	Holder  string        // the gateway that holds the group, "" for none
-	Left    time.Duration // until this gateway ends its use of the group
-	Fenced  []Instance    // former holders that have not signed off
-	Problem string        // why this gateway cannot take the group
-	Drained bool          // this gateway does not take the group
+	Phase     string
+	Holder    string        // the gateway that holds the group, "" for none
+	Left      time.Duration // until this gateway ends its use of the group
+	Instances []Instance    // those that take part
+	Fenced    []Instance    // former holders that have not signed off
+	Problem   string        // why this gateway cannot take the group
+	Drained   bool          // this gateway does not take the group
+	Hosts     bool          // hosts that use the group are connected here
+
+	HeldFor time.Duration // the time for which Holder is known, by Group
+	// Checked is the time since the fences were checked, and FencedFor how long they last at least,
+	// if this gateway serves the group.
+	Checked, FencedFor time.Duration
 }
 
 // Status returns the present status.
 func (m *Machine) Status(now time.Duration) Status {
-	s := Status{Phase: phases[m.phase], Problem: m.problem, Drained: m.drained}
+	s := Status{Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()
 	}
@@ -661,10 +671,13 @@ func (m *Machine) Status(now time.Duration) Status {
 		s.Left = max(m.until-now, 0)
 	}
 	if m.record != nil {
-		s.Fenced = m.record.Fenced
+		s.Instances, s.Fenced = m.record.Instances, m.record.Fenced
 		if m.record.Holder != nil {
 			s.Holder = m.record.Holder.Gateway
 		}
+	}
+	if m.phase == serving && len(s.Fenced) > 0 {
+		s.Checked, s.FencedFor = now-m.checkedAt, max(m.endAt-now, 0)
 	}
 	return s
 }

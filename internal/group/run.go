@@ -48,6 +48,9 @@ type Group struct {
 
 	reported Status // in the log
 
+	holder      string        // the last that was seen; guarded by mu
+	holderSince time.Duration // guarded by mu
+
 	mu      sync.Mutex
 	machine *Machine
 	access  Access
@@ -100,7 +103,12 @@ func (g *Group) change(fn func(*Machine, time.Duration)) {
 func (g *Group) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.machine.Status(boottime())
+	now := boottime()
+	s := g.machine.Status(now)
+	if s.Holder == g.holder && g.holderSince > 0 {
+		s.HeldFor = now - g.holderSince
+	}
+	return s
 }
 
 // Stop gives the group away, and withdraws this gateway. If that takes longer than ctx
@@ -161,6 +169,9 @@ func (g *Group) step(ctx context.Context) bool {
 	changed := access != g.access
 	g.access = access
 	status, gone := g.machine.Status(now), g.machine.Left()
+	if status.Holder != g.holder || g.holderSince == 0 {
+		g.holder, g.holderSince = status.Holder, now
+	}
 	g.mu.Unlock()
 	g.report(&status)
 	if changed {

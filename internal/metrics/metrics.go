@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -132,6 +133,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge("listener_up", "1 if hosts can connect at the address.",
 			boolean(l.State == "up"), "transport", l.Transport, "address", l.Address)
 	}
+	for _, g := range c.src.Groups() {
+		groups(s, &g)
+	}
 	c.reactors(s)
 	c.paths(s)
 	c.controllers(s)
@@ -184,6 +188,23 @@ func limits(s sink, l *qos.Info) {
 		float64(l.Waits))
 	s.counter(of+"_limit_wait_seconds_total", "How long these commands have waited, in all.",
 		l.WaitSeconds)
+}
+
+func groups(s sink, g *observed.Group) {
+	s = s.with("ana_group", strconv.Itoa(int(g.ANAGroup)))
+	s.gauge("group_serving",
+		"1 if this gateway serves the ANA group, which it shares with others.",
+		boolean(g.State == "serving"))
+	s.gauge("group_hosts", "1 if hosts that use the ANA group are connected to this gateway.",
+		boolean(g.Hosts))
+	s.gauge("group_fences",
+		"Former holders of the ANA group that are fenced and have not come back.",
+		float64(len(g.Fenced)))
+	if g.CheckSeconds > 0 {
+		s.gauge("group_fence_check_age_seconds",
+			"Time since these fences were checked, at the gateway that serves the group.",
+			g.CheckSeconds)
+	}
 }
 
 func namespace(s sink, ns *observed.Namespace) {

@@ -48,6 +48,15 @@ func source() Source {
 					{Transport: "rdma", Address: "mlx5_0:4420", State: "waiting"},
 				}
 			},
+			Groups: func() []observed.Group {
+				return []observed.Group{
+					{
+						ANAGroup: 1, State: "serving", Hosts: true, CheckSeconds: 60,
+						Fenced: make([]observed.Gateway, 2),
+					},
+					{ANAGroup: 2, State: "standby"},
+				}
+			},
 			Namespaces: func() []observed.Namespace {
 				return []observed.Namespace{
 					{

@@ -10,6 +10,7 @@ type Source struct {
 	Namespaces  func() []Namespace
 	Hosts       func() []Host
 	Refusals    func() []Refusal
+	Groups      func() []Group
 	Connections func(context.Context) ([]Connection, error)
 	Latency     func(context.Context) ([]Latency, error)
 	// Reactors returns the reactors in the order of their index.

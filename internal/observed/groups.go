@@ -1,0 +1,42 @@
+package observed
+
+// Group is an ANA group that several gateways share, as this one sees it.
+type Group struct {
+	// ANAGroup is its number.
+	ANAGroup uint32 `json:"ana_group"`
+	// State is joining (without a connection to the storage), standby, taking, opening, serving,
+	// stopping or left.
+	State string `json:"state"`
+	// Holder is the gateway that holds the group, empty for none.
+	Holder string `json:"holder,omitempty"`
+	// HolderSeconds is how long this gateway has known that.
+	HolderSeconds float64 `json:"holder_seconds"`
+	// LeaseSeconds is the time after which this gateway would end its use, 0 if it has none.
+	LeaseSeconds float64 `json:"lease_seconds"`
+	// Drained: the group was given away by hand, and this gateway does not take it.
+	Drained bool `json:"drained"`
+	// Hosts: hosts that use the group are connected here.
+	Hosts bool `json:"hosts"`
+	// Problem is the reason why this gateway cannot take or keep the group.
+	Problem string `json:"problem,omitempty"`
+	// Gateways are the gateways that take part.
+	Gateways []Gateway `json:"gateways"`
+	// Fenced are former holders whose connections the storage has to refuse.
+	Fenced []Gateway `json:"fenced"`
+	// FenceSeconds is how long all of these fences last at least, CheckSeconds the time since they
+	// were checked. Only the gateway that serves the group knows them.
+	FenceSeconds float64 `json:"fence_seconds,omitempty"`
+	CheckSeconds float64 `json:"check_seconds,omitempty"`
+}
+
+// Gateway is a gateway with one set of connections to the storage.
+type Gateway struct {
+	// Name is its configured name.
+	Name string `json:"name"`
+	// Instance identifies its connections.
+	Instance string `json:"instance"`
+	// Addresses are those of its connections, as in the blocklist of a Ceph cluster.
+	Addresses []string `json:"addresses,omitempty"`
+	// Hosts: hosts that use the group are connected there.
+	Hosts bool `json:"hosts"`
+}
