@@ -198,7 +198,7 @@ var (
 	anyRoom    = regexp.MustCompile(`has \d+ free`)
 )
 
-// mask replaces what differs from run to run.
+// mask replaces text that differs from run to run.
 func (s *sequence) mask(text string) string {
 	text = strings.ReplaceAll(text, filepath.Dir(s.file), "$dir")
 	if s.free != 0 {

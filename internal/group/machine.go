@@ -649,7 +649,7 @@ type Status struct {
 	Phase     string
 	Holder    string        // the gateway that holds the group, "" for none
 	Left      time.Duration // until this gateway ends its use of the group
-	Instances []Instance    // those that take part
+	Instances []Instance    // the gateways that take part
 	Fenced    []Instance    // former holders that have not signed off
 	Problem   string        // why this gateway cannot take the group
 	Drained   bool          // this gateway does not take the group

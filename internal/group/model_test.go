@@ -649,7 +649,7 @@ type scenario struct {
 	budget
 }
 
-// scenarios are those of make test.
+// scenarios are the scenarios of make test.
 var scenarios = []scenario{
 	{(*model).start, budget{ticks: 9, crashes: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, drains: 1, writes: 2}},

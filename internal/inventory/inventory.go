@@ -1,5 +1,5 @@
 // Package inventory lists the block devices of this machine with their health and users, for an
-// operator who selects disks to export. It reads sysfs and the health data of drives.
+// operator that selects disks to export. It reads sysfs and the health data of drives.
 package inventory
 
 import (

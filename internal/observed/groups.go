@@ -21,7 +21,7 @@ type Group struct {
 	Problem string `json:"problem,omitempty"`
 	// Gateways are the gateways that take part.
 	Gateways []Gateway `json:"gateways"`
-	// Fenced are former holders whose connections the storage has to refuse.
+	// Fenced are former holders. The storage has to refuse their connections.
 	Fenced []Gateway `json:"fenced"`
 	// FenceSeconds is how long all of these fences last at least, CheckSeconds the time since they
 	// were checked. Only the gateway that serves the group knows them.
@@ -35,7 +35,7 @@ type Gateway struct {
 	Name string `json:"name"`
 	// Instance identifies its connections.
 	Instance string `json:"instance"`
-	// Addresses are those of its connections, as in the blocklist of a Ceph cluster.
+	// Addresses are the addresses of its connections, as in the blocklist of a Ceph cluster.
 	Addresses []string `json:"addresses,omitempty"`
 	// Hosts: hosts that use the group are connected there.
 	Hosts bool `json:"hosts"`

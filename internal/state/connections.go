@@ -48,7 +48,7 @@ func (s *Store) AddConnection(cluster, address string) error {
 	return nil
 }
 
-// RemoveConnection removes a connection, whose writes have ended or are refused.
+// RemoveConnection removes a connection. Its writes have ended or are refused.
 func (s *Store) RemoveConnection(cluster, address string) error {
 	c := Connection{cluster, address}
 	s.mu.Lock()
