@@ -17,10 +17,10 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 [ -n "${TARGET_BIN:-}" ] || echo "building the target: up to a minute the first time" >&2
 bin=$(target_binary "${TARGET_BIN:-}" "$work")
 kernel=$("$lab/build-kernel.sh")
-rc=0
 "$lab/boot.sh" -k "$kernel" -c 2 -t "$limit" -o "$work/out" "$script" \
   TRANSPORT="${TRANSPORT:-tcp}" TARGET_BIN="$bin" ROUNDS="${ROUNDS:-50}" \
-  EVENTS="${EVENTS:-}" STOP="${STOP:-}" MIXED="${MIXED:-}" 2>&1 | filter || rc=${PIPESTATUS[0]}
+  EVENTS="${EVENTS:-}" STOP="${STOP:-}" MIXED="${MIXED:-}" 2>&1 | filter
+rc=${PIPESTATUS[0]}
 [ -e "$work/out/stalls" ] || exit $rc
 echo "event     times   longest stall in ms: median      max"
 sort -k1,1 -k2,2n "$work/out/stalls" | awk '

@@ -9,7 +9,7 @@ packages="$qemu
   bc bison flex gcc libc6-dev libelf-dev make patch xz-utils
   curl ca-certificates
   libibverbs-dev librdmacm-dev libssl-dev
-  nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest
+  nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest rdmacm-utils
   iproute2 iputils-ping nftables tcpdump tshark socat jq python3
   xfsprogs util-linux mount procps psmisc
 "

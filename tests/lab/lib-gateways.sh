@@ -78,7 +78,11 @@ gateway_start() { # NAME
   wait_for 20 gateway_says "$1" .
 }
 gateway_signal() { kill -"$2" ${GW_PID[$1]}; } # NAME SIGNAL
-gateway_end() { gateway_signal "$1" "$2"; wait ${GW_PID[$1]} 2>/dev/null || true; } # NAME SIGNAL
+gateway_end() { # NAME KILL|TERM
+  local rc=0
+  gateway_signal "$1" "$2"; wait ${GW_PID[$1]} 2>/dev/null || rc=$?
+  [ "$2" = KILL ] || [ $rc = 0 ] || fail "gateway $1 ended with exit code $rc after SIGTERM"
+}
 gateway_ana() { "$TARGET_BIN" ana "${@:2}" --socket /run/"$1".sock; } # NAME ARGUMENTS...
 gateway_says() { gateway_ana "$1" 2>/dev/null | awk '{print $4}' | grep -q "$2"; } # NAME STATE
 
@@ -91,6 +95,16 @@ serving() { if usable a; then echo a; elif usable b; then echo b; else return 1;
 settled() { # both paths are there, and one is optimized
   live a && live b && serving >/dev/null &&
     [ "$(ana_state a; ana_state b)" != $'optimized\noptimized' ]
+}
+
+copy_function load_ends plain_load_ends
+STALL=0
+load_ends() { # it keeps the longest stall in STALL, in milliseconds
+  plain_load_ends
+  local now
+  now=$(sed -n '/^{/,$p' "/tmp/${LOAD[0]}.json" |
+    jq '[.jobs[0].write.clat_ns.max, .jobs[0].read.clat_ns.max] | max / 1e6 | floor')
+  [ $now -le $STALL ] || STALL=$now
 }
 
 # unplug NAME hosts|ceph: drops the packets between a gateway and hosts or the cluster. replug NAME

@@ -82,7 +82,8 @@ READ_ERROR='unrecovered|0x2?281' WRITE_FAULT='write fault|0x2?280'
 PATH_ERROR='internal path error|0x2?300' OUT_OF_RANGE='LBA out of range|0x[46]?080'
 critical_warning() { nvme smart-log "/dev/$CTRL" "$@" -o json | jq .critical_warning; }
 
-# fio_run NAME FIO-OPTIONS...: one job on $FIO_FILE or $DEV; fails if fio does. The result is in /tmp/NAME.json.
+# fio_run NAME FIO-OPTIONS...: one job on $FIO_FILE or $DEV; fails if fio does. The result is in
+# /tmp/NAME.json.
 # fio ignores SIGPIPE: nvme-tcp sends commands in the context of the process that submits them, and
 # when the target has closed the connection at that moment, that process gets the signal ("failed to
 # send request -32").

@@ -56,14 +56,6 @@ after_pause() {
 }
 
 SIZE=8M
-copy_function load_ends plain_load_ends
-load_ends() { # it keeps the longest stall in STALL, in milliseconds
-  plain_load_ends
-  local now
-  now=$(sed -n '/^{/,$p' /tmp/events.json |
-    jq '[.jobs[0].write.clat_ns.max, .jobs[0].read.clat_ns.max] | max / 1e6 | floor')
-  [ $now -le $STALL ] || STALL=$now
-}
 taken_over() { usable $other && ! usable $active; }
 event() { # NAME
   local active other

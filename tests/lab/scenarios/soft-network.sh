@@ -81,6 +81,7 @@ wait_for 20 load_moved 100
 say "one goes down"
 on_target ip link set veth2 down
 wait_for 30 eval "! state $b"
+io_mark
 wait_for 30 load_moved 100
 state "$a" || fail "the other path was lost as well"
 on_target ip link set veth2 up

@@ -10,12 +10,12 @@ lab_up
 [ $SOFT_HOST = rxe ] || export NVMF_TEST_IWARP=yes
 NVMF_TEST_RPING=$at target_exec "$TEST_BIN" -test.run 'TestRping$' -test.timeout 200s \
   >/run/rping-server.log 2>&1 & server=$!
-ping() { # ROUNDS BYTES
+rping_run() { # ROUNDS BYTES
   timeout 60 rping -c -a $ADDR -p 7174 -C "$1" -S "$2" -V >/run/rping.log 2>&1
 }
-wait_for 20 ping 1 64
+wait_for 20 rping_run 1 64
 for size in 64 5000 65535; do
-  ping $(sized 10 20 200) $size ||
+  rping_run $(sized 10 20 200) $size ||
     fail "rping of $size bytes: $(tail -n 5 /run/rping.log; tail -n 40 /run/rping-server.log)"
   say "rping of $size bytes"
 done

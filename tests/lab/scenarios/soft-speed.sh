@@ -71,6 +71,6 @@ for work in $(cut -d'|' -f1 $figures | sort -u); do
 done
 for who in soft rxe; do select_target $who; host_disconnect; done
 select_target soft
-kill $other; wait $other || true
+kill $other; wait $other || fail "the other target: exit code $?"
 target_stop
 nsenter --net=/run/netns/device rdma link del other0; ip link del veth5; ip netns del device
