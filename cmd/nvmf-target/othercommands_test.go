@@ -15,7 +15,7 @@ import (
 var (
 	anySpan   = regexp.MustCompile("`([^`]+)`")
 	makeLine  = regexp.MustCompile(`^make((?: [a-z-]+)*)((?: [A-Z_]+=\S*)*)$`)
-	nvmeLine  = regexp.MustCompile(`^(?:sudo )?nvme (connect|connect-all|discover|disconnect)\b(.*)`)
+	nvmeLine  = regexp.MustCompile(`^(?:sudo )?nvme (connect-all|connect|discover|disconnect)\b(.*)`)
 	unitLine  = regexp.MustCompile(`^(?:sudo )?(?:systemctl|journalctl) (.*)`)
 	treePath  = regexp.MustCompile(`(?:^|[\s="'(])((?:tests|scripts|packaging)/[\w./*-]*)`)
 	longNames = regexp.MustCompile(`(--[\w-]+|-\w)\b`)
