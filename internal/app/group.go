@@ -23,6 +23,7 @@ import (
 
 // groups has the ANA groups that this target shares with other gateways.
 type groups struct {
+	pool  string // with their state
 	gates map[uint32]*rbd.Gate
 	mu    sync.Mutex // guards the list, and away
 	list  map[uint32]*group.Group
@@ -37,7 +38,7 @@ const countEvery = time.Second
 // newGroups returns the groups of the configuration, which are not running.
 func newGroups(c *config.Group) *groups {
 	g := &groups{
-		gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
+		pool: c.Pool, gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
 		away: map[uint32]bool{},
 	}
 	for _, id := range c.ANAGroups {
@@ -171,8 +172,9 @@ func (g *groups) states() (out []observed.Group) {
 	for _, id := range slices.Sorted(maps.Keys(g.list)) {
 		s := g.list[id].Status()
 		out = append(out, observed.Group{
-			ANAGroup: id, State: s.Phase, Holder: s.Holder, HolderSeconds: s.HeldFor.Seconds(),
-			LeaseSeconds: s.Left.Seconds(), Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem,
+			Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,
+			HolderSeconds: s.HeldFor.Seconds(), LeaseSeconds: s.Left.Seconds(),
+			Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem,
 			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced),
 			FenceSeconds: s.FencedFor.Seconds(), CheckSeconds: s.Checked.Seconds(),
 		})

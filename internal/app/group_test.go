@@ -31,7 +31,7 @@ subsystems:
 
 // TestDrainBeforeStart: a group that is given away before it has started is not taken.
 func TestDrainBeforeStart(t *testing.T) {
-	g := newGroups(&config.Group{ANAGroups: []uint32{1, 2}})
+	g := newGroups(&config.Group{Pool: "p", ANAGroups: []uint32{1, 2}})
 	g.drain(1, true)
 	testutil.True(t, g.waits(1) && !g.waits(3), "which groups wait")
 	for id := range g.gates {
@@ -42,4 +42,6 @@ func TestDrainBeforeStart(t *testing.T) {
 		g.add(id, one)
 		testutil.Equal(t, one.Status().Drained, id == 1, "group %d is given away", id)
 	}
+	list := g.states()
+	testutil.True(t, len(list) == 2 && list[1].Pool == "p" && list[1].ANAGroup == 2, "%+v", list)
 }

@@ -191,7 +191,7 @@ func limits(s sink, l *qos.Info) {
 }
 
 func groups(s sink, g *observed.Group) {
-	s = s.with("ana_group", strconv.Itoa(int(g.ANAGroup)))
+	s = s.with("pool", text(g.Pool), "ana_group", strconv.Itoa(int(g.ANAGroup)))
 	s.gauge("group_serving",
 		"1 if this gateway serves the ANA group, which it shares with others.",
 		boolean(g.State == "serving"))

@@ -51,10 +51,10 @@ func source() Source {
 			Groups: func() []observed.Group {
 				return []observed.Group{
 					{
-						ANAGroup: 1, State: "serving", Hosts: true, CheckSeconds: 60,
+						Pool: "nvme", ANAGroup: 1, State: "serving", Hosts: true, CheckSeconds: 60,
 						Fenced: make([]observed.Gateway, 2),
 					},
-					{ANAGroup: 2, State: "standby"},
+					{Pool: "nvme", ANAGroup: 2, State: "standby"},
 				}
 			},
 			Namespaces: func() []observed.Namespace {

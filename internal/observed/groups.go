@@ -2,6 +2,8 @@ package observed
 
 // Group is an ANA group that several gateways share, as this one sees it.
 type Group struct {
+	// Pool is the pool with the state of the group. Pool and number identify the group.
+	Pool string `json:"pool"`
 	// ANAGroup is its number.
 	ANAGroup uint32 `json:"ana_group"`
 	// State is joining (without a connection to the storage), standby, taking, opening, serving,
@@ -9,7 +11,7 @@ type Group struct {
 	State string `json:"state"`
 	// Holder is the gateway that holds the group, empty for none.
 	Holder string `json:"holder,omitempty"`
-	// HolderSeconds is how long this gateway has known that.
+	// HolderSeconds is the time since the holder changed, as seen by this gateway.
 	HolderSeconds float64 `json:"holder_seconds"`
 	// LeaseSeconds is the time after which this gateway would end its use, 0 if it has none.
 	LeaseSeconds float64 `json:"lease_seconds"`
@@ -23,9 +25,10 @@ type Group struct {
 	Gateways []Gateway `json:"gateways"`
 	// Fenced are former holders. The storage has to refuse their connections.
 	Fenced []Gateway `json:"fenced"`
-	// FenceSeconds is how long all of these fences last at least, CheckSeconds the time since they
-	// were checked. Only the gateway that serves the group knows them.
+	// FenceSeconds is the time until the first of these fences ends. Only the gateway that serves
+	// the group knows it.
 	FenceSeconds float64 `json:"fence_seconds,omitempty"`
+	// CheckSeconds is the time since that gateway checked them.
 	CheckSeconds float64 `json:"check_seconds,omitempty"`
 }
 
