@@ -133,7 +133,7 @@ type Info struct {
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
 	// Offline: the storage is absent for now, IOs fail with ErrOffline, other fields are old.
-	// Elsewhere: it is, because another machine takes it over. That one fences this one first.
+	// Elsewhere: it is absent because another machine takes it over, and fences this one first.
 	Offline, Elsewhere bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool

@@ -27,9 +27,9 @@ type Gate struct {
 	lost    atomic.Bool
 }
 
-// Lose says that the holder has lost the images: another one fences it before it opens them. So
-// hosts get an answer for operations that the cluster does not answer. It does not wait, and is
-// followed by Close.
+// Lose says that the holder has lost the images: another holder fences it before opening them. So
+// operations that the cluster does not answer can fail early. Lose does not wait. A call of Close
+// follows.
 func (g *Gate) Lose() { g.lost.Store(true) }
 
 // Open opens the images for a holder. Its connection stays open until Close has returned. An image
@@ -50,7 +50,7 @@ func (g *Gate) Open(h *Holder) error {
 // may take as long as the cluster does not answer. It may be called again.
 func (g *Gate) Close() { _ = each(g.set(nil), (*device).follow) }
 
-// set sets the holder and returns the devices, which have to follow.
+// set sets the holder and returns the devices, whose follow has to be called.
 func (g *Gate) set(h *Holder) []*device {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,8 +114,8 @@ const lasting = 24 * time.Hour
 const alone = "none"
 
 // hold keeps other groups from opening the image, which is open for writing, until it is closed. It
-// takes a lock of the header, which gateways of the same group share, so the lock of a gateway that
-// was killed is not in the way of the next one. Without a holder the target is alone.
+// takes a lock of the header. Gateways of the same group share it, so a lock left by a gateway that
+// was killed does not block the next one. If h is nil, the target has no group.
 func (im *image) hold(ctx context.Context, h *Holder, header string) error {
 	if h == nil {
 		h = &Holder{Group: alone, Instance: "target"}
@@ -157,7 +157,7 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 	}
 	for i := range list {
 		by := &list[i]
-		// The lock of a target without a group that was killed may not be fenced.
+		// A killed target without a group may have left its lock without being fenced.
 		if ours && group == alone || time.Until(fences[by.Addr]) >= lasting {
 			if err := im.pool.Evict(header, by); err != nil && err != unix.ENOENT {
 				return fmt.Errorf("the lock of a fenced gateway cannot be ended: %w", err)

@@ -73,8 +73,8 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	testutil.Equal(t, len(g.devices), 0, "devices that are left")
 }
 
-// gateLost: hosts of a gate that is lost do not wait for operations that hang, and these are not
-// fenced from here.
+// gateLost: after the loss of a gate, hosts do not wait for operations that hang, and this gateway
+// does not fence them.
 func gateLost(t *testing.T, c *cephtest.Cluster) {
 	cfg := admin(c, c.Image(t, "8M", "layering"))
 	cfg.Gate = &Gate{}
@@ -243,7 +243,7 @@ func groups(t *testing.T, c *cephtest.Cluster) {
 	testutil.Fails(t, err, "a target without the key group, at "+
 		testutil.Value(single.image.Load().cluster.Addrs())(t), "")
 	a.Close()
-	for range 2 { // one that was killed does not hinder another one
+	for range 2 { // a killed target does not block another one
 		ofNone := testutil.Value(rados.Connect(cfg.Ceph))(t)
 		left := testutil.Value(ofNone.OpenPool(cephtest.Pool, ""))(t)
 		testutil.Must(t, left.Share(header, "target", alone))

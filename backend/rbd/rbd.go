@@ -577,7 +577,7 @@ func (d *device) describe() {
 	cfg.ReadOnly = true
 	im, info, err := openImage(&cfg, nil)
 	if err != nil {
-		return // so does the gate, which says it
+		return // opening the image for the gate fails as well, and reports it
 	}
 	defer im.close()
 	if info.Identity == d.Info().Identity {

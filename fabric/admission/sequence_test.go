@@ -60,7 +60,7 @@ func (s *sequence) gone() string {
 	return ", evicts " + strings.Join(names, " ")
 }
 
-// sequenceSteps are the steps for the connections that a word names.
+// sequenceSteps are the steps that are carried out for each named connection.
 var sequenceSteps = map[string]func(s *sequence, c *Conn) error{
 	"associate": func(s *sequence, c *Conn) error { return s.associate(c, 0) },
 	"charge":    func(s *sequence, c *Conn) error { return c.Charge(s.number("memory", 0)) },
@@ -70,7 +70,6 @@ var sequenceSteps = map[string]func(s *sequence, c *Conn) error{
 	"keep":      func(_ *sequence, c *Conn) error { c.Keep(); return nil },
 	"hold":      func(_ *sequence, c *Conn) error { c.Hold(true); return nil },
 	"release":   func(_ *sequence, c *Conn) error { c.Hold(false); return nil },
-	"show":      func(_ *sequence, c *Conn) error { c.Shown(); return nil },
 }
 
 // step carries out one step and returns its result.
@@ -128,7 +127,7 @@ func (s *sequence) step(line string) string {
 	return "ok"
 }
 
-// named are the connections that the step names: NAME, or PREFIX*.
+// named returns the connections that the step names: NAME, or PREFIX*.
 func (s *sequence) named() (list []*Conn) {
 	prefix, several := strings.CutSuffix(s.words[1], "*")
 	for _, name := range slices.Sorted(maps.Keys(s.conns)) {
@@ -140,7 +139,7 @@ func (s *sequence) named() (list []*Conn) {
 	return list
 }
 
-// fields are the fields of a structure that are not 0.
+// fields lists the fields of a structure that are not 0.
 func fields(v any) string {
 	var list []string
 	for i := range reflect.TypeOf(v).NumField() {
@@ -183,7 +182,7 @@ func (s *sequence) open() string {
 	return "ok"
 }
 
-// address is the i-th one of ADDRESS*N, which are N addresses that are taken by turns.
+// address returns the i-th address of ADDRESS*N, which stands for N addresses used in turn.
 func (s *sequence) address(from string, i int64) netip.Addr {
 	first, n, several := strings.Cut(from, "*")
 	a := testutil.Value(netip.ParseAddr(first))(s.t)
@@ -212,7 +211,7 @@ func (s *sequence) associate(c *Conn, i int64) error {
 		s.number("more", 0))
 }
 
-// number is the value of a key, in bytes, KiB or MiB.
+// number returns the value of a key, in bytes, KiB or MiB.
 func (s *sequence) number(key string, def int64) int64 {
 	text, ok := s.keys[key]
 	if !ok {

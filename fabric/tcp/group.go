@@ -93,8 +93,8 @@ const (
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// pollBytes is about the number of bytes that a poll receives and sends for all queues: as much
-	// as one of them may in its turn. The last one begins with at least half of it.
+	// pollBytes is about the number of bytes that a poll receives and sends for all queues, and the
+	// most for one queue in its turn. The last turn begins with at least half of it.
 	pollBytes = sendMost
 	// endBytes is the number of bytes that a request counts as in this when its queue ends, which
 	// looks at all of them here and in the handler.

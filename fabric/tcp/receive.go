@@ -185,8 +185,8 @@ func (q *queue) unfinished() bool {
 
 // acknowledge makes the kernel acknowledge at once all input until the next response. Otherwise the
 // kernel delays the acknowledgement by 40 ms after a response, in order to combine it with another.
-// Two kinds of host send no more until then: those with a socket buffer smaller than their PDU
-// (that of SPDK holds 8 KiB under TLS), and those without TCP_NODELAY that send a PDU in pieces.
+// Two kinds of host send nothing until then: one has a socket buffer smaller than its PDU (SPDK's
+// holds 8 KiB under TLS), the other sends a PDU in pieces without TCP_NODELAY.
 func (q *queue) acknowledge() {
 	q.acknowledged = true
 	// Errors belong to the socket, and the next receive reports them.

@@ -219,8 +219,8 @@ func TestNotTaken(t *testing.T) {
 	}
 }
 
-// TestNobodyOpens: a group that no gateway can open is passed on more and more seldom, and is taken
-// when it can be opened, or at once when that is asked for.
+// TestNobodyOpens: a group that no gateway can open is passed on less and less often. It is taken
+// when it can be opened, or at once after Drain(false).
 func TestNobodyOpens(t *testing.T) {
 	p := newPair(t)
 	p.x.noOpen = errors.New("no such image")

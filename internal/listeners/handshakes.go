@@ -76,8 +76,8 @@ func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[net
 	return now, err
 }
 
-// tcpPorts returns the ports that the target serves with TCP sockets. At the port of an RDMA device
-// another program may have one.
+// tcpPorts returns the ports that the target serves with TCP sockets. A TCP socket at the port of
+// an RDMA device belongs to another program.
 func (ls *Listeners) tcpPorts() map[uint16]bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
-	// Requests is called with true when all listeners are open that should be, and with false
-	// before they are closed for the next process; nil: not called.
+	// Requests is called with true when all configured listeners are open, and with false before
+	// they are closed for the next process; nil: not called.
 	Requests func(on bool)
 
 	mu sync.Mutex // guards the rest; held while the service manager is notified

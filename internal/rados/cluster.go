@@ -365,15 +365,15 @@ func (cl *Cluster) MonCommand(ctx context.Context, command any) ([]byte, error) 
 }
 
 // skew is the time by which the clocks of monitors and clients may differ. shortCheck is the time
-// after which a fence that ends soon is checked again. After a fence of longFence nothing of a
-// process that has ended is on its way.
+// after which a fence that ends soon is checked again. After longFence no data of a process that
+// has ended is in flight.
 const skew, shortCheck, longFence = 2 * time.Hour, time.Minute, time.Hour
 
 // Fence makes the OSDs refuse the operations of the connections with these addresses for d, and
-// returns the time for which all of them are refused. The cluster keeps the end of a fence that
-// exists (OSDMap::apply_incremental), so that time may be shorter, and is longer only after it.
-// Operations that this connection starts afterwards come after those of the fenced ones, or these
-// are refused.
+// returns the time for which all of them are refused. That may be shorter than d: the cluster does
+// not extend an existing fence (OSDMap::apply_incremental), only make another one after its end. An
+// operation of a fenced connection is either refused, or comes before those that this connection
+// starts afterwards.
 func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {

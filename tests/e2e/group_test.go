@@ -255,9 +255,9 @@ func (p *path) readBlock(t *testing.T) byte {
 	return data[hostBlock-1]
 }
 
-// TestKilledAlone: a target without a group fences its connection of before it was killed, before
-// its first write. So a late write is not carried out, and an exclusive lock of the image is not in
-// the way.
+// TestKilledAlone: before its first write, a target without a group fences the connection of the
+// process that was killed. So the cluster refuses a late write, and a left exclusive lock of the
+// image does not delay the first write.
 func TestKilledAlone(t *testing.T) {
 	t.Parallel() // it mostly waits
 	c := cephtest.New(t)
@@ -287,8 +287,8 @@ func TestKilledAlone(t *testing.T) {
 	first.signal(t, syscall.SIGTERM)
 	late.drop()
 
-	// The gateway stands for the data that the kernel still has of one that was killed. Its
-	// successor has a copy of its state directory. librbd itself fences only owners of a lock.
+	// The first gateway stands for the data that the kernel still has after its process was killed.
+	// The second one has a copy of its state directory. librbd itself fences only lock owners.
 	image := c.Image(t, "32M", "layering")
 	first, second := newGateway(t, c, image, "b", 0), newGateway(t, c, image, "c", 0)
 	late = restarted(first)

@@ -154,8 +154,8 @@ func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
 	}
 }
 
-// chosen returns the rows for these culprits on a transport. Each culprit must have some, and no
-// row another culprit than those of Matrix.
+// chosen returns the rows for these culprits on a transport. It is an error if a culprit has no
+// rows, or a row has a culprit that Matrix does not know.
 func chosen(all []row, link nvme.TransportType, culprits []string) (list []row, err error) {
 	has := map[string]bool{}
 	for _, r := range all {

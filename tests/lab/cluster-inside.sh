@@ -5,8 +5,8 @@
 . "$LAB_DIR/lib-gateways.sh"
 step() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
 show() { printf '\033[36m$ %s\033[0m\n' "$*"; "$@" || true; }
-# progress SECONDS [COMMAND...]: prints each second what goes through which gateway, for so long, or
-# until COMMAND succeeds, which it must in this time.
+# progress SECONDS [COMMAND...]: prints the I/Os through each gateway every second for this time, or
+# until COMMAND succeeds. It fails if COMMAND does not succeed in time.
 progress() {
   local left=$1 g at; shift
   while [ $left -gt 0 ] && ! { [ $# -gt 0 ] && "$@"; }; do
@@ -24,7 +24,7 @@ progress() {
   done
   [ $left -gt 0 ] || [ $# = 0 ] || "$@" || fail "not in time: $*"
 }
-# ios NAME: Linux has no path to a namespace that is not ready.
+# ios NAME: completed I/Os of a path; 0 if the namespace is not ready, since Linux has no path then.
 ios() { if [ -n "$(ana_state $1)" ]; then completed "$(path_of $1)"; else echo 0; fi; }
 goes_through() { usable $1 && [ $(($(ios $1) - SEEN[$1])) -gt 20 ]; }
 declare -A SEEN

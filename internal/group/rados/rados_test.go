@@ -164,7 +164,7 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	testutil.Equal(t, int(left.Hours())/24, 29, "whole days for which a fence of 30 days counts")
 	testutil.Equal(t, testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger], before,
 		"the end of a short fence")
-	c.Ceph(t, "osd", "blocklist", "rm", stranger) // its end would look like that of a fence in move
+	c.Ceph(t, "osd", "blocklist", "rm", stranger) // or move would see its end as that of a fence
 }
 
 // images records the access to a group.

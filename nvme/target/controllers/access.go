@@ -92,8 +92,8 @@ func (c *Controller) Permitted() error {
 	return c.Subsystem.Settings.Load().Permits(c.applicant(), c.Target.Hosts)
 }
 
-// MayChange reports whether a command that has waited may still change the namespace, for others,
-// too: its host may have lost it meanwhile, or the subsystem. Any goroutine.
+// MayChange reports whether a command that has waited may still change the namespace, which affects
+// other hosts: its host may have lost the namespace or the subsystem meanwhile. Any goroutine.
 func (c *Controller) MayChange(ns *namespaces.Namespace) bool {
 	return c.Namespace(ns.ID.NSID) == ns && c.Permitted() == nil
 }

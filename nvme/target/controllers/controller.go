@@ -75,8 +75,8 @@ type Hooks struct {
 	Raised func()
 	// Work makes work that another goroutine does, in the turn of the host, once it is requested.
 	Work func(run func()) *Work
-	// Queues asks the newest queues of the controller, at most so many, about their state. It
-	// returns a channel with room for all answers, and their number.
+	// Queues asks at most this number of queues of the controller, the newest ones, about their
+	// state. It returns a channel with room for all answers, and their number.
 	Queues func(most int) (answers <-chan []observed.Connection, n int)
 	// SetKeepAlive starts the keep alive timer with a timeout in milliseconds. It returns the
 	// timeout that applies.
@@ -191,8 +191,8 @@ func (c *Controller) CommonInfo() (all backend.Info) {
 	return all
 }
 
-// Check validates an admin command for the state of a controller, with a buffer of so many bytes.
-// It returns the length of the data.
+// Check validates an admin command, which has a buffer of this size, for the state of the
+// controller. It returns the length of the data.
 func (c *Controller) Check(sqe *nvme.SQE, buffer uint32) (n uint32, st nvme.Status) {
 	switch sqe.Opcode() {
 	case nvme.AdminIdentify:

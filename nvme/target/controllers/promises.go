@@ -12,11 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// promises are the state of namespaces that hosts rely on, also of namespaces that were removed.
+// promises has the state of namespaces that hosts rely on, also for namespaces that were removed.
 type promises struct {
 	mu sync.Mutex
 	of map[observe.Namespace]*promise
-	// untilRestart are write protected until the target restarts.
+	// untilRestart has the namespaces that are write protected until the target restarts.
 	untilRestart map[observe.Namespace]bool
 }
 
@@ -67,7 +67,7 @@ func (t *Target) Forget(n observe.Namespace, log ratelog.Peer) (ended bool, err 
 	return p.reservations.Forget(log), p.marks.Forget()
 }
 
-// ErrHidden is why a host that may no longer use a namespace is not served.
+// ErrHidden is the error for a host that may no longer use a namespace.
 var ErrHidden = errors.New("the host may no longer use the namespace")
 
 // Protect changes the write protection of a namespace, unless the host may no longer change it. It

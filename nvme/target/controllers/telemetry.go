@@ -21,8 +21,8 @@ var (
 	errNoTurn   = errors.New("too many controllers are captured")
 )
 
-// Work takes time for each namespace, controller or subsystem. The goroutines of Target.Workers do
-// it, in the turn of the owner of the job. It is an admin.Asker that has an answer once it is done.
+// Work is a job that takes time for each namespace, controller or subsystem. The goroutines of
+// Target.Workers do it in the turn of its owner. As an admin.Asker it has an answer when done.
 type Work struct {
 	turns.Job
 	pool *turns.Pool

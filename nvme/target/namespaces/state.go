@@ -86,8 +86,8 @@ func (ns *Namespace) degrade(err error) {
 // disk.
 const rangeFactor = 10
 
-// TimesOut reports whether so many nanoseconds are too long for an operation. Hosts that go on
-// elsewhere need not wait for it.
+// TimesOut reports whether an operation that has taken this many nanoseconds is given up. That is
+// earlier if hosts can continue on another machine.
 func (ns *Namespace) TimesOut(op backend.Op, took int64) bool {
 	t := int64(ns.cfg.Load().Timeout)
 	switch {

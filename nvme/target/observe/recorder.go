@@ -56,8 +56,8 @@ const (
 	watchdogEvery = int64(60e9)
 )
 
-// Watchdog makes a dump of the queue, and reports whether it did: one of its commands takes, or has
-// taken, this long.
+// Watchdog makes a dump of the queue for a command that takes, or has taken, this long. It reports
+// whether it did.
 func (r *Recorder) Watchdog(d *Dumps, took time.Duration) bool {
 	now := r.Queue.Loop().Now()
 	if !r.Records() || r.watched != 0 && now-r.watched < watchdogEvery {

@@ -9,7 +9,7 @@
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 : "${ROUNDS:=$(sized 1 2 6)}" "${EACH:=1}" "${RUN:=}"
-# All RDMA devices are visible everywhere, else the other target could not have one.
+# The other target needs an RDMA device, so all devices stay visible in all network namespaces.
 rdma() { [ "$1" = system ] || command rdma "$@"; }
 SOFT_STACK='stack: soft, '
 lab_up

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// quick are the times of a network in memory. A connection without acknowledgments ends after two
-// seconds, as a busy machine may stop a test for one.
+// quick has times for a network in memory. A connection without acknowledgments ends after two
+// seconds, since a busy machine may suspend a test for one.
 var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 16, Replies: 16}
 
 func TestConformance(t *testing.T) {

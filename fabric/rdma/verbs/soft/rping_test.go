@@ -14,8 +14,9 @@ import (
 )
 
 // TestRping serves connections of rping, the example program of librdmacm, until it is killed. In
-// each round rping tells by a SEND where its data is, which is READ, and then where it wants it
-// back, which is a WRITE. rping compares. A SEND of any content answers each of its own.
+// each round rping sends the address of its data, which the server READs, and then an address to
+// which the server WRITEs the data back. rping compares it. The server answers each SEND of rping
+// with one of any content.
 //
 // NVMF_TEST_RPING is ADDRESS:PORT, over RoCEv2, or over iWARP if NVMF_TEST_IWARP is set: see
 // tests/lab/scenarios/soft-programs.sh.

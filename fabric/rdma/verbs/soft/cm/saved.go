@@ -19,8 +19,7 @@ const (
 	savedSize   = 48
 	savedConns  = 4096
 	memorySize  = len(savedHeader) + savedConns*savedSize
-	// savedHost is the number of connections beyond which a host leaves half of the entries to
-	// others.
+	// A host with savedHost connections gets no further entries if half of them are in use.
 	savedHost = 64
 )
 

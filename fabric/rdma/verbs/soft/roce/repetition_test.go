@@ -82,7 +82,7 @@ func replay(pk *wire.Packet, h *packet.Header) {
 
 // TestLateRead loses all packets at first. A READ is repeated after minReadRetry each time, because
 // rxe ends the connection if the memory is no longer valid when a late repetition arrives. A WRITE
-// has no such reason to wait, and is first sent again to learn whether the peer has got it.
+// has no such reason to wait, and is first sent again to learn whether the peer has received it.
 func TestLateRead(t *testing.T) {
 	for op, want := range map[verbs.SendOpcode][]time.Duration{
 		verbs.WRRDMARead:  {0, minReadRetry, 2 * minReadRetry},

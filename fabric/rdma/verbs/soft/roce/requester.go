@@ -31,13 +31,13 @@ const (
 	sameRetries = 3
 	maxPatience = 80 * time.Millisecond
 	maxUsual    = 250 * time.Millisecond
-	// Before the first repetition comes one packet beyond the window, or else the last one again,
-	// after twice the usual time and not before minNudge: the answer shows the loss (compare the
-	// tail loss probe of RFC 8985). Mostly only an acknowledgment was lost.
+	// Before the first repetition the requester sends one packet beyond the window, or the last
+	// packet again if there is none. It waits for twice the usual time, at least minNudge. The
+	// answer shows what was lost, usually an acknowledgment (compare tail loss probes, RFC 8985).
 	minNudge = time.Millisecond
 	// A READ is repeated after four times the time of others, and not before minReadRetry. On a
-	// network that reorders packets its memory at the peer may not be valid any more when the
-	// repetition arrives, and rxe ends the connection then (rxe_recheck_mr in
+	// network that reorders packets, its memory at the peer may be invalid by the time that the
+	// repetition arrives, and rxe then ends the connection (rxe_recheck_mr in
 	// drivers/infiniband/sw/rxe/rxe_resp.c).
 	minReadRetry = 20 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, also if the peer asks for less.
@@ -548,8 +548,8 @@ func (r *requester) repeatTime() time.Duration {
 	return min(max(4*r.retry, minReadRetry), r.ackTimeout)
 }
 
-// nudge lets one packet more be sent, to which the peer answers. If there is none, the last one is
-// sent again unless it is a READ.
+// nudge permits one packet beyond the window, which the peer answers. If there is none, the last
+// packet is sent again, unless it is a READ.
 func (q *QP) nudge() {
 	r := &q.requester
 	r.nudge = true

@@ -116,8 +116,8 @@ func TestLatePeer(t *testing.T) {
 	testutil.Equal(t, p.b.st.OutOfOrder.Load(), 0, "packets out of order")
 }
 
-// TestLostAck loses the first acknowledgment of a window, or of all packets: one packet more brings
-// another, and no timer repeats what has arrived.
+// TestLostAck loses the first acknowledgment of a window, or of all packets. One further packet
+// causes another acknowledgment, and no timer repeats packets that have arrived.
 func TestLostAck(t *testing.T) {
 	for _, packets := range []int{1, firstWindow, 2 * firstWindow} {
 		p := newPair(t, options{})
