@@ -51,6 +51,7 @@ mtus 1500 9000
 say "MTU of the target and the host: 1500 9000"
 if [ $SOFT_HOST = rxe ]; then # the host would send packets that do not arrive
   ! nvme_connect 2>/run/refused || fail "the target takes an MTU that it does not have"
+  klog_has 'Connect rejected: .*MTU' || fail "the host was refused for another reason"
 else
   host_connect; fio_verify mtu-1500-9000 --iodepth=16 --bs=128k --size=$(sized 4M 8M 64M)
   host_disconnect
