@@ -2,6 +2,7 @@ package state
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,4 +46,22 @@ func TestConnections(t *testing.T) {
 	testutil.Must(t, os.WriteFile(file, []byte(damaged), 0o600))
 	_, err := Open(dir)
 	testutil.Fails(t, err, "late writes of a target that was killed can reach", "")
+}
+
+// TestCloseWaits: a change that has begun ends before another process can have the directory.
+func TestCloseWaits(t *testing.T) {
+	s := testutil.Value(Open(t.TempDir()))(t)
+	testutil.Must(t, s.AddConnection("x", "1"))
+	closed := make(chan error, 1)
+	s.step = func(what string, fn func() error) error {
+		if what == "rename" {
+			go func() { closed <- s.Close() }()
+			for range 1000 {
+				runtime.Gosched()
+			}
+		}
+		return fn()
+	}
+	testutil.Check(t, s.RemoveConnection("x", "1"))
+	testutil.Check(t, testutil.Receive(t, "the end of Close", closed))
 }

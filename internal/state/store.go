@@ -132,6 +132,8 @@ func restore(err error) string {
 
 // Close unlocks the directory. It must be called once.
 func (s *Store) Close() error {
+	s.mu.Lock() // a late RemoveConnection would undo changes of the next process
+	defer s.mu.Unlock()
 	var errs []error
 	if s.root != nil {
 		errs = append(errs, s.root.Close())
