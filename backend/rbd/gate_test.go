@@ -52,10 +52,31 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 		testutil.True(t, d.image.Load().cluster == cluster, "another connection")
 	}
 	mustClose(t, second)
-	g.Close()
+	hangs := first.use() // an operation
+	g.Lose()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		g.Close()
+	}()
+	testutil.Until(t, "the gate is lost", func() bool {
+		return first.Info().Elsewhere && first.checking.CompareAndSwap(false, true)
+	})
+	first.describe()
+	testutil.True(t, first.Info().Elsewhere, "hosts wait for an operation that hangs")
+	first.checking.Store(false)
+	hangs.leave(1)
+	testutil.Receive(t, "the end of Close", closed)
 	state(first, true)
 	g.Close()
+	silent := func(at time.Time) { // for images without a gate
+		late.Lock()
+		defer late.Unlock()
+		late.last[first.cfg.Ceph] = at
+	}
+	silent(time.Now())
 	testutil.Must(t, g.Open(&Holder{Cluster: cluster}))
+	silent(time.Time{})
 	testutil.Must(t, cluster.FenceSelf())
 	testutil.Until(t, "the device is offline", func() bool {
 		return first.Info().Offline && first.safe.Load()

@@ -100,7 +100,7 @@ func openImage(cfg *Config, on *Holder) (*image, *backend.Info, error) {
 		backend.ErrOffline), "Look at \"ceph health\".")
 	late.Lock()
 	last, ok := late.last[cfg.Ceph]
-	wait := late.images[key] || ok && time.Since(last) < silence
+	wait := late.images[key] || on == nil && ok && time.Since(last) < silence
 	late.Unlock()
 	if wait {
 		return nil, nil, slow
@@ -581,7 +581,7 @@ func (d *device) describe() {
 	}
 	defer im.close()
 	if info.Identity == d.Info().Identity {
-		info.ReadOnly, info.Offline = false, true
+		info.ReadOnly, info.Offline, info.Elsewhere = false, true, d.Info().Elsewhere
 		d.change(nil, *info)
 	}
 }
