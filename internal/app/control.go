@@ -224,7 +224,7 @@ func (s *Server) namespaces() (list []observed.Namespace) {
 		if !ok {
 			out = observed.Namespace{Subsystem: n.NQN, NSID: n.NSID, State: "pending"}
 		}
-		if out.State == "not ready" && s.groups.waits(out.ANAGroup) {
+		if out.State == "not ready" && s.groups.waits(n.Namespace) {
 			out.State = "standby"
 		}
 		out.Backend, out.Path, out.Reason = n.Backend, n.Place(), s.engine.Volumes.Reason(n.Name())

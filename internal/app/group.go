@@ -158,11 +158,20 @@ func (g *groups) drain(id uint32, away bool) {
 	}
 }
 
-// waits reports whether this gateway does not serve a group that it shares with others.
-func (g *groups) waits(id uint32) bool {
+// waits reports whether the image of a namespace is closed because another gateway may serve its
+// group, and this one could take it.
+func (g *groups) waits(n *config.Namespace) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.gates[id] != nil && (g.list[id] == nil || g.list[id].Status().Phase != "serving")
+	if g.gates[n.ANAGroup] == nil || n.ReadOnly {
+		return false
+	}
+	one := g.list[n.ANAGroup]
+	if one == nil {
+		return true
+	}
+	s := one.Status()
+	return s.Phase != "serving" && s.Problem == ""
 }
 
 // states lists the groups by number.

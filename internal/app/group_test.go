@@ -29,11 +29,17 @@ subsystems:
 		"the image, since ANA group 1 is not one of group.ana_groups. Add it there", "")
 }
 
-// TestDrainBeforeStart: a group that is given away before it has started is not taken.
+// TestDrainBeforeStart: a group that is given away before it has started is not taken. Its
+// namespaces do not count as waiting if this gateway could not take it.
 func TestDrainBeforeStart(t *testing.T) {
 	g := newGroups(&config.Group{Pool: "p", ANAGroups: []uint32{1, 2}})
 	g.drain(1, true)
-	testutil.True(t, g.waits(1) && !g.waits(3), "which groups wait")
+	waits := func(id uint32, readOnly bool) bool {
+		var n config.Namespace
+		n.ANAGroup, n.ReadOnly = id, readOnly
+		return g.waits(&n)
+	}
+	testutil.True(t, waits(1, false) && !waits(1, true) && !waits(3, false), "which ones wait")
 	for id := range g.gates {
 		one := group.Start(group.Default("a", "a", time.Second), func() (group.Engine, error) {
 			return nil, errors.New("no cluster")
@@ -41,6 +47,7 @@ func TestDrainBeforeStart(t *testing.T) {
 		defer one.Stop(testutil.Context(t))
 		g.add(id, one)
 		testutil.Equal(t, one.Status().Drained, id == 1, "group %d is given away", id)
+		testutil.Until(t, "it cannot take the group", func() bool { return !waits(id, false) })
 	}
 	list := g.states()
 	testutil.True(t, len(list) == 2 && list[1].Pool == "p" && list[1].ANAGroup == 2, "%+v", list)

@@ -291,6 +291,9 @@ func (m *Machine) store(now time.Duration) *Action {
 		return a
 	}
 	if m.fresh {
+		if m.failedOp != OpOpen { // it is no longer wanted, or was carried out
+			m.failedOp, m.failure = 0, nil
+		}
 		m.fresh, m.readAt = false, now+m.cfg.Poll
 		if m.fenceAt > now {
 			m.readAt = min(m.readAt, m.fenceAt)

@@ -360,6 +360,17 @@ func TestProblem(t *testing.T) {
 	testutil.True(t, len(problems) == 1 && problems["no right to fence"] == 1, "%v", problems)
 }
 
+// TestUnknownWrite: a write that was carried out, but got no answer in time, is no lasting problem.
+func TestUnknownWrite(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	m := p.machine(1)
+	m.Done(p.w.clock(1), &Result{Op: OpWrite, Err: errors.New("no answer")})
+	testutil.Equal(t, m.Status(p.w.clock(1)).Problem, "no answer", "the problem")
+	p.pass(5, 0, 1)
+	testutil.Equal(t, m.Status(p.w.clock(1)).Problem, "", "the problem later")
+}
+
 func TestParseRecord(t *testing.T) {
 	r := &Record{Format: format, Holder: &Instance{ID: "a", Addrs: []string{"1.2.3.4:0/5"}}}
 	data := testutil.Value(r.Bytes())(t)
