@@ -33,7 +33,7 @@ type Group struct {
 	steps     list.Steps
 	queues    list.Set[queue] // all that have not been removed
 	active    list.List[queue]
-	scheduled list.List[queue]   // with data to send or to be torn down
+	scheduled list.List[queue]   // with data to send or to copy, or to be torn down
 	resumed   list.List[request] // no longer waiting for memory
 
 	// The epoll set, and the queues in it by descriptor.
@@ -47,7 +47,7 @@ type Group struct {
 	turnsUntil  int64  // until then queues take turns, because several have input
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
-	inTurn      int    // bytes sent and received in this poll, and endBytes
+	inTurn      int    // bytes sent, received and copied in this poll, and endBytes
 	inputFirst  bool   // in the next poll
 
 	stalled  int // queues with in-capsule data that waits for memory
@@ -93,8 +93,8 @@ const (
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// pollBytes is about the number of bytes that a poll receives and sends for all queues, and the
-	// most for one queue in its turn. The last turn begins with at least half of it.
+	// pollBytes is about the number of bytes that a poll receives, sends and copies for all queues,
+	// and the most for one queue in its turn. The last turn begins with at least half of it.
 	pollBytes = sendMost
 	// endBytes is the number of bytes that a request counts as in this when its queue ends, which
 	// looks at all of them here and in the handler.

@@ -54,8 +54,9 @@ type queue struct {
 	acknowledged bool
 
 	// Sending.
-	sendq list.List[request]
-	sent  int // bytes of the first entry that have left
+	sendq   list.List[request]
+	sent    int  // bytes of the first entry that have left
+	copying bool // copySome has more to do
 
 	security
 
@@ -265,8 +266,8 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 
-// run is called when the queue was scheduled: it sends, and continues the end of the queue. It
-// returns the number of steps made.
+// run is called when the queue was scheduled: it copies and sends, and continues the end of the
+// queue. It returns the number of steps made.
 func (q *queue) run() int {
 	work := 0
 	for r := q.dropped.Pop(); r != nil; r = q.dropped.Pop() {
@@ -276,6 +277,10 @@ func (q *queue) run() int {
 	if q.state == queueDisconnecting {
 		q.close(queueClosing, q.reason,
 			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
+		work++
+	}
+	if q.copying {
+		q.copySome()
 		work++
 	}
 	if q.state != queueDead && !q.blocked && (!q.sendq.Empty() || q.pending()) {

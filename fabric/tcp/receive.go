@@ -199,12 +199,12 @@ func (q *queue) discard() int {
 		return 0
 	}
 	n, e := sys.Recv(q.fd, q.g.rx, 0)
-	q.drained = n < len(q.g.rx) && (n == 0 || !q.hungUp)
-	switch {
-	case n > 0:
+	if n > 0 {
+		q.received(n, n < len(q.g.rx))
 		return 1
-	case e == syscall.EAGAIN:
-	case e != 0, q.state == queueLingering:
+	}
+	q.drained = true
+	if e != syscall.EAGAIN && (e != 0 || q.state == queueLingering) {
 		q.kill(q.reason)
 	}
 	return 0

@@ -312,19 +312,23 @@ func (q *queue) copyUnsent() bool {
 			return false
 		}
 	}
-	q.copySome()
+	q.copying = true
+	q.schedule()
 	return true
 }
 
-// copySome copies data of these reads, at most sendMost bytes in a step.
+// copySome copies data of these reads, as much as the poll may still move.
 func (q *queue) copySome() {
-	left := sendMost
+	g := q.g
+	q.copying = false
 	for r := range q.sendq.All() {
-		if r.ZeroCopy && r.Dir != fabric.HostToController && r.unsent >= 2 {
-			left -= q.copyData(r, left)
+		if r.ZeroCopy && r.Dir != fabric.HostToController && r.unsent >= 2 &&
+			g.inTurn < pollBytes {
+			g.inTurn += q.copyData(r, pollBytes-g.inTurn)
 		}
-		if left == 0 {
-			q.g.loop.Post(q.copySome)
+		if g.inTurn >= pollBytes {
+			q.copying = true
+			q.schedule()
 			return
 		}
 	}

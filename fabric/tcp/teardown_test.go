@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -217,35 +218,87 @@ func TestCopyUnsent(t *testing.T) {
 	}
 }
 
-// TestCopyUnsentInSteps: a step copies a bounded part of this data.
+// TestCopyUnsentInSteps: a step copies a bounded part of this data, for all queues together.
 func TestCopyUnsentInSteps(t *testing.T) {
-	for _, reads := range []struct{ size, count int }{{128 << 10, 20}, {2 << 20, 2}} {
-		h, c := joined(t, options{zeroCopy: true, arena: 8 << 20}, pdu.Params{}, 32)
-		h.narrow()
-		for i := range reads.count {
-			sqe := rw(nvme.NVMRead, uint16(i), 0, reads.size, false)
-			h.send(c.capsule(&sqe, nil))
-		}
-		copied := func() (n int) {
-			for r := range h.queue().sendq.All() {
-				n += int(r.placed)
+	for _, reads := range []struct{ size, count int }{{128 << 10, 12}, {1 << 20, 1}} {
+		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})
+		var peers [2]int
+		for i := range peers {
+			c := h.connect(pdu.Params{}, 32)
+			peers[i] = h.peer
+			testutil.Must(t, unix.SetsockoptInt(h.g.queues.At(i).fd, unix.SOL_SOCKET,
+				unix.SO_SNDBUF, 64<<10))
+			for k := range reads.count {
+				sqe := rw(nvme.NVMRead, uint16(k), 0, reads.size, false)
+				h.send(c.capsule(&sqe, nil))
 			}
-			return n
 		}
-		h.loop.advance(time.Duration(h.g.tick))
-		h.loop.advance(time.Duration(h.g.tick))
-		most := copied()
-		for len(h.loop.posts) > 0 {
-			post := h.loop.posts[0]
-			h.loop.posts = h.loop.posts[1:]
-			before := copied()
-			post()
-			most = max(most, copied()-before)
+		most, before := 0, 0
+		step := func(do func()) {
+			do()
+			copied := 0
+			for q := range h.g.queues.All() {
+				for r := range q.sendq.All() {
+					copied += int(r.placed)
+				}
+			}
+			most, before = max(most, copied-before), copied
 		}
-		testutil.True(t, most == sendMost && int(h.d.ended.Load()) == reads.count,
+		for range 2 {
+			step(func() { h.loop.advance(time.Duration(h.g.tick)) })
+		}
+		for len(h.loop.posts) > 0 || !h.g.scheduled.Empty() {
+			posts := h.loop.posts
+			h.loop.posts = nil
+			step(func() {
+				for _, post := range posts {
+					post()
+				}
+			})
+			step(func() { h.g.Poll(64) })
+		}
+		testutil.True(t, most == pollBytes && int(h.d.ended.Load()) == len(peers)*reads.count,
 			"%d bytes copied in a step, %d reads in all", most, h.d.ended.Load())
+		for _, h.peer = range peers {
+			h.hangUp()
+		}
 		h.close()
 	}
+}
+
+// TestDiscardInTurns: a poll discards a bounded part of the input of queues that have ended.
+func TestDiscardInTurns(t *testing.T) {
+	h := newManual(t, options{})
+	var peers [8]int
+	for i := range peers {
+		h.connect(pdu.Params{}, 4)
+		peers[i] = h.peer
+	}
+	for q := range h.g.queues.All() {
+		q.Disconnect(errors.New("test"))
+	}
+	h.turn()
+	for _, fd := range peers {
+		_, e := sys.Send(fd, make([]byte, 2*rxSize), 0)
+		testutil.MustTrue(t, e == 0, "%v", e)
+	}
+	unread := func() (sum int) {
+		for q := range h.g.queues.All() {
+			sum += testutil.Value(unix.IoctlGetInt(q.fd, unix.TIOCINQ))(t)
+		}
+		return sum
+	}
+	h.g.pollEvents()
+	for before := unread(); before > 0; {
+		h.g.Poll(64)
+		now := unread()
+		testutil.MustTrue(t, before-now <= pollBytes, "%d bytes discarded in a poll", before-now)
+		before = now
+	}
+	for _, h.peer = range peers {
+		h.hangUp()
+	}
+	h.close()
 }
 
 // Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
