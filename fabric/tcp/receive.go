@@ -177,7 +177,7 @@ func (q *queue) noData(e syscall.Errno) int {
 
 // unfinished reports whether a PDU, the data of an R2T, or a record of TLS has arrived in part.
 func (q *queue) unfinished() bool {
-	r := q.grants.First()
+	r := q.grants.Last() // the one that has got data last, unless an R2T has left since
 	return q.state == queueLive && !q.stalled() &&
 		(q.rx != receiveHeader || len(q.partial) > 0 || r != nil && r.placed > 0 ||
 			q.tls != nil && q.tls.Partial())

@@ -132,6 +132,21 @@ func TestUnfinishedCapsule(t *testing.T) {
 	}
 }
 
+// TestUnfinishedGrant: the data of each of several R2Ts may arrive in part.
+func TestUnfinishedGrant(t *testing.T) {
+	h := newManual(t, options{})
+	c, tags := h.grants(pdu.Params{})
+	q, data := h.queue(), random(1, 16384)
+	testutil.True(t, !q.acknowledged, "acknowledged before there is data")
+	for i, tag := range tags {
+		h.send(c.h2cData(0, uint16(i), tag, 0, data[:8192]))
+		testutil.True(t, q.acknowledged, "the data of R2T %d is not acknowledged", i)
+		h.send(c.h2cData(pdu.LastPDU, uint16(i), tag, 8192, data[8192:]))
+		testutil.True(t, len(h.recv()) > 0 && !q.acknowledged, "no response to write %d", i)
+	}
+	h.close()
+}
+
 // A host without TCP_NODELAY sends a small piece when the one before it is acknowledged. No piece
 // of a PDU, or of the data of an R2T, waits for a delayed acknowledgement. Responses may, because
 // a busy client acknowledges them late.
