@@ -255,7 +255,7 @@ func (g *Group) serve(q *queue) int {
 		}
 		g.last = q
 	}
-	if q.scheduled.Listed() {
+	if q.scheduled.Listed() && g.inTurn < pollBytes { // otherwise it keeps its place
 		g.scheduled.Remove(&q.scheduled)
 		steps += q.run()
 	}

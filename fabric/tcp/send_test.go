@@ -94,6 +94,24 @@ func TestInputBesideOutput(t *testing.T) {
 	h.close()
 }
 
+// TestInputKeepsPlace: a queue whose input leaves its output no time keeps its place among queues
+// that send.
+func TestInputKeepsPlace(t *testing.T) {
+	h := newManual(t, options{})
+	h.connect(pdu.Params{}, 4)
+	busy := h.peer
+	h.connect(pdu.Params{}, 4)
+	first, second := h.g.queues.At(0), h.g.queues.At(1)
+	first.schedule()
+	second.schedule()
+	h.g.inTurn = pollBytes
+	h.g.serve(first)
+	testutil.True(t, h.g.scheduled.First() == first, "another one is first")
+	h.hangUp()
+	h.peer = busy
+	h.close()
+}
+
 // TestLargeReadInSteps: a step gathers, digests and sends a bounded part of a large read.
 func TestLargeReadInSteps(t *testing.T) {
 	const size = 4*sendMost - 1024
