@@ -113,6 +113,7 @@ func (u *udp) Open(n int) (conns []Conn, err error) {
 	list := make([]*udpConn, n+1)
 	defer func() {
 		if err != nil {
+			u.dropRequests(list[n])
 			for _, c := range list {
 				if c != nil {
 					_ = c.Close()
@@ -155,7 +156,8 @@ func (u *udp) openFamily(f int, list []*udpConn) (missing bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	if err := steer(manager.receiver[i], len(list)-1); err != nil {
+	if err := errors.Join(steer(manager.receiver[i], len(list)-1),
+		onlyRequests(manager.receiver[i])); err != nil {
 		return false, err
 	}
 	if err := manager.openReceiver(i); err != nil {
@@ -202,6 +204,15 @@ func (u *udp) requests(f int) (fd int, err error) {
 		u.sockets.KeepUDP(at, fd)
 	}
 	return fd, err
+}
+
+// dropRequests frees the port for the next Open, after one that has failed.
+func (u *udp) dropRequests(manager *udpConn) {
+	for f := range families {
+		if u.sockets != nil && manager != nil && manager.receiver[requests+f] >= 0 {
+			u.sockets.DropUDP(netip.AddrPortFrom(u.bind[f], u.port))
+		}
+	}
 }
 
 // adopt returns the descriptor of a kept socket if others can share its port.
@@ -262,27 +273,41 @@ const (
 
 // steer attaches the filter that chooses the socket of the group, in the order of bind(2): the one
 // of connection requests, the engines, the communication manager. It sees the payload of the UDP
-// datagram. It chooses as Steer does. When only the first socket is left, that gets everything.
+// datagram. It chooses as Steer does. When only the first socket is left, that gets everything,
+// except for its own filter.
 func steer(fd, n int) error {
-	ret := func(k uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_RET, K: k}
-	}
-	qpn := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4},
+	return attach(fd, unix.SO_ATTACH_REUSEPORT_CBPF, append(filterRequests(0, 0, uint32(n)+1),
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: engineShift},
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: 1},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_A}))
+}
+
+// onlyRequests attaches a filter that lets a socket take nothing but connection requests, so that
+// others do not fill its buffer while there is no process. It sees the UDP header as well.
+func onlyRequests(fd int) error {
+	return attach(fd, unix.SO_ATTACH_FILTER, append(filterRequests(8, datagramSize, 0),
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}))
+}
+
+// filterRequests returns the begin of a filter, with BTH at an offset. It ends with one value for a
+// connection request and with another one for other messages of the communication manager. For
+// packets to queue pairs it goes on, with the QPN in the accumulator.
+func filterRequests(bth, request, message uint32) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: bth + 4},
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: packet.PSNMask},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: CMQPN, Jf: 4},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: attrOffset},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: bth + attrOffset},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: attrREQ, Jf: 1},
-		ret(0),
-		ret(uint32(n) + 1),
-		{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: engineShift},
-		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
-		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: 1},
-		{Code: unix.BPF_RET | unix.BPF_A},
+		{Code: unix.BPF_RET | unix.BPF_K, K: request},
+		{Code: unix.BPF_RET | unix.BPF_K, K: message},
 	}
-	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF", unix.SetsockoptSockFprog(fd,
-		unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
-		&unix.SockFprog{Len: uint16(len(qpn)), Filter: &qpn[0]}))
+}
+
+func attach(fd, opt int, filter []unix.SockFilter) error {
+	return os.NewSyscallError("setsockopt: filter", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET,
+		opt, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}))
 }
 
 func (u *udp) Addrs() ([]Interface, error) {
