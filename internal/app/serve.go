@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Serve runs the target until SIGTERM or SIGINT: its announcement to stdout, its log to stderr.
@@ -67,7 +69,8 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
-			return softProvider(soft.Options{Engines: reactors, IWARP: iwarp, Log: log}, sockets)
+			return softProvider(soft.Options{Engines: reactors, IWARP: iwarp, Log: log}, sockets,
+				c.Listeners)
 		},
 		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		Sockets: sockets,
@@ -98,8 +101,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
 }
 
-// softProvider returns the RDMA stack without a device; sockets may be nil.
-func softProvider(o soft.Options, sockets *listeners.Sockets) *soft.Provider {
+// softProvider returns the RDMA stack without a device for listeners; sockets may be nil.
+func softProvider(o soft.Options, sockets *listeners.Sockets, list []config.Listener,
+) *soft.Provider {
 	if sockets == nil {
 		return soft.New(o)
 	}
@@ -107,7 +111,11 @@ func softProvider(o soft.Options, sockets *listeners.Sockets) *soft.Provider {
 	p := soft.New(o)
 	if !o.IWARP {
 		sockets.Requests = p.TakeRequests
-		if sockets.KeptUDP() { // hosts of a killed process learn of it now
+		used := slices.ContainsFunc(list, func(l config.Listener) bool {
+			return l.Transport == nvme.TransportRDMA &&
+				(l.Stack == fabric.AnyStack || l.Stack == fabric.SoftStack)
+		})
+		if used && sockets.KeptUDP() { // hosts of a killed process learn of it now
 			_, _ = p.Devices() // Listen reports an error
 		}
 	}

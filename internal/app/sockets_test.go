@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -196,6 +197,32 @@ func testRestartRoCE(t *testing.T) {
 		},
 	}.test(t)
 	testutil.Equal(t, count("cm_repeated"), 0, "repeated messages")
+}
+
+// TestRestartWithoutRoCE: the kept socket of a listener of RoCE is only opened for another one.
+// Otherwise it would hold the UDP port, which rdma_rxe may need.
+func TestRestartWithoutRoCE(t *testing.T) {
+	t.Cleanup(runtime.GC) // closes what no program takes
+	for listener, want := range map[string]bool{
+		"{transport: rdma, address: 127.0.0.1, stack: soft}":       false,
+		"{transport: rdma, address: 127.0.0.1}":                    false,
+		"{transport: rdma, address: 127.0.0.1, stack: device}":     true,
+		"{transport: rdma, address: 127.0.0.1, stack: soft-iwarp}": true,
+		"{transport: tcp, address: 127.0.0.1}":                     true,
+	} {
+		m, at := newManager(t), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"),
+			testutil.FreePort(t))
+		u := testutil.Value(net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)))(t)
+		f := testutil.Value(u.File())(t)
+		testutil.Check(t, errors.Join(u.Close(), m.notify("FDSTORE=1\nFDNAME="+
+			"udp-"+strings.ReplaceAll(at.String(), ":", "_"), int(f.Fd())), f.Close()))
+		s := m.sockets()
+		p := softProvider(soft.Options{Network: wire.NewUDP(wire.UDPOptions{
+			IPv4: at.Addr(), IPv6: netip.MustParseAddr("2001:db8::1"), Port: at.Port(), Sockets: s,
+		})}, s, parse(t, listener).Listeners)
+		testutil.Equal(t, s.KeptUDP(), want, "%s: socket left", listener)
+		testutil.Check(t, p.Close())
+	}
 }
 
 type restartCase struct {
