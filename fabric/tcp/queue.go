@@ -53,11 +53,7 @@ type queue struct {
 	// acknowledged is set by acknowledge, until the next send.
 	acknowledged bool
 
-	// Sending.
-	sendq   list.List[request]
-	sent    int  // bytes of the first entry that have left
-	copying bool // copySome has more to do
-
+	output
 	security
 
 	executing int                // requests the handler has
@@ -65,6 +61,13 @@ type queue struct {
 	reason    error              // the reason for its end
 
 	deadlines
+}
+
+// output is the data that one queue has to send.
+type output struct {
+	sendq   list.List[request]
+	sent    int  // bytes of the first entry that have left
+	copying bool // copySome has more to do
 }
 
 // queueState is the life of a connection.

@@ -21,7 +21,7 @@ var manyFields = map[string]int{
 	"internal/observed.Namespace": 32, "internal/observed.Connection": 27,
 	// each is used by every command: the parts would be as large
 	"fabric/rdma.group": 30, "fabric/rdma.queue": 48,
-	"fabric/tcp.Group": 37, "fabric/tcp.queue": 36,
+	"fabric/tcp.Group": 37, "fabric/tcp.queue": 35,
 	"internal/load.Stream": 31, "internal/uring.Ring": 30, "nvme/host.rdmaLink": 26,
 }
 
