@@ -27,7 +27,7 @@ type Gate struct {
 	lost    atomic.Bool
 }
 
-// Lose says that the holder has lost the images: another holder fences it before opening them. So
+// Lose notes that the holder has lost the images: another holder fences it before opening them. So
 // operations that the cluster does not answer can fail early. Lose does not wait. A call of Close
 // follows.
 func (g *Gate) Lose() { g.lost.Store(true) }

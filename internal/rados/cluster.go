@@ -372,8 +372,8 @@ const skew, shortCheck, longFence = 2 * time.Hour, time.Minute, time.Hour
 // Fence makes the OSDs refuse the operations of the connections with these addresses for d, and
 // returns the time for which all of them are refused. That may be shorter than d: the cluster does
 // not extend an existing fence (OSDMap::apply_incremental), only make another one after its end. An
-// operation of a fenced connection is either refused, or comes before those that this connection
-// starts afterwards.
+// operation of a fenced connection is refused, or is carried out before any operation that this
+// connection starts afterwards.
 func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {

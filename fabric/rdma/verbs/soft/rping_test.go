@@ -23,7 +23,7 @@ import (
 func TestRping(t *testing.T) {
 	at := os.Getenv("NVMF_TEST_RPING")
 	if at == "" {
-		t.Skip("it serves rping, in the lab")
+		t.Skip("needs NVMF_TEST_RPING, which tests/lab/scenarios/soft-programs.sh sets")
 	}
 	p := New(Options{IWARP: os.Getenv("NVMF_TEST_IWARP") != "", Background: true})
 	cm := testutil.Value(p.NewCM())(t)
