@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,7 +90,15 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, g.Open(&Holder{Cluster: other}))
 	state(first, false)
 	g.Close()
-	mustClose(t, first)
+	c.Pause(t, "osd")
+	testutil.Until(t, "a check waits for the cluster", first.checking.Load)
+	var wg sync.WaitGroup
+	wg.Go(func() { mustClose(t, first) })
+	testutil.Receive(t, "the end of the device", first.ended)
+	c.Continue(t, "osd")
+	wg.Wait()
+	testutil.Receive(t, "the end of Close", first.closed)
+	testutil.True(t, !first.checking.Load(), "a check runs after Close")
 	other.Close()
 	testutil.Equal(t, len(g.devices), 0, "devices that are left")
 }

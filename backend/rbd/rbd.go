@@ -393,9 +393,10 @@ type device struct {
 	channels  atomic.Int32
 	safe      atomic.Bool // the cluster refuses the operations of the image, which is offline
 	checking  atomic.Bool // a check runs
-	refused   string      // why the description could not be used last, in the log already
-	reopened  time.Time   // the last attempt to open the image again
-	described time.Time   // the last time while the gate was closed, of check
+	checks    sync.WaitGroup
+	refused   string    // why the description could not be used last, in the log already
+	reopened  time.Time // the last attempt to open the image again
+	described time.Time // the last time while the gate was closed, of check
 
 	mu     sync.Mutex // held while notify runs
 	notify func()
@@ -524,7 +525,7 @@ func (d *device) watch() {
 			return
 		case <-tick.C:
 			if d.checking.CompareAndSwap(false, true) {
-				go d.check() // which may wait for the cluster
+				d.checks.Go(d.check) // it may wait for the cluster
 			}
 			if d.cfg.Gate != nil && time.Since(d.reopened) >= retryInterval {
 				_ = d.follow()
@@ -729,6 +730,7 @@ func (d *device) Close() error {
 		defer close(done)
 		close(d.stop)
 		<-d.ended
+		d.checks.Wait()
 		if im := d.image.Swap(nil); im != nil {
 			im.drain() // Space may use it
 			im.close()
