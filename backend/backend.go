@@ -133,8 +133,9 @@ type Info struct {
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
 	// Offline: the storage is absent for now, IOs fail with ErrOffline, other fields are old.
-	// Elsewhere: it is absent because another machine takes it over, and fences this one first.
-	Offline, Elsewhere bool
+	// Standby: it is offline because another machine may serve it, and the other fields are not
+	// old. Elsewhere: another machine takes it over, and fences this one first.
+	Offline, Standby, Elsewhere bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
 	// Identity is a stable name of the storage (path, serial), for logs and identifiers.

@@ -97,14 +97,24 @@ func (d *device) follow() error {
 	switch im := d.image.Load(); {
 	case h == nil && im != nil:
 		d.detach()
-	case h != nil && im == nil && !h.Cluster.Retired():
+	case h == nil:
+		d.standby(true)
+	case im == nil && !h.Cluster.Retired():
 		d.reopened = time.Now()
 		if err := d.again(d.Info().Identity, h); err != nil {
 			d.cfg.Log.Error("an image of a group cannot be opened", "err", err)
+			d.standby(false)
 			return err
 		}
 	}
 	return nil
+}
+
+// standby notes whether another machine may serve the image, which is offline.
+func (d *device) standby(on bool) {
+	info := d.Info()
+	info.Standby = on
+	d.change(nil, info)
 }
 
 // lasting is the least rest of a fence that ends the use of an image. Groups fence for longer.
@@ -178,7 +188,7 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 // detach takes the image offline and closes it when its operations have ended.
 func (d *device) detach() {
 	old, info := d.image.Swap(nil), d.Info()
-	info.Offline, info.Elsewhere = true, d.cfg.Gate.lost.Load()
+	info.Offline, info.Standby, info.Elsewhere = true, true, d.cfg.Gate.lost.Load()
 	d.change(nil, info)
 	_, _ = d.settle(old, nil, nil)
 	old.close()

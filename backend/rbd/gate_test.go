@@ -34,7 +34,8 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	state := func(d *device, offline bool) {
 		t.Helper()
 		i := d.Info()
-		testutil.True(t, i.Offline == offline && i.Size == size && !i.ReadOnly, "%+v", i)
+		testutil.True(t, i.Offline == offline && i.Standby == offline && i.Size == size &&
+			!i.ReadOnly, "%+v", i)
 	}
 	state(first, true)
 	size = 16 << 20
@@ -186,6 +187,7 @@ func gateRetries(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, bad.Gate.Open(&Holder{Cluster: cluster}))
 	testutil.True(t, !first.Info().Offline && second.Info().Offline, "%+v, %+v", first.Info(),
 		second.Info())
+	testutil.True(t, !second.Info().Standby, "an image that cannot be opened is with another one")
 	var locks []struct{ Locker string }
 	testutil.Must(t, json.Unmarshal([]byte(c.RBD(t, "lock", "ls", "--format", "json", bad.Image)),
 		&locks))

@@ -458,7 +458,7 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	if cfg.Gate != nil { // it was only described
 		im.close()
-		im, info.Offline, d.described = nil, true, time.Now()
+		im, info.Offline, info.Standby, d.described = nil, true, true, time.Now()
 		d.safe.Store(true)
 	}
 	d.image.Store(im)
@@ -582,7 +582,9 @@ func (d *device) describe() {
 	}
 	defer im.close()
 	if info.Identity == d.Info().Identity {
-		info.ReadOnly, info.Offline, info.Elsewhere = false, true, d.Info().Elsewhere
+		now := d.Info()
+		info.ReadOnly, info.Offline = false, true
+		info.Standby, info.Elsewhere = now.Standby, now.Elsewhere
 		d.change(nil, *info)
 	}
 }

@@ -122,6 +122,7 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 }
 
 // TestTimeoutElsewhere: an operation of a device that another machine takes over is given up early.
+// Hosts that connect afterwards have a path to its namespace, or Linux would not wait for it.
 func TestTimeoutElsewhere(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	shared := &changing{Device: dev, i: dev.Info()}
@@ -136,6 +137,11 @@ func TestTimeoutElsewhere(t *testing.T) {
 	testutil.True(t, c.Done && st == notReady, "done %v, %v", c.Done, st)
 	dev.Release()
 	r.w.Settle()
+	for _, standby := range []bool{false, true} {
+		shared.set(func(i *backend.Info) { i.Standby = standby })
+		testutil.Equal(t, r.nstat(h)&nvme.NSTATReady != 0, standby, "ready")
+		testutil.True(t, !r.target.Stats()[0].Ready, "the storage is ready")
+	}
 }
 
 // TestTimeoutFence: a command whose writes the storage could carry out after a retry elsewhere is

@@ -16,7 +16,6 @@ progress() {
     for g in a b; do
       at=$(ios $g) state=$(ana_state $g)
       live $g || state='not connected'
-      [ -n "$state" ] || state='connected, the namespace is not ready'
       printf '   gateway %s (%s): %d I/Os' $g "$state" $((at - SEEN[$g]))
     done
     echo
@@ -24,7 +23,7 @@ progress() {
   done
   [ $left -gt 0 ] || [ $# = 0 ] || "$@" || fail "not in time: $*"
 }
-# ios NAME: completed I/Os of a path; 0 if the namespace is not ready, since Linux has no path then.
+# ios NAME: completed I/Os of a path; 0 if there is none.
 ios() { if [ -n "$(ana_state $1)" ]; then completed "$(path_of $1)"; else echo 0; fi; }
 goes_through() { usable $1 && [ $(($(ios $1) - SEEN[$1])) -gt 20 ]; }
 declare -A SEEN

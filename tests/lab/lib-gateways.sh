@@ -36,6 +36,9 @@ gateways_connect() { # connects the host to both, and mounts a file system of th
     GW_CTRL[$g]=$CTRL
   done
   wait_for 20 settled
+  nvme list-subsys "$DEV" >/tmp/subsys # a gateway that has never served has a path as well
+  [ "$(grep -Ec 'live (optimized|inaccessible)' /tmp/subsys)" = 2 ] ||
+    { cat /tmp/subsys; fail "not two paths before a gateway is replaced"; }
   mkdir -p /tmp/fs; mkfs.ext4 -q "$DEV"; mount "$DEV" /tmp/fs
 }
 gateways_down() {
@@ -94,7 +97,7 @@ usable() { live "$1" && [ "$(ana_state "$1")" = optimized ]; }
 serving() { if usable a; then echo a; elif usable b; then echo b; else return 1; fi; }
 settled() { # both paths are there, and one is optimized
   live a && live b && serving >/dev/null &&
-    [ "$(ana_state a; ana_state b)" != $'optimized\noptimized' ]
+    [[ "$(ana_state a) $(ana_state b)" =~ inaccessible ]]
 }
 
 copy_function load_ends plain_load_ends

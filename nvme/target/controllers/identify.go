@@ -146,7 +146,8 @@ func (c *Controller) viewOf(ns *namespaces.Namespace) *admin.Namespace {
 	g, cfg := ns.Geometry(), ns.Attributes()
 	return &admin.Namespace{
 		UUID: cfg.UUID, NGUID: cfg.NGUID, EUI64: cfg.EUI64, ANAGroup: cfg.ANAGroup,
-		Info: &g.Info, Blocks: g.Blocks, Shift: g.Shift, ReadOnly: g.ReadOnly, Ready: !g.Unready,
+		Info: &g.Info, Blocks: g.Blocks, Shift: g.Shift, ReadOnly: g.ReadOnly,
+		Ready:          !g.Unready || g.Info.Standby, // else Linux has no path
 		EnduranceGroup: c.enduranceGroup(ns),
 		Reservations:   reservation.Cap(c.Target.Reservations != nil),
 		HidesCapacity:  c.ANAStates().HidesCapacity(cfg.ANAGroup),
