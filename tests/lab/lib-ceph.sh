@@ -38,6 +38,7 @@ osd_data = $CEPH/osd
 osd_objectstore = memstore
 memstore_device_bytes = 1073741824
 osd_op_num_shards = 2
+osd_pool_default_read_lease_ratio = 100000
 EOF
 }
 # of_ceph PROGRAM ARGUMENTS...: runs a program of Ceph. Its output is shown if it fails.

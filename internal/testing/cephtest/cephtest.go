@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -68,6 +67,9 @@ func (c *Cluster) Conf() string { return filepath.Join(c.dir, "ceph.conf") }
 // Path returns the path of a file of the cluster.
 func (c *Cluster) Path(name string) string { return filepath.Join(c.dir, name) }
 
+// conf is the configuration of a cluster. The read lease of a placement group does not end: an
+// operation that comes after its end waits for another OSD, for ever if there is only one. An OSD
+// renews it every few seconds, unless it is stopped or the machine is busy.
 const conf = `[global]
 fsid = %[2]s
 mon_host = [v2:127.0.0.1:%[3]d,v1:127.0.0.1:%[4]d]
@@ -109,6 +111,7 @@ memstore_device_bytes = 1073741824
 osd_op_num_shards = 2
 osd_heartbeat_grace = 5
 osd_heartbeat_interval = 1
+osd_pool_default_read_lease_ratio = 100000
 `
 
 func (c *Cluster) boot(tb testing.TB) {
@@ -209,7 +212,7 @@ func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
 		}()
 	}
 	cmd := exec.CommandContext(ctx, name, append(args, "-c", c.Conf())...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = testutil.Patience
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
