@@ -94,7 +94,7 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	c.Pause(t, "osd")
 	testutil.Until(t, "a check waits for the cluster", first.checking.Load)
 	var wg sync.WaitGroup
-	wg.Go(func() { mustClose(t, first) })
+	wg.Go(func() { testutil.Check(t, first.Close()) })
 	testutil.Receive(t, "the end of the device", first.ended)
 	c.Continue(t, "osd")
 	wg.Wait()

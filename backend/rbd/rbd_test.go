@@ -35,9 +35,11 @@ func mustOpen(t *testing.T, cfg Config) backend.Device {
 	return testutil.Value(Open(cfg))(t)
 }
 
+// mustClose closes a device and waits for its goroutines, which Close does not do without end.
 func mustClose(t *testing.T, dev backend.Device) {
 	t.Helper()
 	testutil.Check(t, dev.Close())
+	testutil.Receive(t, "the end of the device", dev.(*device).closed)
 }
 
 // one submits an operation and returns its error.
@@ -389,7 +391,7 @@ func silent(t *testing.T, c *cephtest.Cluster) {
 		clear(late.last)
 	}
 	testutil.Equal(t, stacks("rbd.(*Config).open("), 1, "goroutines that open the image")
-	mustClose(t, dev)
+	testutil.Check(t, dev.Close())
 	c.Continue(t, "osd")
 	_, _, err := dev.(backend.SpaceReporter).Space()
 	testutil.Is(t, err, backend.ErrOffline, "space of a closed device")
