@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -133,20 +134,21 @@ func (g *gateway) signal(t *testing.T, s syscall.Signal) {
 // path is a way of the host to a gateway.
 type path struct {
 	addr netip.AddrPort
+	hang time.Duration // when the host gives a command up
 	ctrl *host.Controller
 	q    *host.Queue
 	used atomic.Int64 // commands that have succeeded
 }
 
-// do carries out a command within two seconds, or reports failure and drops the connection unless
-// the gateway has answered.
+// do carries out a command, or reports failure and drops the connection unless the gateway has
+// answered.
 func (p *path) do(id byte, op *host.Op) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), p.hang)
 	defer cancel()
 	if p.ctrl == nil {
 		ctrl, err := host.Connect(ctx, host.TCP{Addr: p.addr}, host.Options{
 			HostNQN: manyHostNQN(int(id)), HostID: [16]byte{1, id}, SubNQN: SubNQN,
-			Timeout: 2 * time.Second,
+			Timeout: p.hang,
 		})
 		if err != nil {
 			return false
@@ -187,27 +189,41 @@ const (
 	lateWrites, lateSize = 120, 128 << 10
 )
 
-// write makes a host write versions of its blocks, on a path that takes them, and compare blocks
-// with the last version, until stop is closed.
-func write(id byte, paths []*path, stop chan struct{}) error {
-	versions := make([]uint64, hostBlocks)
-	now := 0
-	each := func(op *host.Op) {
-		for !paths[now].do(id, op) {
-			<-time.After(20 * time.Millisecond)
-			now = (now + 1) % len(paths)
-		}
+// ways are the paths of a host, with the one that it uses first.
+type ways []*path
+
+// newWays returns the paths to gateways. A host uses another one after two seconds.
+func newWays(to ...*gateway) (w ways) {
+	for _, g := range to {
+		w = append(w, &path{addr: g.addr, hang: 2 * time.Second})
 	}
-	defer func() {
-		for _, p := range paths {
-			p.drop()
-		}
-	}()
+	return w
+}
+
+// do carries out a command on a path that takes it.
+func (w ways) do(id byte, op *host.Op) {
+	for !w[0].do(id, op) {
+		<-time.After(20 * time.Millisecond)
+		copy(w, append(w[1:len(w):len(w)], w[0]))
+	}
+}
+
+func (w ways) drop() {
+	for _, p := range w {
+		p.drop()
+	}
+}
+
+// write makes a host write versions of its blocks and compare blocks with the last version, until
+// stop is closed.
+func write(id byte, paths ways, stop chan struct{}) error {
+	versions := make([]uint64, hostBlocks)
+	defer paths.drop()
 	data := make([]byte, hostBlock)
 	compare := func(i int) error {
 		var op host.Op
 		op.Read(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data)
-		each(&op)
+		paths.do(id, &op)
 		if got := binary.LittleEndian.Uint64(data[hostBlock-8:]); got != versions[i] {
 			return fmt.Errorf("host %d: block %d has version %d, and %d was acknowledged", id, i,
 				got, versions[i])
@@ -231,7 +247,7 @@ func write(id byte, paths []*path, stop chan struct{}) error {
 			binary.LittleEndian.PutUint64(data[at:], v)
 		}
 		op.Write(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data, 0)
-		each(&op)
+		paths.do(id, &op)
 		versions[i] = v
 		if err := compare(rand.IntN(hostBlocks)); err != nil {
 			return err
@@ -267,7 +283,7 @@ func TestKilledAlone(t *testing.T) {
 	entries := func() int { return strings.Count(c.Ceph(t, "osd", "blocklist", "ls"), "\n") }
 	restarted := func(g *gateway) *path {
 		g.start(t)
-		p := &path{addr: g.addr}
+		p := &path{addr: g.addr, hang: testutil.Patience}
 		t.Cleanup(p.drop)
 		return p
 	}
@@ -326,27 +342,27 @@ func TestGateways(t *testing.T) {
 	b.start(t)
 	const hosts = 3
 	stop, results := make(chan struct{}), make(chan error, hosts)
-	var paths [hosts][]*path
+	var paths [hosts]ways
 	for id := range paths {
-		paths[id] = []*path{{addr: a.addr}, {addr: b.addr}}
-		go func() { results <- write(byte(id), paths[id], stop) }()
+		paths[id] = newWays(a, b)
+		go func() { results <- write(byte(id), slices.Clone(paths[id]), stop) }()
 	}
-	// through waits until all hosts use this gateway.
-	through := func(when string, g *gateway) {
+	// through waits until all hosts use one of these gateways.
+	through := func(when string, to ...*gateway) {
 		t.Helper()
-		var before [hosts]int64
-		used := func(id int) int64 {
-			for _, p := range paths[id] {
-				if p.addr == g.addr {
-					return p.used.Load()
+		used := func(id int) (n int64) {
+			for i, g := range []*gateway{a, b} {
+				if slices.Contains(to, g) {
+					n += paths[id][i].used.Load()
 				}
 			}
-			return 0
+			return n
 		}
+		var before [hosts]int64
 		for id := range before {
 			before[id] = used(id)
 		}
-		testutil.Until(t, when+": all hosts use "+g.name, func() bool {
+		testutil.Until(t, when+": all hosts use "+to[0].name, func() bool {
 			for id := range before {
 				if used(id) < before[id]+20 {
 					return false
@@ -355,75 +371,69 @@ func TestGateways(t *testing.T) {
 			return true
 		})
 	}
-	holder, other := a, b
-	uses := func() bool { // reports whether a is used
-		for id := range paths {
-			if paths[id][0].used.Load() > 0 {
-				return true
-			}
-		}
-		return false
-	}
-	testutil.Until(t, "a gateway is used", func() bool {
-		return uses() || paths[0][1].used.Load()+paths[1][1].used.Load()+paths[2][1].used.Load() > 0
-	})
-	if !uses() {
-		holder, other = other, holder
-	}
-	through("at first", holder)
-
-	holder.signal(t, syscall.SIGKILL)
-	through("after SIGKILL", other)
-	holder.start(t)
-	holder, other = other, holder
-
-	// A host has sent writes, which are on their way to the storage when the gateway is stopped, in
-	// its memory. It gives them up, and writes newer data through the other one.
-	late, newer := &path{addr: holder.addr}, &path{addr: other.addr}
-	defer late.drop()
-	defer newer.drop()
 	op := func(i int, data []byte) *host.Op {
 		op := new(host.Op)
 		op.Write(1, uint64(16<<20+i*lateSize)/512, lateSize/512, data, 0)
 		return op
 	}
 	fill := func(v byte) []byte { return bytes.Repeat([]byte{v}, lateSize) }
-	testutil.MustTrue(t, late.do(hosts, op(0, fill(1))), "the first write has failed")
+	late := newWays(a, b)
+	defer late.drop()
+	// find returns the gateway that takes writes, and the other one. On a busy machine the group
+	// moves when its gateway cannot renew the lease in time.
+	find := func() (holder, other *gateway) {
+		late.do(hosts, op(0, fill(1)))
+		if late[0].addr == a.addr {
+			return a, b
+		}
+		return b, a
+	}
+	through("at first", a, b)
+
+	holder, other := find()
+	holder.signal(t, syscall.SIGKILL)
+	through("after SIGKILL", other)
+	holder.start(t)
+
+	// A host has sent writes, which are on their way to the storage when the gateway is stopped, in
+	// its memory. It gives them up, and writes newer data through the other one.
+	holder, other = find()
+	q, newer := late[0].q, newWays(other, holder)
+	defer newer.drop()
 	c.Pause(t, "osd")
 	for i := range lateWrites {
-		testutil.Must(t, testutil.Err(late.q.Submit(op(i, fill(2)))))
+		testutil.Must(t, testutil.Err(q.Submit(op(i, fill(2)))))
 	}
 	done := make([]host.Completion, lateWrites)
 	for range 50 { // the gateway takes the data
-		testutil.Must(t, late.q.Wait(20*time.Millisecond))
-		testutil.Must(t, testutil.Err(late.q.Poll(done)))
+		testutil.Must(t, q.Wait(20*time.Millisecond))
+		testutil.Must(t, testutil.Err(q.Poll(done)))
 	}
 	holder.signal(t, syscall.SIGSTOP)
 	c.Continue(t, "osd")
 	through("after SIGSTOP", other)
 	for i := range lateWrites {
-		testutil.MustTrue(t, newer.do(hosts, op(i, fill(3))), "a newer write has failed")
+		newer.do(hosts, op(i, fill(3)))
 	}
 	holder.signal(t, syscall.SIGCONT)
-	through("after SIGCONT", other)
+	through("after SIGCONT", other, holder)
 	testutil.Until(t, "the late writes have answers", func() bool {
-		n, err := late.q.Poll(done)
+		n, err := q.Poll(done)
 		if err == nil && n == 0 {
-			err = late.q.Wait(20 * time.Millisecond)
+			err = q.Wait(20 * time.Millisecond)
 		}
-		return err != nil || late.q.Outstanding() == 0
+		return err != nil || q.Outstanding() == 0
 	})
 	for i := range lateWrites {
 		var op host.Op
 		got := make([]byte, lateSize)
 		op.Read(1, uint64(16<<20+i*lateSize)/512, lateSize/512, got)
-		testutil.MustTrue(t, newer.do(hosts, &op), "a read has failed")
+		newer.do(hosts, &op)
 		testutil.True(t, bytes.Equal(got, fill(3)), "late write %d has replaced a newer one", i)
 	}
-	holder, other = other, holder
 
-	holder.signal(t, syscall.SIGTERM)
-	through("after SIGTERM", other)
+	other.signal(t, syscall.SIGTERM)
+	through("after SIGTERM", holder)
 	close(stop)
 	for range hosts {
 		testutil.Check(t, testutil.Receive(t, "the last comparison", results))
