@@ -144,7 +144,7 @@ metrics: {listen: "127.0.0.1:0"}
 		t.Fatal("connected to a subsystem that does not exist")
 	}
 	o := hostOptions(testNQN)
-	o.KATO = 5 * time.Second
+	o.KATO = time.Minute
 	h := testutil.Value(host.Connect(t.Context(), to, o))(t)
 	t.Cleanup(func() { h.Close() })
 	q := testutil.Value(h.OpenQueue(t.Context(), 1, 32))(t)

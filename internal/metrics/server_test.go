@@ -42,8 +42,8 @@ func get(t *testing.T, s *httpd.Server, method, path, accept string) (status int
 	req := testutil.Value(
 		http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil))(t)
 	req.Header.Set("Accept", accept)
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
-	r, err := c.Do(req)
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := c.Do(req.WithContext(testutil.Context(t)))
 	testutil.Must(t, err)
 	defer r.Body.Close()
 	b := testutil.Value(io.ReadAll(r.Body))(t)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -110,15 +111,17 @@ func TestTLSPolicies(t *testing.T) {
 // recordHello returns the ClientHello of a host.
 func recordHello(t *testing.T, h *Env) []byte {
 	t.Helper()
+	var dial sync.WaitGroup
+	defer dial.Wait()
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() {
+	dial.Go(func() {
 		_, _ = host.DialQueue(ctx, host.TCP{
 			Addr: netip.MustParseAddrPort(l.Addr().String()), PSK: tlsPSK(TLSKey),
 		}, 0, 32, 0)
-	}()
+	})
 	c := testutil.Value(l.Accept())(h.T)
 	defer c.Close()
 	b := make([]byte, 4<<10)

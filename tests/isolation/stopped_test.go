@@ -19,7 +19,7 @@ import (
 // timeout of its hosts does not blame them for it. When it continues, no command has failed, no
 // connection ends, and hosts read the data that they wrote.
 func TestStoppedTarget(t *testing.T) {
-	const kato, pause = time.Second, 1250 * time.Millisecond
+	const kato, pause = 3 * time.Second, 3750 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd, addr, err := startChild(ctx, asTarget)
 	testutil.Must(t, err)
