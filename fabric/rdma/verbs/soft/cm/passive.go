@@ -124,6 +124,11 @@ const (
 	// maxAckTimeout is the longest time after which a packet is sent again: 4.3 s. A peer that asks
 	// for more could disappear unnoticed.
 	maxAckTimeout = 20
+	// ackDelay is the longest delay of our acknowledgments that a REP announces (Target ACK Delay,
+	// section 12.6.8): 1.07 s. A busy machine may not run us for that long, and rxe cannot send
+	// again: it would register memory a second time, which ends the connection (rxe_do_local_ops in
+	// drivers/infiniband/sw/rxe/rxe_req.c). Linux then waits for 2.1 s (cm_ack_timeout in cm.c).
+	ackDelay = 18
 )
 
 // Accept sends a REP.
@@ -148,7 +153,7 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 		return fmt.Errorf("accept %v: %w", id.remote, err)
 	}
 	q := c.message(attrREP)
-	q.guid, q.ackDelay = m.guid, m.opt.AckTimeout-2
+	q.guid, q.ackDelay = m.guid, ackDelay
 	q.qpn, q.psn, q.srq = id.qp.Num(), id.qp.QP.PSN(), id.qp.srq
 	q.responder, q.initiator = p.ResponderResources, p.InitiatorDepth
 	q.rnrRetry, q.flowControl = min(p.RNRRetryCount, 7), p.FlowControl

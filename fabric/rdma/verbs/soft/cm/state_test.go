@@ -71,11 +71,28 @@ func TestMessages(t *testing.T) {
 	}
 	testutil.Equal(t, fmt.Sprint(order),
 		fmt.Sprint([]attr{attrREQ, attrREP, attrRTU, attrDREQ, attrDREP}), "messages")
+	testutil.Equal(t, linuxTimeout(w.sent[1].ackDelay), 4096*time.Nanosecond<<19,
+		"time until a Linux host sends again")
 	a.end(id)
 	p.end(passive)
 	testutil.Must(t, l.Destroy())
 	a.empty("active")
 	p.empty("passive")
+}
+
+// linuxTimeout is the ACK timeout of a Linux host over RoCE (cm_ack_timeout in
+// drivers/infiniband/core/cm.c), with the packet lifetime of cma.c.
+func linuxTimeout(ackDelay uint8) time.Duration {
+	const lifetime = 16
+	timeout := uint8(lifetime + 1)
+	if timeout >= ackDelay {
+		if ackDelay >= timeout-1 {
+			timeout++
+		}
+	} else if timeout = ackDelay; lifetime+1 >= ackDelay-1 {
+		timeout++
+	}
+	return ibTime(timeout)
 }
 
 // TestLostMessages connects and ends connections while every combination of the first messages is

@@ -104,6 +104,29 @@ func TestLateRead(t *testing.T) {
 	}
 }
 
+// TestSlowRead has a peer that answers some READs late, or very late. They are not sent again, or a
+// few times until the requester has learned that.
+func TestSlowRead(t *testing.T) {
+	for _, c := range []struct {
+		late        time.Duration
+		most, least uint64 // READs sent again
+	}{{80 * time.Millisecond, 0, 0}, {150 * time.Millisecond, 4, 1}} {
+		p := newPair(t, options{})
+		for i := range 60 {
+			late := time.Duration(0)
+			if i%3 == 2 {
+				late = c.late
+			}
+			p.mem.SetFaults(wiretest.Options{Delay: late / 2})
+			p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
+			p.settle()
+			p.a.statuses(1, verbs.WCSuccess)
+		}
+		n := p.a.st.Timeouts.Load()
+		testutil.True(t, n >= c.least && n <= c.most, "%d READs were sent again", n)
+	}
+}
+
 // TestAckOfRead repeats a SEND before a READ whose response was lost. The ACK has the PSN of the
 // SEND: with that of the READ the requester of rxe would take it for the response.
 func TestAckOfRead(t *testing.T) {

@@ -38,8 +38,10 @@ const (
 	// A READ is repeated after four times the time of others, and not before minReadRetry. On a
 	// network that reorders packets, its memory at the peer may be invalid by the time that the
 	// repetition arrives, and rxe then ends the connection (rxe_recheck_mr in
-	// drivers/infiniband/sw/rxe/rxe_resp.c).
-	minReadRetry = 20 * time.Millisecond
+	// drivers/infiniband/sw/rxe/rxe_resp.c). A busy machine reorders, as each CPU has packets of
+	// its own waiting. A second response shows that a repetition was needless: the next one waits
+	// for longer.
+	minReadRetry = 100 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, also if the peer asks for less.
 	minRNR = time.Millisecond
 	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
@@ -84,6 +86,8 @@ type requester struct {
 
 	probation
 	rewound seq // una when the requester last went back because of a NAK
+	// repeated: a READ was sent again after a timeout.
+	repeated bool
 	// probe: nothing was acknowledged since a timeout or an RNR NAK. Only one packet is sent until
 	// something is.
 	probe bool
@@ -131,7 +135,10 @@ type timer struct {
 	timed      seq           // the acknowledgment whose time is taken, 0 if none
 	timedAt    time.Duration
 	ackTimeout time.Duration
-	retryTime  time.Duration // without progress before we give up
+	// Without progress we give up after retryTime and retryCount repetitions. If this process did
+	// not run for a while, answers wait unread behind other packets when that time is over.
+	retryTime  time.Duration
+	retryCount int
 }
 
 func (r *requester) start(s seq) {
@@ -148,7 +155,8 @@ func (r *requester) connect(p *Peer, mtu uint32) {
 		timeout = maxAckTimeout
 	}
 	r.ackTimeout = 4096 * time.Nanosecond << timeout
-	r.retryTime = r.ackTimeout * time.Duration(p.RetryCount&7+1)
+	r.retryCount = int(p.RetryCount & 7)
+	r.retryTime = r.ackTimeout * time.Duration(r.retryCount+1)
 	r.rnrRetry, r.rnrLeft = p.RNRRetry&7, p.RNRRetry&7
 	r.patience = firstRetry
 	r.retry = min(r.patience, r.ackTimeout)
@@ -444,8 +452,11 @@ func (q *QP) readResponse(h *packet.Header) {
 		q.stats.Ignored.Add(1)
 		return
 	}
-	if s < r.una {
-		return // a duplicate
+	if s < r.una { // a duplicate
+		if r.repeated {
+			r.repeated, r.patience = false, min(2*r.patience, maxPatience)
+		}
+		return
 	}
 	if r.readNo == 0 {
 		// Nobody asked for it, or it came behind a gap and the request will be repeated.
@@ -577,7 +588,7 @@ func (q *QP) lost() {
 	if r.rewound == r.una || r.next == r.una {
 		return
 	}
-	r.rewound, r.patience, r.before.next = r.una, firstRetry, 0
+	r.rewound, r.patience, r.before.next, r.repeated = r.una, firstRetry, 0, false
 	q.goBack()
 }
 
@@ -672,7 +683,7 @@ func (q *QP) expire() {
 	case !r.armed:
 	case r.rnrWait:
 		r.rnrWait, r.armed = false, false
-	case now >= r.giveUp:
+	case now >= r.giveUp && r.retries >= r.retryCount:
 		q.fail(verbs.WCRetryExcErr)
 	case now < r.since+r.repeatTime():
 		q.nudge()
@@ -683,12 +694,17 @@ func (q *QP) expire() {
 		if !r.probe && r.readNo == 0 {
 			r.before.congestion, r.before.from, r.before.next = r.congestion, r.una, r.next
 		}
+		r.repeated = r.readNo > 0
 		q.goBack()
 		r.probe = true
 		if r.retries++; r.retries > sameRetries {
 			r.retry = min(2*r.retry, r.ackTimeout)
 		}
-		q.Eng.SetDeadline(&q.Handle, min(now+r.retry, r.giveUp))
+		at := now + r.retry
+		if now < r.giveUp {
+			at = min(at, r.giveUp)
+		}
+		q.Eng.SetDeadline(&q.Handle, at)
 	}
 }
 

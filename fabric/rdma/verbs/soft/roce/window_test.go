@@ -116,6 +116,31 @@ func TestLatePeer(t *testing.T) {
 	testutil.Equal(t, p.b.st.OutOfOrder.Load(), 0, "packets out of order")
 }
 
+// TestStalledProcess has a machine that does not run its process for longer than all retries take.
+// The acknowledgment has arrived meanwhile, behind more packets than a turn receives.
+func TestStalledProcess(t *testing.T) {
+	o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+	p := newPair(t, o)
+	pairs := []*pair{p}
+	for range 2 * wire.MaxBatch / firstWindow {
+		pairs = append(pairs, p.neighbour(o))
+	}
+	p.a.rdma(1, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
+	for _, n := range pairs[1:] {
+		n.b.rdma(1, verbs.WRRDMAWrite, 0, firstWindow*1024, n.a.at(0), n.a.mr.RKey())
+	}
+	p.b.poll()
+	p.mem.Advance(time.Minute)
+	for _, n := range pairs {
+		s := n.b
+		if n == p {
+			s = n.a
+		}
+		p.until("the WRITE completes", func() bool { s.poll(); return len(s.wcs) > 0 })
+		s.statuses(1, verbs.WCSuccess)
+	}
+}
+
 // TestLostAck loses the first acknowledgment of a window, or of all packets. One further packet
 // causes another acknowledgment, and no timer repeats packets that have arrived.
 func TestLostAck(t *testing.T) {
