@@ -18,8 +18,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// setup is the time for a request or an RTR: short, but enough for one that comes.
-const setup = 500 * time.Millisecond
+// setup is the time for a request or an RTR: short, but enough for one that comes, also on a busy
+// machine.
+const setup = 3 * time.Second
 
 // An iwarpHost is a provider for iWARP with a listener and a program that answers requests.
 type iwarpHost struct {
@@ -98,6 +99,7 @@ func answer(c net.Conn) string {
 // TestHostileSetup begins connections badly. They end by themselves, no program hears of them, and
 // others connect.
 func TestHostileSetup(t *testing.T) {
+	t.Parallel() // it mostly waits
 	const request = "MPA ID Req Frame"
 	cases := []struct{ name, bytes, want string }{
 		{"nothing", "", ""},
@@ -140,6 +142,7 @@ func TestSlowSetup(t *testing.T) {
 
 // TestStalledPeer accepts a peer that never sends its RTR.
 func TestStalledPeer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	h := newIWARPHost(t, mpa.Options{SetupTime: setup})
 	peer := h.dial()
 	_, err := io.WriteString(peer, "MPA ID Req Frame\x10\x02\x00\x04\x80\x04\xc0\x04")
@@ -158,6 +161,7 @@ func TestStalledPeer(t *testing.T) {
 // TestDeafPeer accepts a peer that asks for more data than the sockets hold, and does not receive
 // it: the connection ends after SendTime.
 func TestDeafPeer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	h := newIWARPHost(t, mpa.Options{SendTime: setup})
 	const size = 64 << 20
 	memory := testutil.Value(mem.Map("test", size))(t)
