@@ -28,8 +28,8 @@ type softTarget struct {
 func newSoft(t *testing.T, faults wiretest.Options) *softTarget {
 	t.Helper()
 	s := &softTarget{net: wiretest.New(faults)}
-	// Short enough that a lost message, or a peer that is gone, does not take seconds.
-	times := cm.Options{ResponseTimeout: 13, AckTimeout: 15}
+	// A busy machine may suspend the test for seconds: nobody gives up within four.
+	times := cm.Options{ResponseTimeout: 16, AckTimeout: 17}
 	machine := func(name, addr string, engines int, background bool) *soft.Provider {
 		p := soft.New(soft.Options{
 			Network: s.net.Host(name, netip.MustParseAddr(addr)), Engines: engines,
