@@ -8,7 +8,7 @@ import (
 
 // recent remembers the networks with connections that have lately ended without a successful
 // Connect command, in memory of constant size. It has two Bloom filters. When the newer one is full
-// or older than a period, it replaces the older one. About one network in a hundred is wrongly
+// or older than a period, it replaces the older one. At most about one network in 500 is wrongly
 // taken for one that has failed. A network is remembered for at least a period, unless more than
 // mostRecent fail.
 type recent struct {
@@ -22,7 +22,7 @@ type recent struct {
 
 const (
 	recentBits   = 1 << 20
-	recentHashes = 3 // each takes 20 of the 64 bits of a hash
+	recentHashes = 6 // the best number for the ratio of recentBits to mostRecent is 11
 	mostRecent   = 1 << 16
 	recentPeriod = time.Minute
 )
@@ -32,7 +32,7 @@ func (r *recent) places(network netip.Addr) (at [recentHashes]uint32) {
 	b := network.As16()
 	h := maphash.Bytes(r.seed, b[:])
 	for i := range at {
-		at[i] = uint32(h>>(20*i)) % recentBits
+		at[i] = (uint32(h) + uint32(i)*uint32(h>>32|1)) % recentBits
 	}
 	return at
 }

@@ -82,8 +82,10 @@ func (g *Group) makeTLSBuffers() (err error) {
 
 // receiveHandshake takes input of a handshake. It returns the number of steps made.
 func (q *queue) receiveHandshake() int {
-	if q.job != nil { // one step at a time
-		q.drained = true
+	if q.job != nil { // one step at a time, and none for a peer that has left
+		if q.drained = true; q.hungUp {
+			q.kill(errPeerClosed)
+		}
 		return 0
 	}
 	b := q.g.rx[:tls.MaxInput]
