@@ -17,10 +17,10 @@ import (
 const (
 	savedHeader = "NVMFcm01"
 	savedSize   = 48
-	savedConns  = 4096
-	memorySize  = len(savedHeader) + savedConns*savedSize
-	// A host with savedHost connections gets no further entries if half of them are in use.
-	savedHost = 64
+	// savedConns is at least the maximum of queues (rdma.QueuesLimit). So the shares of hosts are
+	// those of package admission, and no host takes entries that another one needs.
+	savedConns = 1 << 16
+	memorySize = len(savedHeader) + savedConns*savedSize
 )
 
 // saved is the memory.
@@ -75,8 +75,7 @@ func (m *Manager) end(local uint32, b []byte) {
 func (s *saved) save(c *conn) {
 	p := &c.peer.Path
 	n := len(s.free) - 1
-	crowded := n < savedConns/2 && c.host.counts[classLive] > savedHost
-	if n < 0 || crowded || c.saved != 0 || p.Local.Zone() != "" || p.Remote.Zone() != "" {
+	if n < 0 || c.saved != 0 || p.Local.Zone() != "" || p.Remote.Zone() != "" {
 		return
 	}
 	c.saved = s.free[n] + 1

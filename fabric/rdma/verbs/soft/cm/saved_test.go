@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
@@ -73,8 +74,8 @@ func TestKilled(t *testing.T) {
 	}), "an entry is left")
 }
 
-// TestMemoryFull: one host leaves half of the entries to others. Further connections are not saved,
-// and entries are used again. Memory of another version is not read.
+// TestMemoryFull: there is an entry for each connection that the target admits. Further ones are not
+// saved, and entries are used again. Memory of another version is not read.
 func TestMemoryFull(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	memory := make([]byte, memorySize)
@@ -92,15 +93,17 @@ func TestMemoryFull(t *testing.T) {
 	}
 	one := &host{}
 	first := save(one, 1)
-	for i := range savedConns {
-		save(one, i+2)
+	for i := range rdma.QueuesLimit/2 - 1 {
+		save(one, 2*i+2)
+		save(&host{}, 2*i+3)
 	}
-	testutil.Equal(t, len(p.m.saved.free), savedConns/2, "entries that one host leaves to others")
-	var last *conn
-	for i := range savedConns/2 + 1 {
-		last = save(&host{}, savedConns+2+i)
+	other := save(&host{}, rdma.QueuesLimit)
+	testutil.True(t, other.saved != 0, "others have taken the entry of a host")
+	for len(p.m.saved.free) > 0 {
+		save(one, 1)
 	}
-	testutil.True(t, len(p.m.saved.free) == 0 && last.saved == 0, "saved")
+	last := save(&host{}, 1)
+	testutil.Equal(t, last.saved, 0, "the entry beyond the last")
 	p.m.saved.forget(first)
 	p.m.saved.save(last)
 	testutil.True(t, last.saved != 0, "an entry that is free is not used")
