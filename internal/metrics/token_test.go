@@ -30,7 +30,7 @@ func TestToken(t *testing.T) {
 		},
 	}, source(), quiet))(t)
 	t.Cleanup(func() { _ = s.Close() })
-	ask := func(first, headers string) (status int, body string, open bool) {
+	ask := func(first, headers string, d time.Duration) (status int, body string, open bool) {
 		t.Helper()
 		c := dial(t, s)
 		defer c.Close()
@@ -41,14 +41,14 @@ func TestToken(t *testing.T) {
 		testutil.Must(t, err)
 		defer answer.Body.Close()
 		b, _ := io.ReadAll(answer.Body)
-		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_ = c.SetReadDeadline(time.Now().Add(d))
 		_, err = r.ReadByte()
 		return answer.StatusCode, string(b), errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	for _, headers := range []string{
 		"Authorization: Bearer " + token + "\r\n", "authorization: bearer " + token + "\r\n",
 	} {
-		status, _, open := ask("GET /metrics", headers)
+		status, _, open := ask("GET /metrics", headers, 50*time.Millisecond)
 		testutil.True(t, status == http.StatusOK && open, "%s: %d", headers, status)
 	}
 	forged := []string{
@@ -68,7 +68,7 @@ func TestToken(t *testing.T) {
 		for _, first := range []string{
 			"GET /metrics", "POST /metrics", "GET /", "GET /metrics?access_token=" + token,
 		} {
-			status, body, open := ask(first, headers)
+			status, body, open := ask(first, headers, testutil.Patience)
 			testutil.True(t, status == http.StatusUnauthorized && !open && !strings.Contains(body,
 				"nvmf_target") && !strings.Contains(body, token), "%s %.50q: %d, open %v: %.100s",
 				first, headers, status, open, body)
