@@ -144,11 +144,15 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	for range 2 {
 		testutil.Equal(t, testutil.Value(a.Fence(ctx, addrs, long))(t), long, "the rest")
 	}
+	// The OSD carries out these operations after it has heard of the fence, for each object.
+	_, version, err := a.Get(ctx)
+	testutil.Must(t, err)
+	testutil.Value(a.Lessee(ctx))(t)
 	testutil.Is(t, testutil.Err(b.Put(ctx, []byte("late"), 0)), group.ErrFenced, "")
 	testutil.Is(t, b.Acquire(ctx, time.Minute), group.ErrFenced, "")
-	_, _, err := b.Get(ctx)
+	_, _, err = b.Get(ctx)
 	testutil.Is(t, err, group.ErrFenced, "")
-	testutil.Must(t, testutil.Err(a.Put(ctx, []byte("of another"), 0)))
+	testutil.Must(t, testutil.Err(a.Put(ctx, []byte("of another"), version)))
 
 	const stranger = "127.0.0.1:0/4242"
 	c.Ceph(t, "osd", "blocklist", "add", stranger, "30")
