@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 
 const (
 	testNQN     = "nqn.2026-11.io.nvmf-target:test"
-	testTimeout = testutil.Patience
+	testTimeout = 5 * testutil.Patience
 )
 
 // parse makes a configuration with one RAM namespace of these listeners and further keys.

@@ -34,9 +34,10 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// Context returns a context that ends with the test, or after Patience.
+// Context returns a context that ends with the test, or after 5 times Patience, since a test may
+// wait for many events.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
