@@ -6,6 +6,7 @@ package cephtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -169,9 +171,15 @@ func (c *Cluster) Continue(tb testing.TB, name string) {
 	testutil.Must(tb, c.daemons[name].Process.Signal(syscall.SIGCONT))
 }
 
-// Ceph runs the program ceph and returns its output.
+// Ceph runs the program ceph and returns its output. If the program hangs, as it does now and then
+// after it has changed the cluster, it runs again, which changes nothing.
 func (c *Cluster) Ceph(tb testing.TB, args ...string) string {
 	tb.Helper()
+	out, err := c.try(testutil.Patience/4, "ceph", args)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		testutil.Must(tb, err)
+		return out
+	}
 	return c.run(tb, "ceph", args...)
 }
 
@@ -197,10 +205,17 @@ func (c *Cluster) FullAt(tb testing.TB, ratio string) {
 	}
 }
 
-// run runs a program of Ceph. The programs themselves wait for 300 s.
+// run runs a program of Ceph.
 func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	out, err := c.try(testutil.Patience, name, args)
+	testutil.Must(tb, err)
+	return out
+}
+
+// try runs a program of Ceph within a time limit. The programs themselves wait for 300 s.
+func (c *Cluster) try(limit time.Duration, name string, args []string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, d := range c.daemons {
 		go func() {
@@ -215,13 +230,14 @@ func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
 	cmd.WaitDelay = testutil.Patience
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		for _, log := range []string{"mon.a.log", "osd.0.log"} {
-			text, _ := os.ReadFile(c.Path(log))
-			fmt.Fprintf(&errs, "%s: ... %s\n", log, text[max(0, len(text)-1000):])
-		}
-		tb.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out.String(),
-			errs.String())
+	err := cmd.Run()
+	if err == nil {
+		return out.String(), nil
 	}
-	return out.String()
+	for _, log := range []string{"mon.a.log", "osd.0.log"} {
+		text, _ := os.ReadFile(c.Path(log))
+		fmt.Fprintf(&errs, "%s: ... %s\n", log, text[max(0, len(text)-1000):])
+	}
+	return "", fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "),
+		errors.Join(err, ctx.Err()), out.String(), errs.String())
 }
