@@ -190,6 +190,23 @@ type Reactor struct {
 	EventFD int
 	// Memory is the region of most IOs' data until the channel is closed; nil if unknown.
 	Memory *mem.Region
+	// Turn limits the work of one poll of the reactor; nil if nothing does.
+	Turn *Turn
+}
+
+// Turn is the number of bytes that the channels of a reactor may still copy or free in a poll.
+type Turn struct{ Left int64 }
+
+// Take takes n bytes, more than there are left if need be, unless nothing is left.
+func (t *Turn) Take(n int64) bool {
+	if t == nil {
+		return true
+	}
+	ok := t.Left > 0
+	if ok {
+		t.Left -= n
+	}
+	return ok
 }
 
 // Channel is one reactor's access to a device. Only that reactor calls it, always on the same

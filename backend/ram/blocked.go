@@ -44,7 +44,7 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 		return c.write(io)
 	}
 	how, io.Err = c.zero(io)
-	for how == yielded && io.Len <= chunk {
+	for how == yielded && io.Len <= zeroStep {
 		how, io.Err = c.zero(io)
 	}
 	return how

@@ -117,6 +117,37 @@ func TestLongDiscard(t *testing.T) {
 	testutil.Must(t, dev.Close())
 }
 
+// TestFreedInTurn: the channels of a reactor together free what its turn has left.
+func TestFreedInTurn(t *testing.T) {
+	dev, turn := mustOpen(t, 4<<20, 4096), new(backend.Turn)
+	b, done := make([]byte, 1<<20), make([]*backend.IO, 1)
+	var channels []backend.Channel
+	do := func(io *backend.IO) {
+		ch := testutil.Value(dev.OpenChannel(backend.Reactor{Wake: func() {}, Turn: turn}))(t)
+		channels = append(channels, ch)
+		ch.Submit([]*backend.IO{io})
+	}
+	for off := int64(0); off < 4<<20; off += 1 << 20 {
+		do(&backend.IO{Op: backend.OpWrite, Off: off, Len: 1 << 20, Segs: []mem.Segment{{B: b}}})
+		do(&backend.IO{Op: backend.OpDiscard, Off: off, Len: 1 << 20})
+	}
+	ended, all := 0, used()
+	for polls := 0; ended < len(channels); polls++ {
+		testutil.MustTrue(t, polls <= 4<<20/zeroStep, "%d of %d ended", ended, len(channels))
+		before := used()
+		turn.Left = zeroStep
+		for _, ch := range channels {
+			ended += ch.Poll(done)
+		}
+		testutil.MustTrue(t, before-used() <= zeroStep, "%d bytes freed", before-used())
+	}
+	testutil.True(t, all == 4<<20 && used() == 0, "%d bytes, then %d", all, used())
+	for _, ch := range channels {
+		testutil.Check(t, ch.Close())
+	}
+	testutil.Must(t, dev.Close())
+}
+
 func benchmark(b *testing.B, blockSize int, op backend.Op, reactors int) {
 	dev := mustOpen(b, 256<<20, 4096)
 	clients := make([]*backendtest.Client, reactors)

@@ -206,8 +206,8 @@ func (ch *Channel) takeOut(io *backend.IO) {
 }
 
 // push submits pending IOs to the device, and completes IOs that must not reach it any more. It
-// looks at batchSize of them. It returns the number of IOs that the device accepted, or that
-// completed or are held.
+// looks at batchSize of them, or less if the turn is over. It returns the number of IOs that the
+// device accepted, or that completed or are held.
 func (ch *Channel) push() int {
 	if ch.quiesce == QuiesceIO || ch.state <= stateOpening || ch.pending.Empty() {
 		return 0
@@ -229,6 +229,7 @@ func (ch *Channel) push() int {
 	for i := len(batch) - 1; i >= n; i-- { // the device is full
 		ch.pending.PushFirst(batch[i], &batch[i].Place)
 		batch[i].On = &ch.pending
+		ch.r.room.Left += copied(batch[i])
 		ch.waiting++
 	}
 	clear(batch)
@@ -249,10 +250,12 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.r.batch[:0]
 	checked := ch.changed || ch.Access != nil || ch.r.checks
 	for n, compared := 0, 0; n < batchSize && compared < comparedMost; n++ {
-		io := ch.pending.Pop()
-		if io == nil {
+		io := ch.pending.First()
+		if io == nil || ch.r.room.Left <= 0 && copied(io) > smallBytes {
 			break
 		}
+		ch.r.room.Left -= copied(io)
+		ch.pending.Remove(&io.Place)
 		io.On = nil
 		ch.waiting--
 		switch {
@@ -272,6 +275,14 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 		}
 	}
 	return batch, looked
+}
+
+// copied is the number of bytes that a device copies for an IO, if it copies them.
+func copied(io *backend.IO) int64 {
+	if io.Op > backend.OpWrite || io.Flags&backend.ZeroCopy != 0 {
+		return 0
+	}
+	return io.Len
 }
 
 // check checks a pending IO again: the namespace may have changed since its preparation.

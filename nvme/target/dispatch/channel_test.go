@@ -152,6 +152,49 @@ func TestChannelSteps(t *testing.T) {
 	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 }
 
+// TestBytesOfPoll: devices get the bytes of a turn between two polls, and one IO more, unless they
+// copy nothing or little. Channels take turns, and a device that refuses IOs takes no part.
+func TestBytesOfPoll(t *testing.T) {
+	const each = 64 << 10
+	r := newReactor()
+	devices := []*slowChannel{{}, {room: 1000}, {room: 1000}, {room: 1000}}
+	var small *backend.IO
+	for _, d := range devices {
+		ch := r.channel(d)
+		for range batchSize {
+			testutil.MustTrue(t, ch.Queue(&backend.IO{Len: each}), "the channel is closed")
+		}
+		small = &backend.IO{Len: smallBytes}
+	}
+	free := r.channel(&slowChannel{room: 1000})
+	r.Process()
+	testutil.True(t, free.Queue(small) && free.Queue(&backend.IO{
+		Op: backend.OpWrite, Flags: backend.ZeroCopy, Len: 1 << 20,
+	}), "the channel is closed")
+	r.Process()
+	testutil.True(t, free.inflight == 2, "the device has %d IOs that need no turn", free.inflight)
+	has := func() (all []int) {
+		for _, d := range devices[1:] {
+			all = append(all, 1000-d.room)
+		}
+		return all
+	}
+	sum := func() (n int) {
+		for _, k := range has() {
+			n += k
+		}
+		return n
+	}
+	for last := 0; last < 3*batchSize; last = sum() {
+		r.Poll(batchSize)
+		n := (sum() - last) * each
+		testutil.MustTrue(t, n > 0 && n <= turnBytes+each, "the devices get %d bytes", n)
+		if all := has(); last == batchSize {
+			testutil.True(t, slices.Min(all) > 0, "%v IOs: a device has no turns", all)
+		}
+	}
+}
+
 // TestHoldSteps: however many IOs a lock or late writes have held, and however many the device has,
 // a channel goes on with batchSize of them at a time.
 func TestHoldSteps(t *testing.T) {

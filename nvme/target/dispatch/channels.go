@@ -13,6 +13,10 @@ const (
 	batchSize = 64
 	// pollMost is how many channels a Poll visits.
 	pollMost = 256
+	// turnBytes is about how much data devices get between two calls of Poll, and may free in one,
+	// as some copy it at once. One IO exceeds it, and IOs of at most smallBytes do not wait for it.
+	turnBytes  = 256 << 10
+	smallBytes = 8 << 10
 )
 
 // Config has the parts of a reactor that its channels use.
@@ -54,23 +58,33 @@ type Channels struct {
 	counted   list.List[Channel] // completed zero-copy reads, which are not published yet
 	reaped    [batchSize]*backend.IO
 	batch     [batchSize]*backend.IO // of push
+	room      backend.Turn
 
 	armRound uint64 // of the channels that are armed, see Arm
 	arming   bool   // some are, and Arm goes on after the next Poll
 }
 
 // NewChannels makes the channels of a reactor, of which there are none yet.
-func NewChannels(cfg Config) *Channels { return &Channels{Config: cfg, armRound: 1} }
+func NewChannels(cfg Config) *Channels {
+	r := &Channels{Config: cfg, armRound: 1}
+	r.Reactor.Turn = &r.room
+	return r
+}
 
 // Poll takes back completed IOs from devices, and submits others. It returns the number of steps.
 // It visits at most pollMost channels, and stops when budget is reached, which the last channel
-// exceeds by less than 2*batchSize. The other channels come first in the next Poll.
+// exceeds by less than 2*batchSize. The other channels come first in the next Poll, or else the
+// second one: channels take turns to be the first that copies.
 func (r *Channels) Poll(budget int) (n int) {
 	most := pollMost
+	r.room.Left = turnBytes
 	if r.arming { // Poll would disarm them
 		most, r.arming = 0, false
 	} else {
 		r.armRound++
+		if ch := r.active.Pop(); ch != nil {
+			r.active.Push(ch, &ch.active)
+		}
 	}
 	last := r.active.Last()
 	for range most {
