@@ -10,7 +10,7 @@ packages="$qemu
   curl ca-certificates
   libibverbs-dev librdmacm-dev libssl-dev
   nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest rdmacm-utils
-  iproute2 iputils-ping nftables tcpdump tshark socat jq python3
+  ethtool iproute2 iputils-ping nftables tcpdump tshark socat jq python3
   xfsprogs util-linux mount procps psmisc
 "
 case ${1:-} in

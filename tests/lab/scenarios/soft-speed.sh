@@ -1,7 +1,8 @@
 # The software stack compared with rdma-core over soft RoCE (rxe): the same target twice,
-# alternating, in one boot, with the same host over rxe. Printed: medians of IOPS, and their ratio.
-# Nothing is compared with a bound, as the ratios depend on other work of the machine. RUN, ROUNDS
-# and EACH choose the rows, their number and the seconds of each measurement.
+# alternating, in one boot, with the same host over rxe. Printed: medians of IOPS and their ratio,
+# and the target's context switches for an I/O. Nothing is compared with a bound, as the ratios
+# depend on other work of the machine. RUN, ROUNDS and EACH choose the rows, their number and the
+# seconds of each measurement.
 # variants: soft
 # covers: fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce
 # limit: 400
@@ -28,7 +29,10 @@ target_config | sed "s|stack: soft, address: \"$ADDR\"|address: $OTHER|; s|$NQN|
 echo 'control: {socket: /run/other.sock}' >>/run/other.yaml
 STATE_DIRECTORY=/run/other nsenter --net=/run/netns/device "$TARGET_BIN" serve \
   --config /run/other.yaml >/run/other.log 2>&1 & other=$!
-declare -A DEVICE NQNS=([soft]=$NQN [rxe]=$NQN-device) ADDRS=([soft]=$ADDR [rxe]=$OTHER)
+# Interfaces of machines merge packets that arrive together, a veth does so if it is told to.
+on_target ethtool -K veth0 gro on; nsenter --net=/run/netns/device ethtool -K veth4 gro on
+declare -A DEVICE PIDS=([soft]=$TPID [rxe]=$other)
+declare -A NQNS=([soft]=$NQN [rxe]=$NQN-device) ADDRS=([soft]=$ADDR [rxe]=$OTHER)
 select_target() { NQN=${NQNS[$1]} ADDR=${ADDRS[$1]}; }
 for who in soft rxe; do
   select_target $who
@@ -41,13 +45,17 @@ done
 figures=/run/figures; : >$figures
 # measure WHO WORK FIO-OPTIONS...
 measure() {
-  local who=$1 work=$2; shift 2
+  local who=$1 work=$2 before; shift 2
+  before=$(switches $who)
   fio --name=m --filename="${DEVICE[$who]}" --direct=1 --ioengine=io_uring --thread \
     --norandommap --size=48M --time_based --runtime="$EACH" --unified_rw_reporting=mixed \
     --output-format=json --output=/tmp/m.json "$@" >/tmp/fio.err 2>&1 ||
     { cat /tmp/fio.err; fail "fio, $who: $work"; }
-  echo "$work|$who|$(sed -n '/^{/,$p' /tmp/m.json | jq '.jobs[0].mixed.iops | floor')" >>$figures
+  echo "$work|$who|$(sed -n '/^{/,$p' /tmp/m.json |
+    jq -r '.jobs[0].mixed | "\(.iops | floor)|\('$(($(switches $who) - before))' / .total_ios)"')" \
+    >>$figures
 }
+switches() { TPID=${PIDS[$1]} target_switches; }
 for r in $(seq "$ROUNDS"); do
   while read -r work options; do
     [[ $work =~ $RUN ]] || continue
@@ -61,13 +69,15 @@ for r in $(seq "$ROUNDS"); do
 128K-write --rw=write --bs=128k --iodepth=16
 END
 done
-median() { # WORK WHO
-  grep -F "$1|$2|" $figures | cut -d'|' -f3 | sort -n |
+median() { # WORK WHO COLUMN
+  grep -F "$1|$2|" $figures | cut -d'|' -f$3 | sort -n |
     awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'
 }
 for work in $(cut -d'|' -f1 $figures | sort -u); do
-  soft=$(median $work soft) rxe=$(median $work rxe)
-  say "$work: soft $soft IOPS, rxe $rxe, ratio $(jq -n "$soft / $rxe * 100 | floor / 100")"
+  soft=$(median $work soft 3) rxe=$(median $work rxe 3)
+  say "$work: soft $soft IOPS, rxe $rxe, ratio $(jq -n "$soft / $rxe * 100 | floor / 100");" \
+    "context switches of the target for an I/O: $(median $work soft 4 | cut -c 1-4)," \
+    "$(median $work rxe 4 | cut -c 1-4)"
 done
 for who in soft rxe; do select_target $who; host_disconnect; done
 select_target soft
