@@ -65,7 +65,7 @@ func (c *Config) keys(backends []Backend) []lang.Key {
 			"How files and disks are read and written.").NeedsRestart(),
 		lang.NewKey("metrics", lang.Mapping(metricsKeys(&c.Metrics)), "Metrics for monitoring."),
 		lang.NewKey("web", lang.Mapping(c.webKeys()), "The page that shows a browser the target."),
-		lang.NewKey("control", lang.Mapping(append(c.Control.keys(), c.Control.rolesKey())),
+		lang.NewKey("control", lang.Mapping(c.Control.keys()),
 			"Where `nvmf-target status` and others reach the running target."),
 		lang.NewKey("audit", lang.Mapping(c.Audit.keys()),
 			"The record of security events and of administration. The log always has it, as "+

@@ -64,7 +64,11 @@ func (c *Control) keys() []lang.Key {
 	for i := range keys {
 		keys[i] = keys[i].NeedsRestart()
 	}
-	return keys
+	return append(keys, lang.NewKey("roles", lang.List(&c.Roles, 0, 256, (*Role).value),
+		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
+			"entries for a client the highest role counts. With entries, other clients may do "+
+			"nothing, except root and the user of the target at the socket. Without entries, all "+
+			"clients that can connect may do everything. Set it when not all of them should."))
 }
 
 // validate checks the keys of the interface on TCP together.
@@ -151,15 +155,6 @@ func (r *Role) value() lang.Value {
 }
 
 var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
-
-// rolesKey is apart from Control.keys, which need a restart.
-func (c *Control) rolesKey() lang.Key {
-	return lang.NewKey("roles", lang.List(&c.Roles, 0, 256, (*Role).value),
-		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
-			"entries for a client the highest role counts. With entries, other clients may do "+
-			"nothing, except root and the user of the target at the socket. Without entries, all "+
-			"clients that can connect may do everything. Set it when not all of them should.")
-}
 
 func (v *validator) roles(c *Control) {
 	for i, r := range c.Roles {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -25,7 +24,8 @@ type Discovery struct {
 
 func (c *Discovery) keys() []lang.Key {
 	return []lang.Key{
-		lang.NewKey("nqn", nqn(&c.NQN, discoveryNQN),
+		lang.NewKey("nqn",
+			nqn(&c.NQN, "this is the well-known name, which the service has anyway"),
 			"A unique name for the discovery service; hosts that use the well-known name learn "+
 				"it. Set it when hosts talk to several discovery services and have to tell them "+
 				"apart.").Without("the well-known name only"),
@@ -70,19 +70,12 @@ func (r *Referral) value() lang.Value {
 		lang.NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
 		lang.NewKey("port", lang.Int(&r.Port, 1, 0xFFFF),
 			"Its port number. Set it when it does not have the one of discovery services."),
-		lang.NewKey("nqn", nqn(&r.NQN, nil),
+		lang.NewKey("nqn", nqn(&r.NQN, ""),
 			"Its name. Set it when it has one of its own."),
 		lang.NewKey("hosts", hostList(&r.Hosts),
 			"The NQNs of the hosts that are told of it. Set it when it serves only these.").
 			Without("all"),
 	}
-}
-
-func discoveryNQN(s string) error {
-	if s == nvme.DiscoveryNQN {
-		return errors.New("this is the well-known name, which the service has anyway")
-	}
-	return nil
 }
 
 func networkInterface(s string) (what, hint string) {

@@ -26,7 +26,7 @@ type Host struct {
 
 func (h *Host) value() lang.Value {
 	return append(lang.Mapping{
-		lang.NewKey("nqn", lang.Unique(nqn(&h.NQN, nil), "Write one entry for each host."),
+		lang.NewKey("nqn", lang.Unique(nqn(&h.NQN, ""), "Write one entry for each host."),
 			"NQN of the host (`cat /etc/nvme/hostnqn` on the host), of any form.").
 			Require("Add it."),
 		lang.NewKey("networks", lang.List(&h.Networks, 0, 256, func(n *netip.Prefix) lang.Value {
@@ -42,7 +42,7 @@ func (h *Host) value() lang.Value {
 // hostList is a list of the NQNs of hosts.
 func hostList(p *[]string) lang.Value {
 	return lang.List(p, 0, 4096, func(h *string) lang.Value {
-		return lang.Unique(nqn(h, nil), "Delete one of the two.")
+		return lang.Unique(nqn(h, ""), "Delete one of the two.")
 	})
 }
 

@@ -17,16 +17,17 @@ import (
 
 // This file has the Values of names and identifiers of NVMe.
 
-// nqn is an NQN, with further checks unless check is nil. A name of no known form gets a warning.
-func nqn(p *string, check func(string) error) lang.Value {
+// nqn is an NQN. wellKnown is why it cannot be that of the discovery service, "" if it can. A name
+// of no known form gets a warning.
+func nqn(p *string, wellKnown string) lang.Value {
 	rules := lang.Schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
 	return named{lang.Checked(p, "NQN", rules, func(s string) (what, hint string) {
 		if secret.Mask(s) != s { // names are shown
 			return "a key, not an NQN", "Write it as dhchap_key or tls_key, and make another one."
 		}
 		err := nvme.ValidateNQN(s)
-		if err == nil && check != nil {
-			err = check(s)
+		if s == nvme.DiscoveryNQN && wellKnown != "" {
+			err = errors.New(wellKnown)
 		}
 		if err != nil {
 			return err.Error(), "An NQN has 1 to 223 bytes, usually as in " + nqnForms
@@ -46,13 +47,6 @@ func (n named) Decode(d *lang.Decoder, node *yaml.Node, path string) {
 		d.AddWarningOnce("more names are unusual", path, "unusual name: "+why,
 			"It works where hosts use the same name. Usual are "+nqnForms)
 	}
-}
-
-func subsystemNQN(s string) error {
-	if s == nvme.DiscoveryNQN {
-		return errors.New("the discovery subsystem exists by itself")
-	}
-	return nil
 }
 
 // labelPattern matches the labels of listeners. It matches no address.

@@ -22,7 +22,8 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 	s.SetDefaults()
 	return lang.Mapping{
 		lang.NewKey("nqn",
-			lang.Unique(nqn(&s.NQN, subsystemNQN), "Give each subsystem its own NQN."),
+			lang.Unique(nqn(&s.NQN, "the discovery subsystem exists by itself"),
+				"Give each subsystem its own NQN."),
 			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Others are "+
 				"warned of: not all hosts take them.").
 			Require("Add it.").OrFile(),

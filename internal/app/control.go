@@ -80,7 +80,7 @@ func (s *Server) source() observed.Source {
 	return observed.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.target.Controllers, Connections: s.connections,
-		Latency: s.latencyStates, Reactors: s.workers.States, Disks: s.disks,
+		Latency: s.latencyStates(latencyState), Reactors: s.workers.States, Disks: s.disks,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, PortCounters: s.portCounters,
 		Groups: s.groups.states,
 	}

@@ -23,27 +23,20 @@ func (s *Server) latencies() []observe.LatencyInfo {
 	return list
 }
 
-func (s *Server) latencyStates(ctx context.Context) ([]observed.Latency, error) {
-	return s.describeLatencies(ctx, latencyState)
-}
-
-// latencySummaries is latencyStates without quantiles.
-func (s *Server) latencySummaries(ctx context.Context) ([]observed.Latency, error) {
-	return s.describeLatencies(ctx, latencySummary)
-}
-
-func (s *Server) describeLatencies(ctx context.Context,
-	describe func(*observe.LatencyInfo) observed.Latency,
-) ([]observed.Latency, error) {
-	all, err := s.target.Latencies(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+// latencyStates returns a function that describes the latencies by latencyState or latencySummary.
+func (s *Server) latencyStates(describe func(*observe.LatencyInfo) observed.Latency,
+) func(context.Context) ([]observed.Latency, error) {
+	return func(ctx context.Context) ([]observed.Latency, error) {
+		all, err := s.target.Latencies(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("a reactor does not answer: %w", err)
+		}
+		list := make([]observed.Latency, len(all))
+		for i, l := range all {
+			list[i] = describe(&l)
+		}
+		return list, nil
 	}
-	list := make([]observed.Latency, len(all))
-	for i, l := range all {
-		list[i] = describe(&l)
-	}
-	return list, nil
 }
 
 func latencyState(l *observe.LatencyInfo) observed.Latency {
@@ -84,13 +77,10 @@ func mean(h *histogram.Histogram) float64 {
 
 func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 
-func share(ns, of int64) float64 { return float64(ns) / float64(max(of, 1)) }
-
 func latencyStage(name string, h *histogram.Histogram, of, slowest int64) observed.LatencyStage {
 	return observed.LatencyStage{
-		Stage: name, Share: share(h.Sum(), of),
-		MeanSeconds: mean(h),
-		P50Seconds:  seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),
+		Stage: name, Share: float64(h.Sum()) / float64(max(of, 1)), MeanSeconds: mean(h),
+		P50Seconds: seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),
 		P999Seconds: seconds(h.Quantile(0.999)), P9999Seconds: seconds(h.Quantile(0.9999)),
 		MaxSeconds: seconds(h.Max()), SlowestSeconds: seconds(slowest),
 	}

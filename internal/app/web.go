@@ -9,7 +9,7 @@ import (
 // setWeb serves the page as configured, or not at all.
 func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{Source: s.source(), Plan: s.engine.TryPlan}
-	src.Latency = s.latencySummaries
+	src.Latency = s.latencyStates(latencySummary)
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
 		func(at httpd.Endpoint) (*web.Server, error) {
 			return web.Listen(at, src, webTargets(c), s.log)

@@ -59,7 +59,8 @@ func confirmed(use, short string, args cobra.PositionalArgs,
 				c.DryRun = false
 			}
 			return do(ctx, c, args)
-		}, reloaded)
+		}, func(t *table, p control.Plan) { changes(t, p, "applied") })
+
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }

@@ -349,8 +349,6 @@ func refusals(t *table, list []observed.Refusal) {
 	}
 }
 
-func planned(t *table, p control.Plan) { changes(t, p, "to apply") }
-
 func objects(t *table, list []observed.Configured) {
 	t.row("PATH", "MANAGED", "PLACE")
 	for _, o := range list {
@@ -358,7 +356,7 @@ func objects(t *table, list []observed.Configured) {
 	}
 }
 
-func reloaded(t *table, p control.Plan) { changes(t, p, "applied") }
+func planned(t *table, p control.Plan) { changes(t, p, "to apply") }
 
 // changes prints the changes, warnings first, and their number.
 func changes(t *table, p control.Plan, done string) {

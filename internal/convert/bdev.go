@@ -26,8 +26,8 @@ var bdevMethods = map[string]method{
 	"bdev_aio_create":             (*spdk).bdevFile,
 	"bdev_uring_create":           (*spdk).bdevFile,
 	"bdev_xnvme_create":           (*spdk).bdevFile,
-	"bdev_malloc_create":          (*spdk).bdevMalloc,
-	"bdev_null_create":            (*spdk).bdevNull,
+	"bdev_malloc_create":          bdevMemory("ram"),
+	"bdev_null_create":            bdevMemory("null"),
 	"bdev_nvme_attach_controller": (*spdk).bdevNVMe,
 	"bdev_passthru_create":        (*spdk).bdevPassthru,
 	"bdev_rbd_create":             (*spdk).bdevRBD,
@@ -62,29 +62,29 @@ func (s *spdk) bdevFile(p *value, path string) {
 	s.add(p, path, b)
 }
 
-func (s *spdk) bdevMalloc(p *value, path string) { s.bdevMemory(p, path, "ram") }
-
-func (s *spdk) bdevNull(p *value, path string) { s.bdevMemory(p, path, "null") }
-
-func (s *spdk) bdevMemory(p *value, path, backend string) {
-	st := storage{
-		backend: backend, blockSize: s.number(p, "block_size", path, 512),
-		uuid: identifier(s.str(p, "uuid", path)),
+// bdevMemory reads a bdev in memory, of a backend.
+func bdevMemory(backend string) method {
+	return func(s *spdk, p *value, path string) {
+		st := storage{
+			backend: backend, blockSize: s.number(p, "block_size", path, 512),
+			uuid: identifier(s.str(p, "uuid", path)),
+		}
+		blocks := s.number(p, "num_blocks", path, 0)
+		if st.blockSize != 0 && blocks > math.MaxInt64/st.blockSize {
+			s.problem(p, path+"num_blocks", "is too large", "Correct it.")
+			return
+		}
+		st.size = blocks * st.blockSize
+		if s.number(p, "md_size", path, 0) > 0 {
+			s.note(p, "metadata of bdev %s (md_size) has no counterpart",
+				short(s.str(p, "name", path)))
+		}
+		if backend == "ram" {
+			st.comment = "its content is not taken over"
+		}
+		s.add(p, path, &bdev{storage: st})
+		p.ignore() // sizes for tuning, and metadata settings
 	}
-	blocks := s.number(p, "num_blocks", path, 0)
-	if st.blockSize != 0 && blocks > math.MaxInt64/st.blockSize {
-		s.problem(p, path+"num_blocks", "is too large", "Correct it.")
-		return
-	}
-	st.size = blocks * st.blockSize
-	if s.number(p, "md_size", path, 0) > 0 {
-		s.note(p, "metadata of bdev %s (md_size) has no counterpart", short(s.str(p, "name", path)))
-	}
-	if backend == "ram" {
-		st.comment = "its content is not taken over"
-	}
-	s.add(p, path, &bdev{storage: st})
-	p.ignore() // sizes for tuning, and metadata settings
 }
 
 // bdevNVMe attaches a drive, or a namespace of another target (module/bdev/nvme).

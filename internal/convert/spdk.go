@@ -31,17 +31,10 @@ func (r *reader) spdk(root *value) {
 		r.rest(p, "subsystems.")
 	}
 	// The bdevs come first, because references to them may precede them.
-	for _, rpc := range rpcs {
-		s.call(rpc, bdevMethods)
-	}
-	for _, rpc := range rpcs {
-		s.call(rpc, nvmfMethods)
-	}
-	for _, rpc := range rpcs {
-		s.call(rpc, memberMethods)
-	}
-	for _, rpc := range rpcs {
-		s.call(rpc, stateMethods)
+	for _, methods := range rounds {
+		for _, rpc := range rpcs {
+			s.call(rpc, methods)
+		}
 	}
 	s.applyStates()
 	s.others(rpcs)
@@ -98,10 +91,8 @@ func (s *spdk) others(rpcs []*value) {
 	var first *value
 	for _, rpc := range rpcs {
 		name := s.str(rpc, "method", "")
-		known := bdevMethods[name] != nil || nvmfMethods[name] != nil ||
-			memberMethods[name] != nil || stateMethods[name] != nil
 		switch {
-		case known:
+		case slices.ContainsFunc(rounds, func(m map[string]method) bool { return m[name] != nil }):
 		case isTuning(name):
 			first = cmp.Or(first, rpc)
 			if !slices.Contains(tuning, name) && len(tuning) < 32 {
@@ -127,6 +118,9 @@ func isTuning(method string) bool {
 			"framework_set_scheduler",
 		}, method)
 }
+
+// rounds has the methods in the order in which they are called.
+var rounds = []map[string]method{bdevMethods, nvmfMethods, memberMethods, stateMethods}
 
 var nvmfMethods = map[string]method{
 	"nvmf_create_subsystem": (*spdk).createSubsystem,

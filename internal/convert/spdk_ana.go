@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -74,7 +75,8 @@ func (s *spdk) applyStates() {
 	for _, n := range s.out.subsystems {
 		for _, ns := range n.namespaces {
 			if len(s.states[n]) > 0 && slices.ContainsFunc(n.listeners, func(l *listener) bool {
-				return s.states[n][l].any()
+				return slices.ContainsFunc(slices.Collect(maps.Values(s.states[n][l])),
+					func(state string) bool { return state != "" })
 			}) {
 				ns.anaGroup = ns.group()
 			}
@@ -113,16 +115,6 @@ func (s *spdk) applyStates() {
 			}
 		}
 	}
-}
-
-// any reports whether any state is not optimized.
-func (a anaStates) any() bool {
-	for _, state := range a {
-		if state != "" {
-			return true
-		}
-	}
-	return false
 }
 
 func (a anaStates) of(n *namespace) string {
