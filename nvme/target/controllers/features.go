@@ -70,16 +70,19 @@ func init() {
 			scope: OnIO, value: constant(7), set: store, // burst: no limit
 		},
 		nvme.FeaturePowerManagement: {
-			scope: OnIO, value: constant(0), set: setPowerState,
+			scope: OnIO, value: constant(0), set: zero(0x1F), // power state 0, the only one
 		},
 		nvme.FeatureTemperatureThreshold: {
-			scope: OnIO, value: constant(0xFFFF), set: setThreshold, read: readThreshold,
-			valid: admin.ValidThreshold,
+			scope: OnIO, value: constant(0xFFFF), set: setThreshold, valid: admin.ValidThreshold,
+			read: func(c *Controller, q *nvme.FeaturesSQE) uint32 { return c.thresholds.Get(q) },
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace, accesses: true,
-			get: errorRecovery, anyNSID: true, each: setErrorRecovery,
-			bits: math.MaxUint32 &^ nvme.ErrorRecoveryDULBE,
+			anyNSID: true, bits: math.MaxUint32 &^ nvme.ErrorRecoveryDULBE,
+			// TLER (NVM section 4.1.3). The target tries nothing again, so any limit is met.
+			// Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is no DULBE.
+			get:  func(ns *namespaces.Namespace) uint32 { return ns.ErrorRecovery.Load() },
+			each: func(ns *namespaces.Namespace, v uint32) { ns.ErrorRecovery.Store(v & 0xFFFF) },
 		},
 		nvme.FeatureVolatileWriteCache: {
 			scope: withCache, value: constant(1), set: setWriteCache,
@@ -90,7 +93,9 @@ func init() {
 		// Fabrics have no interrupts, so nothing can be set. SPDK's compliance tool reads these.
 		nvme.FeatureInterruptCoalescing: {scope: OnIO, value: constant(0)},
 		nvme.FeatureInterruptVector: {
-			scope: OnIO, value: constant(nvme.InterruptNotCoalesced), valid: firstVector,
+			scope: OnIO, value: constant(nvme.InterruptNotCoalesced),
+			// There is at most one vector (Base section 5.1.25.2.3).
+			valid: func(v uint32) bool { return v&0xFFFF == 0 },
 		},
 		nvme.FeatureWriteAtomicity: {
 			scope: OnIO, value: constant(0), set: store, // one block either way
@@ -98,7 +103,8 @@ func init() {
 		nvme.FeatureAsyncEventConfig: {value: constant(0), set: setEvents},
 		nvme.FeatureTimestamp: {
 			scope: OnIO, value: constant(0), Size: nvme.TimestampSize, set: store,
-			page: (*Controller).timestamp, take: (*Controller).setTimestamp,
+			page: func(c *Controller) []byte { return c.clock.Page(c.Reactor.Now()) },
+			take: (*Controller).setTimestamp,
 		},
 		nvme.FeatureHostBehavior: {
 			scope: OnIO, value: constant(0), Size: nvme.HostBehaviorSize, set: store,
@@ -112,17 +118,20 @@ func init() {
 			scope: OnIO, value: constant(0), set: setCommandSets,
 		},
 		nvme.FeatureSpinupControl: {
-			scope: onRotational, value: constant(0), set: setSpinup,
-			FSP: nvme.FeatureScopeSubsystem,
+			// Drives spin up by themselves (Base section 5.1.25.1.18).
+			scope: onRotational, value: constant(0), set: zero(1), FSP: nvme.FeatureScopeSubsystem,
 		},
 		nvme.FeatureHostIdentifier: {
-			value: constant(0), Size: hostIdentifierSize, valid: extendedHostID,
-			page:  func(c *Controller) []byte { return c.HostID[:] },
-			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
+			value: constant(0), Size: hostIdentifierSize,
+			page: func(c *Controller) []byte { return c.HostID[:] },
+			// Base section 5.1.25.1.28: Connect has set it. Over fabrics it has 128 bits (EXHID).
+			fixed: sequenceError, valid: func(v uint32) bool { return v&1 != 0 },
 		},
 		nvme.FeatureReservationMask: {
-			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace, get: reservationMask,
-			each: setReservationMask, bits: nvme.ReservationMaskAll,
+			scope: OnIO, value: constant(0), FSP: nvme.FeatureScopeNamespace,
+			get:    func(ns *namespaces.Namespace) uint32 { return ns.Reservations.Mask.Load() },
+			each:   func(ns *namespaces.Namespace, v uint32) { ns.Reservations.Mask.Store(v) },
+			bits:   nvme.ReservationMaskAll,
 			single: true, accesses: true, // Base section 5.1.25.1.29
 		},
 		nvme.FeatureReservationPersist: {
@@ -131,7 +140,8 @@ func init() {
 		},
 		nvme.FeatureWriteProtect: {
 			scope: withProtection, value: constant(0), FSP: nvme.FeatureScopeNamespace,
-			get: writeProtection, Changes: true,
+			get:     func(ns *namespaces.Namespace) uint32 { return uint32(ns.Protection()) },
+			Changes: true,
 		},
 	}
 }
@@ -330,23 +340,15 @@ func (f *Feature) anaRefuses(c *Controller, nsid uint32, set bool) nvme.Status {
 // store accepts any value.
 func store(_ *Controller, v uint32) (uint32, nvme.Status) { return v, nvme.Success }
 
-// storeIf accepts a value under a condition.
-func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
-	if !ok {
-		return 0, invalidField
+// zero accepts values in which these bits are 0.
+func zero(bits uint32) func(*Controller, uint32) (uint32, nvme.Status) {
+	return func(_ *Controller, v uint32) (uint32, nvme.Status) {
+		if v&bits != 0 {
+			return 0, invalidField
+		}
+		return v, nvme.Success
 	}
-	return v, nvme.Success
 }
-
-// setPowerState accepts power state 0, the only one.
-func setPowerState(_ *Controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
-
-// extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
-// 5.1.25.1.28).
-func extendedHostID(v uint32) bool { return v&1 != 0 }
-
-// firstVector checks IV of Get Features: there is at most one vector (Base section 5.1.25.2.3).
-func firstVector(v uint32) bool { return v&0xFFFF == 0 }
 
 func setWriteCache(c *Controller, v uint32) (uint32, nvme.Status) {
 	c.WriteThrough.Store(v&1 == 0)
@@ -359,9 +361,6 @@ func setKeepAlive(c *Controller, v uint32) (uint32, nvme.Status) {
 	}
 	return c.Hooks.SetKeepAlive(v), nvme.Success
 }
-
-// setSpinup accepts only that drives spin up by themselves (Base section 5.1.25.1.18).
-func setSpinup(_ *Controller, v uint32) (uint32, nvme.Status) { return storeIf(v&1 == 0, v) }
 
 func defaultQueues(c *Controller) uint32 {
 	return uint32(nvme.MakeNumberOfQueues(c.Settings.MaxIOQueues))
@@ -393,8 +392,6 @@ func setEvents(c *Controller, v uint32) (uint32, nvme.Status) {
 	return v, nvme.Success
 }
 
-func readThreshold(c *Controller, sqe *nvme.FeaturesSQE) uint32 { return c.thresholds.Get(sqe) }
-
 func setThreshold(c *Controller, v uint32) (uint32, nvme.Status) {
 	if !c.thresholds.Set(v) {
 		return 0, invalidField
@@ -402,15 +399,6 @@ func setThreshold(c *Controller, v uint32) (uint32, nvme.Status) {
 	c.checkTemperature()
 	return v, nvme.Success
 }
-
-// errorRecovery is TLER (NVM section 4.1.3). The target tries nothing again, so any limit is met.
-func errorRecovery(ns *namespaces.Namespace) uint32 { return ns.ErrorRecovery.Load() }
-
-// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
-// no DULBE.
-func setErrorRecovery(ns *namespaces.Namespace, v uint32) { ns.ErrorRecovery.Store(v & 0xFFFF) }
-
-func (c *Controller) timestamp() []byte { return c.clock.Page(c.Reactor.Now()) }
 
 func (c *Controller) setTimestamp(data []byte) nvme.Status {
 	c.clock.Set(data, c.Reactor.Now())
@@ -426,18 +414,9 @@ func (c *Controller) setHostBehavior(data []byte) nvme.Status {
 	return nvme.Success
 }
 
-// reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
-// 5.1.25.1.30), which each namespace has of its own.
-func reservationMask(ns *namespaces.Namespace) uint32 { return ns.Reservations.Mask.Load() }
-
-func setReservationMask(ns *namespaces.Namespace, v uint32) { ns.Reservations.Mask.Store(v) }
-
 func reservationPTPL(ns *namespaces.Namespace) uint32 {
 	if ns.Reservations.State().PTPL {
 		return 1
 	}
 	return 0
 }
-
-// writeProtection is the state that Get Features returns.
-func writeProtection(ns *namespaces.Namespace) uint32 { return uint32(ns.Protection()) }
