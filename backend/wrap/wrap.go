@@ -6,9 +6,13 @@ package wrap
 import (
 	"container/heap"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
@@ -191,3 +195,62 @@ func (c *channel) Close() error {
 func clock() int64 { return int64(time.Since(start)) }
 
 var start = time.Now()
+
+// delayed is a heap of operations ordered by due time, which is their Scratch.
+type delayed []*backend.IO
+
+func (d delayed) Len() int           { return len(d) }
+func (d delayed) Less(i, j int) bool { return d[i].Scratch < d[j].Scratch }
+func (d delayed) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+
+func (d *delayed) Push(io any) { *d = append(*d, io.(*backend.IO)) }
+
+func (d *delayed) Pop() any {
+	last := len(*d) - 1
+	io := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	return io
+}
+
+// timer wakes a reactor at a time. It is a timerfd, since Go's timers may be a millisecond late.
+type timer struct {
+	fd    int
+	file  *os.File // owns fd
+	spec  unix.ItimerSpec
+	ended chan struct{}
+}
+
+func newTimer(wake func()) (*timer, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("timer: %w", err)
+	}
+	t := &timer{fd: fd, file: os.NewFile(uintptr(fd), "timer"), ended: make(chan struct{})}
+	go t.run(wake)
+	return t, nil
+}
+
+func (t *timer) run(wake func()) {
+	defer close(t.ended)
+	var expirations [8]byte
+	for {
+		if _, err := t.file.Read(expirations[:]); err != nil {
+			return // closed
+		}
+		wake()
+	}
+}
+
+// set makes the timer expire once, after d, which is positive. It replaces an earlier setting.
+func (t *timer) set(d time.Duration) error {
+	t.spec.Value = unix.NsecToTimespec(int64(d))
+	return unix.TimerfdSettime(t.fd, 0, &t.spec, nil)
+}
+
+// close stops the timer and waits until wake is not running.
+func (t *timer) close() error {
+	err := t.file.Close()
+	<-t.ended
+	return err
+}

@@ -9,8 +9,11 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
 // endpoint serves metrics or the page.
@@ -109,4 +112,55 @@ func (s *Server) setRoles(c *config.Config) error {
 	}
 	s.roles.Store(r)
 	return nil
+}
+
+// setWeb serves the page as configured, or not at all.
+func (s *Server) setWeb(c *config.Config) error {
+	src := web.Source{Source: s.source(), Plan: s.engine.TryPlan}
+	src.Latency = s.latencyStates(latencySummary)
+	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
+		func(at httpd.Endpoint) (*web.Server, error) {
+			return web.Listen(at, src, webTargets(c), s.log)
+		})
+	if url != "" {
+		s.log.Info("the page is served", "url", url)
+	}
+	return err
+}
+
+// setWebTargets sets the other targets on the page as configured.
+func (s *Server) setWebTargets(c *config.Config) error {
+	if s.web.server != nil {
+		s.web.server.SetTargets(webTargets(c))
+	}
+	return nil
+}
+
+func webTargets(c *config.Config) (list []web.Target) {
+	for _, w := range c.WebTargets {
+		list = append(list, web.Target{Name: w.Name, URL: w.URL, Token: w.Token, CA: w.CA})
+	}
+	return list
+}
+
+// setMetrics serves /metrics as configured, or not at all.
+func (s *Server) setMetrics(c *config.Config) error {
+	src := metrics.Source{
+		Source: s.source(), Version: s.opts.Version, Limits: s.target.Limits,
+		Transports: map[string]func() fabric.Usage{}, Kinds: s.recorder.Kinds,
+		AuditLost: s.audit.Lost, Latencies: s.latencies, Paths: s.hostMetrics,
+		Authentications: s.target.Authentications, Devices: s.deviceMetrics,
+		Unsaved: s.state.Failed, Expiries: s.expiries, Patience: s.usageTimeout,
+		Pending: func() int { return len(s.engine.Volumes.Pending()) },
+	}
+	src.Namespaces = s.namespaces
+	for name, t := range s.transports {
+		src.Transports[name.String()] = t.Usage
+	}
+	url, err := s.metrics.set(s, c, "metrics", &c.Metrics, "metrics request refused",
+		func(at httpd.Endpoint) (*httpd.Server, error) { return metrics.Listen(at, src, s.log) })
+	if url != "" {
+		s.log.Info("metrics are served", "url", url+"metrics")
+	}
+	return err
 }

@@ -194,14 +194,10 @@ func (b *bench) run(ctx context.Context, l *load.Load, st *stage, r run) error {
 		out := b.add(st, r, threads, outcomes)
 		out.User, out.System = u-user, s-system
 	}
-	return cmp.Or(errors.Join(failed...), interruption(ctx))
-}
-
-func interruption(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return errInterrupted
+	if err := errors.Join(failed...); err != nil || ctx.Err() == nil {
+		return err
 	}
-	return nil
+	return errInterrupted
 }
 
 func (b *bench) add(st *stage, r run, threads []*load.Thread, outcomes [][]load.Outcome) *Run {

@@ -69,7 +69,13 @@ func convert(kind, file string, text []byte, o Options, read func(*reader, *valu
 	}
 	r.sortNotes()
 	if len(r.problems) > 0 {
-		return &Result{Notes: r.notes}, r.configProblems()
+		var ps config.Problems
+		for _, p := range r.problems {
+			ps = append(ps, config.Problem{
+				Place: r.place(p.offset), Path: p.path, What: p.what, Hint: p.hint,
+			})
+		}
+		return &Result{Notes: r.notes}, ps
 	}
 	return &Result{YAML: []byte(yaml), Notes: r.notes}, nil
 }

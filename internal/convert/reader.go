@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
@@ -42,16 +41,6 @@ type reader struct {
 type problem struct {
 	offset           int
 	path, what, hint string
-}
-
-// configProblems converts the problems for the caller.
-func (r *reader) configProblems() (ps config.Problems) {
-	for _, p := range r.problems {
-		ps = append(ps, config.Problem{
-			Place: r.place(p.offset), Path: p.path, What: p.what, Hint: p.hint,
-		})
-	}
-	return ps
 }
 
 // try reads an item and reports whether it has no errors. Errors become notes: it is left out.

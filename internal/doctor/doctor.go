@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/storage"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
@@ -140,10 +139,6 @@ func (m Machine) list(dir ...string) (names []string) {
 func (m Machine) exists(name ...string) bool {
 	_, err := os.Stat(m.path(name...))
 	return err == nil
-}
-
-func (m Machine) storage() storage.Machine {
-	return storage.Machine{Sys: m.path("sys"), Proc: m.path("proc")}
 }
 
 // holder names the process that has a socket open, "" if it cannot be seen.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/storage"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -15,7 +16,7 @@ import (
 func (m Machine) disks(t Target) (list []Finding) {
 	var seen []string
 	for _, s := range t.Storage {
-		stack, err := m.storage().StackOf(s.Path)
+		stack, err := storage.Machine{Sys: m.path("sys"), Proc: m.path("proc")}.StackOf(s.Path)
 		if err != nil {
 			continue // the check of the configuration reports it
 		}

@@ -277,12 +277,14 @@ func (e *Engine) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 	if err != nil {
 		return nil, ofRequest(edit, err)
 	}
-	if err := inPlace.rename(); err != nil {
+	if err := e.OnFileStep("rename", func() error {
+		return os.Rename(inPlace.from, inPlace.to)
+	}); err != nil {
 		_, undo := e.apply(c)
 		return nil, errors.Join(fmt.Errorf("the file of the object cannot be written: %w", err),
 			undo)
 	}
-	if err := inPlace.sync(); err != nil {
+	if err := e.OnFileStep("sync", func() error { return state.SyncDir(inPlace.dir) }); err != nil {
 		return nil, fmt.Errorf("the change was made, but a crash may undo it: %w. "+
 			"Repeat the request", err)
 	}

@@ -121,14 +121,6 @@ func (e *Engine) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 	})
 }
 
-func (m *edited) rename() error {
-	return m.e.OnFileStep("rename", func() error { return os.Rename(m.from, m.to) })
-}
-
-func (m *edited) sync() error {
-	return m.e.OnFileStep("sync", func() error { return state.SyncDir(m.dir) })
-}
-
 // discard deletes leftovers, in any case.
 func (m *edited) discard() {
 	_ = m.e.OnFileStep("discard", func() error {

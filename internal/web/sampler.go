@@ -139,11 +139,6 @@ func newSampler(src Source, log *slog.Logger) *sampler {
 	return s
 }
 
-func (s *sampler) close() {
-	s.cancel()
-	s.wg.Wait()
-}
-
 // run keeps the history until close, and makes states while pages are open.
 func (s *sampler) run() {
 	for s.ctx.Err() == nil {

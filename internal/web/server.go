@@ -108,7 +108,8 @@ func (s *Server) SetTargets(targets []Target) {
 // Close closes all connections. When it returns, nothing uses the Source.
 func (s *Server) Close() error {
 	err := s.Server.Close()
-	s.sampler.close()
+	s.sampler.cancel()
+	s.sampler.wg.Wait()
 	s.others.Load().close()
 	return err
 }
