@@ -39,12 +39,8 @@ var timed = map[string]map[string]string{
 
 	"tests/e2e/authentication_load_test.go": {"beside": soakOnly, "reads": soakOnly},
 	"tests/e2e/idle_test.go":                {"bareSockets": soakOnly, "wantIdle": soakOnly},
-	"tests/e2e/latency_test.go": {
-		"TestLatencyOfSlowDevice": "the upper bound is measured around what it bounds",
-	},
-	"tests/e2e/limits_test.go":        {"runFor": soakOnly, "stepAll": soakOnly},
-	"tests/isolation/bound.go":        {"quick": soakOnly},
-	"tests/isolation/latency_test.go": {"TestLatencies": values},
+	"tests/isolation/bound.go":              {"quick": soakOnly},
+	"tests/isolation/latency_test.go":       {"TestLatencies": values},
 	"tests/isolation/stranger_names.go": {
 		"quiet": "time makes its bound larger, never smaller",
 	},

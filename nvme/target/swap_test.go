@@ -1,12 +1,8 @@
 package target
 
 import (
-	"bytes"
 	"errors"
-	"log/slog"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +14,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
-	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // instance is storage that is opened once more. It counts its channels.
@@ -100,109 +95,6 @@ func (x *exchange) wait() error {
 
 func readAt(slba uint64) *fabrictest.Command {
 	return rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512))
-}
-
-// TestSwapUnderLoad: hosts read and write, with zero copy and without, while the device is
-// exchanged again and again: no command fails, no data is lost, no old device is in use, and the
-// counters go on.
-func TestSwapUnderLoad(t *testing.T) {
-	target := New(Options{Log: slog.New(slog.DiscardHandler)})
-	ram := ramDevice(t, 16<<20, 512)
-	cfg := namespaces.Config{NSID: 1, Device: &instance{Device: ram}}
-	if err := target.AddSubsystem(subsystems.Config{
-		NQN: testSub, AllowAnyHost: true, Namespaces: []namespaces.Config{cfg},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	cores, stop := startCores(t, target, 2)
-	defer stop()
-	var hosts sync.WaitGroup
-	const rounds, depth = 30, 8
-	for i := range 2 {
-		hosts.Go(func() {
-			h := &stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 9))}
-			h.verify(i, rounds, depth)
-		})
-	}
-	done := make(chan struct{})
-	go func() {
-		hosts.Wait()
-		close(done)
-	}()
-	swaps := 0
-	for ; !closed(done) || swaps < 2; swaps++ {
-		if err := target.UpdateNamespace(testSub, cfg,
-			func(old backend.Device) (backend.Device, error) {
-				testutil.Equal(t, old.(*instance).channels.Load(), 0, "channels are open")
-				return &instance{Device: ram}, nil
-			}); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Log(swaps, "exchanges")
-	s := target.Stats()[0]
-	if n := uint64(2 * rounds * depth); s.Reads != n || s.Writes != n {
-		t.Errorf("%d reads, %d writes, want %d", s.Reads, s.Writes, n)
-	}
-	testutil.Check(t, target.Close())
-}
-
-// verify writes and reads back as the i-th of two hosts.
-func (h *stressHost) verify(i, rounds, depth int) {
-	queues := h.connect(i)
-	for range rounds {
-		var writes, reads []*fabrictest.Command
-		for j := range depth {
-			blocks := []uint32{8, 128}[h.rnd.IntN(2)]
-			data := bytes.Repeat([]byte{byte(h.rnd.Uint32())}, int(blocks)*512)
-			slba := uint64((i*depth + j) * 1024)
-			w := rw(nvme.NVMWrite, 1, slba, blocks, data)
-			w.InCapsule = blocks == 8 && h.rnd.IntN(2) == 0
-			writes = append(writes, w)
-			reads = append(reads, rw(nvme.NVMRead, 1, slba, blocks, make([]byte, len(data))))
-		}
-		<-queues[h.rnd.IntN(2)].send(writes...)
-		<-queues[h.rnd.IntN(2)].send(reads...)
-		for j, r := range reads {
-			testutil.Equal(h.t, writes[j].CQE.Status(), nvme.Success, "write")
-			if st := r.CQE.Status(); !st.OK() || !bytes.Equal(r.Data, writes[j].Data) {
-				h.t.Errorf("read: %v, or other data than was written", st)
-			}
-		}
-	}
-	h.end()
-}
-
-// connect connects as the i-th host, with an I/O queue on each reactor.
-func (h *stressHost) connect(i int) (io []*stressQueue) {
-	args := adminArgs(testSub)
-	args.host += string(rune('a' + i))
-	admin := h.dial(h.cores[i%len(h.cores)])
-	c := args.command()
-	h.must(admin, c)
-	h.must(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	args.cntlid = nvme.ConnectResult(c.CQE.DW0()).CNTLID()
-	for j, core := range h.cores {
-		q := h.dial(core)
-		args.qid, args.sqsize = uint16(j+1), 127
-		h.must(q, args.command())
-		io = append(io, q)
-	}
-	return io
-}
-
-// end hangs up.
-func (h *stressHost) end() {
-	for _, q := range h.queues {
-		q.c.r.Post(q.q.HangUp)
-		<-q.ended
-	}
-}
-
-func (h *stressHost) must(q *stressQueue, c *fabrictest.Command) {
-	if st, err := h.do(q, c); err != nil || !st.OK() {
-		h.t.Errorf("opcode %#x: %v, %v", c.SQE.Opcode(), st, err)
-	}
 }
 
 // TestSwapWaits: commands wait while the device is exchanged, are aborted, end with their queue and

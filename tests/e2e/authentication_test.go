@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -72,40 +71,4 @@ func (h *Env) use(v Variant, o host.Options) {
 	}
 	h.Must(c.Authenticate(ctx))
 	h.Ping(c)
-}
-
-// TestAuthenticationRefused: hosts that cannot authenticate learn the reason, and other hosts are
-// unaffected.
-func TestAuthenticationRefused(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *Env, v Variant) {
-		other := h.Dial(v, func(o *host.Options) { o.HostNQN = HostNQN2 })
-		key, own, wrong := NewKey(t, 32, 0), NewKey(t, 32, 0), NewKey(t, 32, 0)
-		h.Target.SetHostPolicy(HostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
-		for name, change := range map[string]func(*host.Options){
-			"without a key":    func(*host.Options) {},
-			"with a wrong key": func(o *host.Options) { o.Key = wrong },
-			"who expects another controller": func(o *host.Options) {
-				o.Key, o.ControllerKey = key, wrong
-			},
-			"with the null group only": func(o *host.Options) {
-				o.Key, o.Groups = key, []auth.Group{auth.GroupNull}
-			},
-		} {
-			o := v.HostOptions()
-			o.HostNQN = HostNQN
-			change(&o)
-			c, err := host.Dial(testutil.Context(t), h.Transport(v), o)
-			if err == nil {
-				c.Close()
-				t.Errorf("a host %s connects", name)
-				continue
-			}
-			byTarget := o.ControllerKey == nil && o.Key != nil
-			if _, is := errors.AsType[auth.Refused](err); is != byTarget {
-				t.Errorf("a host %s: %v", name, err)
-			}
-		}
-		h.Ping(other)
-		h.Until("the queues are gone", func() bool { return h.Target.Sessions() == 1 })
-	})
 }

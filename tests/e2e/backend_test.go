@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -142,67 +141,6 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 			_ = q.Wait(time.Second)
 		}
 	}
-}
-
-// TestAbortWaiting aborts commands that the device has not accepted yet.
-func TestAbortWaiting(t *testing.T) {
-	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
-		c := h.Dial(v)
-		q := h.Open(c, 1, 17)
-		buf := h.Buffer(c, 8192)
-		h.Must(hosttest.Write(testutil.Context(t), q, 1, 0, 8, buf[:4096], 0))
-		g.Full(true)
-		var op host.Op
-		op.Read(1, 0, 8, buf[:4096])
-		first, err := q.Submit(&op)
-		h.Must(err)
-		op.Read(1, 0, 8, buf[4096:])
-		op.Token = 1
-		testutil.Value(q.Submit(&op))(h.T)
-		testutil.Value(q.Poll(nil))(t)
-		aborted := false
-		for range 1000 { // until the command has arrived
-			if aborted, err = hosttest.Abort(testutil.Context(t), c, 1, first); err != nil {
-				t.Fatal(err)
-			}
-			if aborted {
-				break
-			}
-		}
-		var done [1]host.Completion
-		for n := 0; n == 0; {
-			if n, err = q.Poll(done[:]); err != nil {
-				t.Fatal(err)
-			}
-			_ = q.Wait(time.Millisecond)
-		}
-		if !aborted || done[0].Token != 0 || done[0].Status().Code() != nvme.AbortRequested {
-			t.Errorf("aborted %t, command %d: %v", aborted, done[0].Token, done[0].Status())
-		}
-		g.Full(false)
-		collectAll(t, q, nvme.Success)
-	})
-}
-
-// TestDeviceErrors: failed commands return no data, and their connection works on. Package target
-// tests the status of each error.
-func TestDeviceErrors(t *testing.T) {
-	faulty(t, func(t *testing.T, h *Env, v Variant, g *backendtest.Faulty) {
-		c := h.Dial(v)
-		q := h.Open(c, 1, 17)
-		buf := h.Buffer(c, 4096)
-		pattern(buf, 1)
-		want := bytes.Clone(buf)
-		ctx := testutil.Context(t)
-		g.Fail(func(*backend.IO) error { return fmt.Errorf("injected: %w", backend.ErrIO) })
-		wantStatus(t, "read", hosttest.Read(ctx, q, 1, 0, 8, buf), nvme.UnrecoveredReadError)
-		testutil.Equal(t, Differ(buf, want), "", "a read that failed")
-		wantStatus(t, "write", hosttest.Write(ctx, q, 1, 0, 8, buf, 0), nvme.WriteFault)
-		wantStatus(t, "flush", hosttest.Flush(ctx, q, 1), nvme.WriteFault)
-		wantStatus(t, "write zeroes", hosttest.WriteZeroes(ctx, q, 1, 0, 8, 0), nvme.WriteFault)
-		g.Fail(nil)
-		h.Must(hosttest.Read(ctx, q, 1, 0, 8, buf))
-	})
 }
 
 // TestFile serves a file, stops the target and serves the file again.

@@ -54,33 +54,6 @@ func TestReadWrite(t *testing.T) {
 	})
 }
 
-func TestOtherCommands(t *testing.T) {
-	t.Parallel()
-	eachVariant(t, nil, func(t *testing.T, h *Env, v Variant) {
-		c := h.Dial(v)
-		q := h.Open(c, 1, 32)
-		ctx := testutil.Context(t)
-		buf := h.Buffer(c, 64<<10)
-		back := h.Buffer(c, 64<<10)
-		pattern(buf, 1)
-		h.Must(hosttest.Write(ctx, q, 1, 0, 128, buf, nvme.RWFUA))
-		h.Must(hosttest.Flush(ctx, q, 1))
-		h.Must(hosttest.Flush(ctx, q, nvme.NSIDAll))
-		h.Must(hosttest.WriteZeroes(ctx, q, 1, 8, 8, 0))
-		clear(buf[8*512 : 16*512])
-		h.Must(hosttest.WriteZeroes(ctx, q, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
-		clear(buf[64*512 : 80*512])
-		ranges := h.Buffer(c, 2*nvme.DSMRangeSize)
-		(*nvme.DSMRange)(ranges).Set(96, 8)
-		(*nvme.DSMRange)(ranges[16:]).Set(120, 8)
-		h.Must(hosttest.Discard(ctx, q, 1, ranges))
-		clear(buf[96*512 : 104*512])
-		clear(buf[120*512 : 128*512])
-		h.Must(hosttest.Read(ctx, q, 1, 0, 128, back))
-		testutil.MustEqual(t, Differ(back, buf), "", "")
-	})
-}
-
 // TestManyQueues verifies data on many queues concurrently. Each goroutine has its own queue and
 // part of the namespace.
 func TestManyQueues(t *testing.T) {
