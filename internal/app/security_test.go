@@ -19,6 +19,13 @@ var testSecrets = []string{
 	"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:",
 }
 
+// testTLSKeys are the keys for TLS of sequences.
+var testTLSKeys = []string{
+	"NVMeTLSkey-1:01:39WfIqopwsE/W3WvJ1cNwnpPmnfA/inWha7162vDmvjnuaAp:",
+	"NVMeTLSkey-1:01:kojrX73O7ANb01ctc1MTH15DbEBg7AOxCPP/rIPn/8vgclDS:",
+	"NVMeTLSkey-1:01:vSSNw2uszTgLGuTp9VOj+jSDKf8bqP+dQeLGIASTGkWZlZlM:",
+}
+
 // TestAccessComesLast: a host has access without a key only after all else has changed.
 func TestAccessComesLast(t *testing.T) {
 	const both = "hosts: [" + hostA + ", " + hostB + "]"

@@ -78,11 +78,15 @@ var sequenceSteps = map[string]func(*sequence) string{
 	"event":    (*sequence).event,
 	"io":       (*sequence).io,
 	"log":      func(s *sequence) string { return s.counted(s.log.String()) },
-	"served":   func(s *sequence) string { return s.counted(readServed(s.t, s.server)) },
+	"served":   func(s *sequence) string { return s.counted(s.hears(readServed(s.t, s.server))) },
 	"answers": func(s *sequence) string {
-		return s.counted(readControl(s.t, filepath.Join(filepath.Dir(s.file), "control.sock")))
+		socket := filepath.Join(filepath.Dir(s.file), "control.sock")
+		return s.counted(s.hears(readControl(s.t, socket)))
 	},
-	"metrics":  (*sequence).scraped,
+	"metrics": (*sequence).scraped,
+	"dumpable": func(s *sequence) string {
+		return fmt.Sprint(testutil.Value(unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0))(s.t))
+	},
 	"promises": (*sequence).promises,
 }
 
@@ -129,11 +133,17 @@ func TestSequences(t *testing.T) {
 			}
 			return out
 		})
-		for _, text := range testSecrets {
-			k := testutil.Value(auth.ParseKey(text))(t)
-			testutil.True(t, !shows(t, s.log.String()+s.said.String(), k), "a key is shown")
+		for _, text := range append(testSecrets, testTLSKeys...) {
+			testutil.True(t, shows(t, text, text), "the test finds no key")
+			testutil.True(t, !shows(t, s.log.String()+s.said.String(), text), "a key is shown")
 		}
 	})
+}
+
+// hears keeps a text in which no key may be shown.
+func (s *sequence) hears(text string) string {
+	s.said.WriteString(text)
+	return text
 }
 
 // until repeats a command until it prints the text below it, or often the same text if that is to
@@ -187,9 +197,10 @@ func (s *sequence) expand(text string) string {
 	if strings.Contains(text, "TAKEN") && s.taken == 0 {
 		s.taken = listen(s.t, "127.0.0.1:0").AddrPort().Port()
 	}
-	return strings.NewReplacer("$dir", filepath.Dir(s.file), "$key2", testSecrets[1], "$key3",
-		testSecrets[2], "$key", testSecret, "FREE", fmt.Sprint(s.free), "TAKEN",
-		fmt.Sprint(s.taken)).Replace(text)
+	return strings.NewReplacer("$dir", filepath.Dir(s.file),
+		"$key2", testSecrets[1], "$key3", testSecrets[2], "$key", testSecret,
+		"$tls2", testTLSKeys[1], "$tls3", testTLSKeys[2], "$tls", testTLSKeys[0],
+		"FREE", fmt.Sprint(s.free), "TAKEN", fmt.Sprint(s.taken)).Replace(text)
 }
 
 var (
@@ -204,6 +215,7 @@ func (s *sequence) mask(text string) string {
 	if s.free != 0 {
 		text = strings.ReplaceAll(text, fmt.Sprint(":", s.free), ":PORT")
 	}
+	text = strings.ReplaceAll(text, testSecrets[1], "$key2") // as the name of a host
 	text = anyDigest.ReplaceAllString(text, "hidden-DIGEST")
 	text = anyRoom.ReplaceAllString(text, "has ROOM free")
 	return anyTCPPort.ReplaceAllString(strings.TrimSuffix(text, "\n"), "127.0.0.1:PORT")
@@ -243,9 +255,9 @@ func (s *sequence) change(text, line string) string {
 func (s *sequence) check() (text string, err error) {
 	var out strings.Builder
 	if err := check.File(s.file, s.environ, &out); err != nil {
-		return err.Error(), err
+		return s.hears(err.Error()), err
 	}
-	return strings.TrimSuffix(out.String(), "\n"), nil
+	return strings.TrimSuffix(s.hears(out.String()), "\n"), nil
 }
 
 // each checks the file with each line of changes by itself, and with serve also starts a target
@@ -409,16 +421,33 @@ func (s *sequence) connectHost() string {
 	if like := s.hosts[s.value("like", "")]; like != nil {
 		at = like.at
 	}
-	o := hostOptions(s.value("subsystem", testNQN))
+	o := hostOptions(s.expand(s.value("subsystem", testNQN)))
 	name := s.words()[0]
-	o.HostNQN = s.value("nqn", "nqn.2026-11.io.nvmf-target:"+name)
-	if s.d.HasArg("key") {
-		which := 1
-		_, _ = fmt.Sscan(s.value("key", "1"), &which)
-		o.Key = testutil.Value(auth.ParseKey(testSecrets[which-1]))(s.t)
+	o.HostNQN = s.expand(s.value("nqn", "nqn.2026-11.io.nvmf-target:"+name))
+	which := func(arg string, keys []string) string {
+		n := 1
+		_, _ = fmt.Sscan(s.value(arg, "1"), &n)
+		return keys[n-1]
 	}
-	c, err := host.Connect(s.t.Context(), host.TCP{Addr: at}, o)
-	if err != nil {
+	if s.d.HasArg("key") {
+		o.Key = testutil.Value(auth.ParseKey(which("key", testSecrets)))(s.t)
+	}
+	if s.d.HasArg("controller-key") {
+		o.ControllerKey = testutil.Value(auth.ParseKey(which("controller-key", testSecrets)))(s.t)
+	}
+	tr := host.TCP{Addr: at}
+	if s.d.HasArg("tls") {
+		k := testutil.Value(auth.ParseTLSKey(which("tls", testTLSKeys)))(s.t)
+		tr.PSK = func(hostNQN, subNQN string) (*auth.TLSPSK, error) {
+			psks, err := k.PSKs(hostNQN, subNQN)
+			return &psks[len(psks)-1], err // with an identity that does not reveal the key
+		}
+	}
+	c, err := host.Connect(s.t.Context(), tr, o)
+	switch {
+	case err != nil && (s.d.HasArg("tls") || s.d.HasArg("plain")): // OpenSSL has the reason
+		return "refused"
+	case err != nil:
 		return err.Error()
 	}
 	s.t.Cleanup(c.Close)
