@@ -16,21 +16,19 @@ import (
 
 // recordCase is a record with the size that the specification gives.
 type recordCase struct {
-	name string
-	typ  reflect.Type
-	size int
-	// fields are nil for an array.
-	fields offsets
-	zero   []byte
-	again  func([]byte) ([]byte, error) // parses and appends
+	name  string
+	typ   reflect.Type
+	size  int
+	zero  []byte
+	again func([]byte) ([]byte, error) // parses and appends
 }
 
 // offsets are the byte offsets of the named fields of a record.
 type offsets map[string]int
 
-func record[T Record](size int, fields offsets) recordCase {
+func record[T Record](size int) recordCase {
 	return recordCase{
-		fmt.Sprintf("%T", *new(T)), reflect.TypeFor[T](), size, fields, Append(nil, new(T)),
+		fmt.Sprintf("%T", *new(T)), reflect.TypeFor[T](), size, Append(nil, new(T)),
 		func(b []byte) ([]byte, error) {
 			r, err := Parse[T](b)
 			return Append(nil, r), err

@@ -111,29 +111,9 @@ func TestNamed(t *testing.T) {
 	} {
 		testutil.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
 	}
-	for _, tc := range []struct{ place, kind, want string }{
-		{"nvme5/ng5n2", "char", "/dev/ng5n2 /dev/nvme0n2"},
-		{"nvme5/nvme0n1", "block", "/dev/ng5n1 /dev/nvme0n1"},
-		{"nvme-subsys1/nvme1n12", "block", "/dev/ng1n12 /dev/nvme1n12"},
-		{
-			"nvme5/nvme0n2/nvme0n2p1", "block",
-			"is a partition: commands go to whole namespaces; name nvme0n2, or use backend: block",
-		},
-		{
-			"nvme7/nvme7n1", "block",
-			"has no character device: the kernel has no commands for single namespaces " +
-				"(Linux 5.13 and later have); use backend: block",
-		},
-		{
-			"nvme8/ng8n1", "char",
-			"has no block device: its command set or its format is not one for blocks",
-		},
-		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
-		{
-			"nvme0", "char",
-			"is nvme0, not a namespace of an NVMe drive, such as ng0n1",
-		},
-	} {
+	for _, row := range testutil.Rows(t, "named") {
+		var tc struct{ place, kind, want string }
+		row.Scan(&tc.place, &tc.kind, &tc.want)
 		n, err := named(filepath.Join(dir, tc.place), tc.kind)
 		got := n.Char + " " + n.Block
 		if err != nil {

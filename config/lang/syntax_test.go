@@ -12,33 +12,9 @@ import (
 // TestSyntaxErrorsNameTheLine: # marks the line where the error is found, @ the line where the
 // faulty construct begins.
 func TestSyntaxErrorsNameTheLine(t *testing.T) {
-	for _, text := range []string{
-		"a:\n  - {nsid: 1, size: 1GiB @\n  - {nsid: 2, size: 1GiB} #\n",
-		"a:\n  - {nsid: 1, size: 1GiB @\n  - nsid: 2 #\n    size: 1GiB\n",
-		"a: [b, c @\nd: #\n  - {nsid: 1}\n",
-		"a: {b: c @\n\n\nd: e #\n",
-		"a:\n  - {backend: ram size: 1GiB} #\n  - {nsid: 2}\n",
-		"a:\n  - {address: ::} #\nb:\n  c: d\n",
-		"a:\n  - {address: ::1} #\n",
-		"a:\n  - address: :: #\nb: c\n",
-		"- {a: ::} #\n",
-		"a:\n  b: [c]] #\n  d: e\n",
-		"a:\n  b: [c @\n  ] ] #\nd: e\n",
-		"a:\n  - {b: c} @\n   d: e #\nf: g\n",
-		"a:\n  - b: c @\n   d: e #\n    f:\n      - g\n",
-		"a: \n  - b: c @\n    d: e\n    f:\n      - g\n   h: i #\n",
-		"a: b\nc: d\n e: f #\ng: h\n",
-		"a: b @\nc:\n  - d\n - e #\n",
-		"a:\n  - b\n  c #\nd: e\n",
-		"a:\n  - b\n\n\n  # comment\n  \"c\" #\nd: e\n",
-		"\ufeffa:\n  - b @\n  c: d #\n",
-		"ä:\n  - ööööööööööö @\n  ü: ä #\n",
-		"a: \"b #\nc: d\n",
-		"a:\n  - b @\n  ? c #\n",
-		"a: b\nc #\n",
-		"a:\n\t- b #\n",
-		"a: b\n---\nc:\n  - d @\n  e: f #\n",
-	} {
+	for _, row := range testutil.Rows(t, "syntax") {
+		var text string
+		row.Scan(&text)
 		var begin, stop int
 		plain := text
 		for i, line := range strings.Split(text, "\n") {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -36,96 +37,28 @@ func (a answers) read(cdb, data []byte) (sys.SCSIResult, error) {
 func TestSCSI(t *testing.T) {
 	// SPC-4: a page has a header of four bytes (code, subpage, length), as has each parameter
 	// (code, control, length).
-	const good, temperature = "2f00 0008 0000 03 04 0000 1fff",
-		"0d00 000c 0000 03 02 001f 0001 03 02 003c"
-	for name, tc := range map[string]struct {
-		pages answers
-		want  Health
-		err   string
-	}{
-		"good": {
-			answers{0x2F: good, 0x0D: temperature},
-			Health{State: Good, Celsius: 31, Hours: -1, Used: -1},
-			"",
-		},
-		"no temperature": {
-			answers{0x2F: good},
-			Health{State: Good, Celsius: 31, Hours: -1, Used: -1},
-			"",
-		},
-		"unknown": {answers{
-			0x2F: "2f00 0008 0000 03 04 0000 ffff",
-			0x0D: "0d00 0006 0000 03 02 00ff",
-		}, Health{State: Good, Hours: -1, Used: -1}, ""},
-		"hot": {
-			answers{
-				0x2F: good,
-				0x0D: "0d00 000c 0000 03 02 0044 0001 03 02 003c",
-			},
-			Health{
-				State: Warning, Notes: []string{"hotter than its 60 °C"}, Celsius: 68,
-				Hours: -1, Used: -1,
-			},
-			"",
-		},
-		"hours": {
-			answers{
-				0x2F: good,
-				0x15: "1500 0028 0000 03 0c 0000 1c21 0008 0001 0000 0001 0001 03 14 0000",
-			},
-			Health{State: Good, Celsius: 31, Hours: 120, Used: -1},
-			"",
-		},
-		"wear": {
-			answers{0x2F: good, 0x11: "1100 0008 0001 03 04 0000 0009"},
-			Health{State: Good, Celsius: 31, Hours: -1, Used: 9},
-			"",
-		},
-		"worn out": {
-			answers{0x2F: good, 0x11: "1100 0008 0001 03 04 0000 0066"},
-			Health{State: Warning, Notes: []string{"worn out"}, Celsius: 31, Hours: -1, Used: 102},
-			"",
-		},
-		"failing": {
-			answers{0x2F: "2f00 0008 0000 03 04 5d10 2600"},
-			Health{
-				State: Failing, Notes: []string{"predicts its failure (5D/10h)"}, Celsius: 38,
-				Hours: -1, Used: -1,
-			},
-			"",
-		},
-		"warning": {
-			answers{0x2F: "2f00 0006 0000 03 02 0b01"},
-			Health{State: Warning, Notes: []string{"warns (0B/01h)"}, Hours: -1, Used: -1},
-			"",
-		},
-		"vendor's parameter": {
-			answers{0x2F: "2f00 000e 0000 03 04 0000 20ff 8000 03 02 5d00"},
-			Health{State: Good, Celsius: 32, Hours: -1, Used: -1},
-			"",
-		},
-		"no page": {
-			answers{},
-			Health{},
-			"it does not report its health (sense 70 00 05",
-		},
-		"missing":      {answers{0x2F: "missing"}, Health{}, "log page 2Fh: no such device"},
-		"another page": {answers{0x2F: temperature}, Health{}, "another page"},
-		"cut off": {
-			answers{0x2F: "2f00 0008 0000 03 08 0000 1fff"},
-			Health{},
-			"cut off",
-		},
-		"short": {answers{0x2F: "2f00"}, Health{}, "another page"},
-	} {
-		h, err := scsiHealth(tc.pages.read)
-		if tc.err != "" {
-			testutil.Fails(t, err, tc.err, "%s", name)
+	states := map[string]State{"": 0, "Good": Good, "Warning": Warning, "Failing": Failing}
+	for _, row := range testutil.Rows(t, "scsi") {
+		var name, pages, state, note, wantErr string
+		var want Health
+		row.Scan(&name, &pages, &state, &want.Celsius, &want.Hours, &want.Used, &note, &wantErr)
+		drive := answers{}
+		for page := range strings.SplitSeq(pages, "; ") {
+			number, content, _ := strings.Cut(page, ": ")
+			n, _ := strconv.ParseUint(number, 0, 8)
+			drive[uint8(n)] = content
+		}
+		if want.State = states[state]; note != "" {
+			want.Notes = []string{note}
+		}
+		h, err := scsiHealth(drive.read)
+		if wantErr != "" {
+			testutil.Fails(t, err, wantErr, "%s", name)
 			continue
 		}
-		testutil.True(t, err == nil && h.State == tc.want.State && slices.Equal(h.Notes,
-			tc.want.Notes) && h.Celsius == tc.want.Celsius && h.Hours == tc.want.Hours &&
-			h.Used == tc.want.Used, "%s: %+v, %v, want %+v", name, h, err, tc.want)
+		testutil.True(t, err == nil && h.State == want.State && slices.Equal(h.Notes,
+			want.Notes) && h.Celsius == want.Celsius && h.Hours == want.Hours &&
+			h.Used == want.Used, "%s: %+v, %v, want %+v", name, h, err, want)
 	}
 }
 

@@ -13,49 +13,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// replaced are words of our own for things that have established names, with their replacement.
-// docs/glossary.md has the terms.
-var replaced = []struct {
-	words   string
-	instead string
-}{
-	{"lend lends lent lending lender lenders loan loans", "zero-copy read"},
-	{"mend mends mended mending", "hint, fix"},
-	{"forsake forsaken forsakes farewell", "drop, close"},
-	{"foretell foretold foretells", "predict"},
-	{"stash stashes stashed", "frame cache"},
-	{"soil soils soiled", "mark dirty"},
-	{"wash washes washed", "discard"},
-	{"rig rigs", "harness"},
-	{"prey", "target process"},
-	{"overdue", "timed out"},
-	{"polite greedy", "what it does"},
-	{"judge judges judged judging", "check, validate"},
-	{"verdict verdicts", "error, status"},
-	{"tamper tampers tampered", "inject"},
-	{"news", "event"},
-	{"heat heats heated heating cool cools cooled cooling", "activate, park"},
-	{"landed", "arrived"},
-	{"rescue rescues rescued", "copy, move"},
-	{"shed sheds shedding", "evict"},
-	{"unshared", "with receives of its own"},
-	{"whoever somebody", "the caller, the host, a user"},
-}
-
-// instead has the replacement of each replaced word.
-var instead = func() map[string]string {
+// replacements has the replacement of each word of testdata/words.txt.
+func replacements(t *testing.T) map[string]string {
+	t.Helper()
 	m := map[string]string{}
-	for _, r := range replaced {
-		for _, w := range strings.Fields(r.words) {
-			m[w] = r.instead
+	for _, row := range testutil.Rows(t, "words") {
+		var words []string
+		var instead string
+		row.Scan(&words, &instead)
+		for _, w := range words {
+			m[w] = instead
 		}
 	}
 	return m
-}()
+}
 
 // privateText returns the places of replaced words in a text; name and line are the place of its
 // start.
-func privateText(name string, line int, text string) (found []string) {
+func privateText(instead map[string]string, name string, line int, text string,
+) (found []string) {
 	for s := range strings.Lines(text) {
 		for _, w := range wordsOf(s) {
 			if to, ok := instead[w]; ok {
@@ -68,16 +44,16 @@ func privateText(name string, line int, text string) (found []string) {
 }
 
 // privateWords returns the places of replaced words in the identifiers and comments of a file.
-func privateWords(f *goFile) (found []string) {
+func privateWords(instead map[string]string, f *goFile) (found []string) {
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
-			found = append(found, privateText(f.name, f.line(id.Pos()), id.Name)...)
+			found = append(found, privateText(instead, f.name, f.line(id.Pos()), id.Name)...)
 		}
 		return true
 	})
 	for _, group := range f.ast.Comments {
 		for _, c := range group.List {
-			found = append(found, privateText(f.name, f.line(c.Pos()), c.Text)...)
+			found = append(found, privateText(instead, f.name, f.line(c.Pos()), c.Text)...)
 		}
 	}
 	return found
@@ -103,11 +79,12 @@ func wordsOf(text string) []string {
 
 // TestWords: no comment, identifier, document or script has a replaced word.
 func TestWords(t *testing.T) {
+	instead := replacements(t)
 	goFiles(t, func(f *goFile) {
 		if f.name == "internal/lint/words_test.go" {
 			return
 		}
-		for _, w := range privateWords(f) {
+		for _, w := range privateWords(instead, f) {
 			t.Error(w)
 		}
 	})
@@ -117,22 +94,23 @@ func TestWords(t *testing.T) {
 			return
 		}
 		text := testutil.Value(os.ReadFile(filepath.Join(root, name)))(t)
-		for _, w := range privateText(name, 1, string(text)) {
+		for _, w := range privateText(instead, name, 1, string(text)) {
 			t.Error(w)
 		}
 	})
 }
 
 func TestPrivateWordsAreFound(t *testing.T) {
+	instead := replacements(t)
 	text := "package a\n\n// Lend it; spend, amend and lending-free.\n" +
 		"func newLender(rig int) { _ = trigger }\n"
-	got := privateWords(parseGo(t, "a.go", []byte(text)))
+	got := privateWords(instead, parseGo(t, "a.go", []byte(text)))
 	want := []string{
 		`a.go:4: "lender"; say zero-copy read`, `a.go:4: "rig"; say harness`,
 		`a.go:3: "lend"; say zero-copy read`, `a.go:3: "lending"; say zero-copy read`,
 	}
 	testutil.True(t, slices.Equal(got, want), "got %q, want %q", got, want)
-	got = privateText("a.md", 1, "A rig.\n\nA harness;\nno prey.\n")
+	got = privateText(instead, "a.md", 1, "A rig.\n\nA harness;\nno prey.\n")
 	want = []string{`a.md:1: "rig"; say harness`, `a.md:4: "prey"; say target process`}
 	testutil.True(t, slices.Equal(got, want), "got %q, want %q", got, want)
 }

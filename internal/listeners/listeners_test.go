@@ -306,24 +306,9 @@ func TestAddresses(t *testing.T) {
 			"eth0 fe80::1%eth0", "eth1 10.0.1.1", "eth1 10.0.0.1", "eth2 10.0.0.3 down"),
 		RDMA: map[string][]string{"mlx5_0": {"eth0", "eth1"}, "eth9": {"eth1"}},
 	}
-	for _, tc := range []struct{ listener, want string }{
-		{"tcp, address: 10.0.0.0/24", "[10.0.0.1]"},
-		{"tcp, address: 0.0.0.0/0", "[10.0.0.1 10.0.1.1]"},
-		{"tcp, address: '::/0'", "[fd00::1]"},
-		{"tcp, address: 127.0.0.0/8", "[127.0.0.1]"},
-		{"tcp, address: 10.9.0.0/16", "no network interface has such an address"},
-		{"tcp, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
-		{"rdma, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
-		{"rdma, address: mlx5_0", "[10.0.0.1 10.0.1.1 fd00::1 fe80::1%eth0]"},
-		{"tcp, address: mlx5_0", "no network interface called mlx5_0"},
-		{"rdma, address: mlx5_1", "no network interface or RDMA device called mlx5_1"},
-		{"tcp, address: eth2", "eth2 is switched off"},
-		{"tcp, address: 10.0.0.3", "eth2 is switched off"},
-		{"tcp, address: 10.0.0.1", "[10.0.0.1]"},
-		{"tcp, address: 10.7.7.7", "[10.7.7.7]"},
-		{"tcp, address: 'fe80::1%eth0'", "[fe80::1%eth0]"},
-		{"tcp, address: 0.0.0.0", "[0.0.0.0]"},
-	} {
+	for _, row := range testutil.Rows(t, "addresses") {
+		var tc struct{ listener, want string }
+		row.Scan(&tc.listener, &tc.want)
 		c := testutil.Value(config.Parse("test.yaml", []byte("listeners: [{transport: "+tc.listener+
 			"}]\nsubsystems:\n  - {nqn: nqn.2026-11.io.nvmf-target:test, allow_any_host: true, "+
 			"namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}\n"), nil, volumes.Backends))(t)

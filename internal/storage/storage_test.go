@@ -113,36 +113,9 @@ func TestOverlaps(t *testing.T) {
 	f := newMachine(t)
 	testutil.Must(t, os.Link(filepath.Join(f.root, "image"), filepath.Join(f.root, "hard")))
 	f.link("symbolic", "image")
-	for _, tc := range []struct{ a, b, where string }{
-		{"sda", "sda", "sda"},
-		{"sda", "sdb", ""},
-		{"sda", "sda1", "sda"},
-		{"sda1", "sda2", ""},
-		{"sda2", "sda3", "sda"},
-		{"sda2", "dm-0", "sda2"},
-		{"sda3", "dm-0", "sda"},
-		{"sda1", "dm-0", ""},
-		{"sda", "dm-1", "sda"},
-		{"dm-0", "dm-1", ""},
-		{"md127", "sdb", "sdb"},
-		{"md127", "sda", ""},
-		{"image", "image", "image"},
-		{"image", "hard", "image"},
-		{"image", "symbolic", "image"},
-		{"image", "other", ""},
-		{"missing", "missing", "missing"},
-		{"missing", "image", ""},
-		{"loop0", "image", "image"},
-		{"loop0", "other", ""},
-		{"loop0", "loop1", "image"}, // the whole file, and its beginning
-		{"loop1", "loop2", ""},      // two parts of it
-		{"loop1p1", "loop1p2", ""},
-		{"loop1p2", "loop1", "loop1"},
-		{"loop1p2", "loop2", ""},
-		{"loop1p2", "loop0", "image"},
-		{"loop1p2", "image", "image"},
-		{"loop9", "image", ""},
-	} {
+	for _, row := range testutil.Rows(t, "overlaps") {
+		var tc struct{ a, b, where string }
+		row.Scan(&tc.a, &tc.b, &tc.where)
 		where, ok := f.at(tc.a).Overlaps(f.at(tc.b))
 		testutil.True(t, ok == (tc.where != "") && (!ok || filepath.Base(where) == tc.where),
 			"%s and %s: %q, %v, want %q", tc.a, tc.b, where, ok, tc.where)
@@ -197,22 +170,9 @@ func TestUsers(t *testing.T) {
 	process(813, "cat", "other", "0100000")
 	process(os.Getpid(), "self", "other", "0100002")
 	f.write("proc/814/comm", "no descriptors")
-	for name, want := range map[string]string{
-		"sda": "dm-0 (sda2), dm-1 (sda2), mounted at / (dm-0), mounted at /boot files (sda1), " +
-			"swap (dm-1)",
-		"sda1":   "mounted at /boot files",
-		"sda2":   "dm-0, dm-1, mounted at / (dm-0), swap (dm-1)",
-		"dm-0":   "mounted at /",
-		"dm-1":   "swap",
-		"sdb":    "md127",
-		"md127":  "",
-		"other":  "process 812 (qemu)",
-		"loop0":  "loop1 (image), loop2 (image), mounted at /mnt (loop2)",
-		"loop1":  "loop0 (image)",
-		"image":  "loop0, loop1, loop2, mounted at /mnt (loop2)",
-		"a swap": "swap",
-		"absent": "",
-	} {
+	for _, row := range testutil.Rows(t, "users") {
+		var name, want string
+		row.Scan(&name, &want)
 		users := testutil.Value(f.Users(f.at(name)))(t)
 		var got []string
 		for _, u := range users {
