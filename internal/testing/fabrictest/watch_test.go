@@ -77,8 +77,11 @@ func (s *sink) Info() *fabric.QueueInfo { return &s.info }
 
 // TestWatchReports commits every violation and expects a report of it.
 func TestWatchReports(t *testing.T) {
-	for _, tc := range violations {
-		t.Run(tc.name, func(t *testing.T) {
+	for _, row := range testutil.Rows(t, "violations") {
+		var name, want string
+		var steps []string
+		row.Scan(&name, &want, &steps)
+		t.Run(name, func(t *testing.T) {
 			var got []string
 			f := new(faulty)
 			w := Watch(f, func(s string) { got = append(got, s) })
@@ -86,10 +89,14 @@ func TestWatchReports(t *testing.T) {
 			s := testutil.Value(w.Open(q))(t)
 			r := &fabric.Request{Session: s, Queue: q}
 			r.SQE.SetCID(7)
-			tc.run(env{f, w, s, r})
+			for _, name := range steps {
+				step, known := violationSteps[name]
+				testutil.MustTrue(t, known, "unknown step %s", name)
+				step(env{f, w, s, r})
+			}
 			all := strings.Join(got, "; ")
-			testutil.True(t, (tc.want == "") == (all == "") && strings.Contains(all, tc.want),
-				"reported %q, want %q", all, tc.want)
+			testutil.True(t, (want == "") == (all == "") && strings.Contains(all, want),
+				"reported %q, want %q", all, want)
 		})
 	}
 }
