@@ -19,7 +19,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.Main(m) }
+func TestMain(m *testing.M) {
+	patience = testutil.Patience
+	testutil.Main(m)
+}
 
 const block = 512
 
