@@ -15,9 +15,12 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// quick has times for a network in memory. A connection without acknowledgments ends after two
-// seconds, since a busy machine may suspend a test for one.
-var quick = cm.Options{ResponseTimeout: 12, AckTimeout: 16, Replies: 16}
+// A busy machine may suspend a test for seconds: with the times of patient nobody gives up within
+// two, or four without acknowledgments. On a network that loses much, they would take too long.
+var (
+	patient = cm.Options{ResponseTimeout: 15, AckTimeout: 17, Replies: 16}
+	quick   = cm.Options{ResponseTimeout: 12, AckTimeout: 16, Replies: 16}
+)
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
@@ -25,19 +28,20 @@ func TestConformance(t *testing.T) {
 		faults  wiretest.Options
 		engines int
 		rounds  int
+		times   cm.Options
 	}{
-		{"no faults", wiretest.Options{}, 1, 0},
-		{"four engines", wiretest.Options{Loss: 0.01}, 4, 0},
-		{"15 % loss", wiretest.Options{Loss: 0.15}, 1, 5},
+		{"no faults", wiretest.Options{}, 1, 0, patient},
+		{"four engines", wiretest.Options{Loss: 0.01}, 4, 0, patient},
+		{"15 % loss", wiretest.Options{Loss: 0.15}, 1, 5, quick},
 		{"all faults", wiretest.Options{
 			Loss: 0.01, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, Mark: 0.05, Refuse: 0.1,
-		}, 1, 20},
+		}, 1, 20, quick},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mem := wiretest.New(c.faults)
 			v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-			a := provider(t, mem.Host("a", v4, v6), c.engines)
-			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines)
+			a := provider(t, mem.Host("a", v4, v6), c.engines, c.times)
+			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines, c.times)
 			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4, c.rounds) })
 			t.Run("IPv6", func(t *testing.T) {
 				if c.faults.Loss > 0.1 {
@@ -56,7 +60,7 @@ func TestConformanceUDP(t *testing.T) {
 	host := func(v4, v6 string) *Provider {
 		return provider(t, wire.NewUDP(wire.UDPOptions{
 			IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: port,
-		}), 2)
+		}), 2, patient)
 	}
 	// RFC 3849: nobody has the second IPv6 address, so that host has none.
 	a, b := host("127.0.0.1", "::1"), host("127.0.0.2", "2001:db8::2")
@@ -92,8 +96,8 @@ func TestConformanceTCP(t *testing.T) {
 	}
 }
 
-func provider(t *testing.T, net wire.Network, engines int) *Provider {
-	p := New(Options{Network: net, Engines: engines, Background: true, CM: quick})
+func provider(t *testing.T, net wire.Network, engines int, times cm.Options) *Provider {
+	p := New(Options{Network: net, Engines: engines, Background: true, CM: times})
 	t.Cleanup(func() { testutil.Must(t, p.Close()) })
 	return p
 }

@@ -22,7 +22,7 @@ func TestLinkLocal(t *testing.T) {
 		t.Skip("no interface has a link-local IPv6 address")
 	}
 	addr := list[at].Addr
-	cm := testutil.Value(provider(t, net, 1).NewCM())(t)
+	cm := testutil.Value(provider(t, net, 1, patient).NewCM())(t)
 	l := testutil.Value(cm.Listen(netip.AddrPortFrom(addr, 0), 1, 0))(t)
 	next := func(want verbs.EventType) verbs.Event {
 		t.Helper()
