@@ -51,8 +51,9 @@ func TestOddNames(t *testing.T) {
 	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	for i := 0; i < len(oddNames); i += 4 {
 		sub, hostNQN := oddNames[i], oddNames[len(oddNames)-1-i]
-		c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
-			host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: sub})
+		options := hostOptions(sub)
+		options.HostNQN = hostNQN
+		c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort}, options)
 		if err != nil {
 			t.Errorf("%q at %q: %v", hostNQN, sub, err)
 			continue

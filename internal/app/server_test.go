@@ -26,7 +26,7 @@ import (
 func hostOptions(nqn string) host.Options {
 	return host.Options{
 		HostNQN: "nqn.2026-11.io.nvmf-target:host", HostID: [16]byte{1},
-		SubNQN: nqn,
+		SubNQN: nqn, Timeout: testutil.Patience,
 	}
 }
 

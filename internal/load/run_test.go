@@ -37,7 +37,7 @@ subsystems:
 	o := Options{
 		Transport: host.TCP{Addr: s.Addrs()[0].AddrPort},
 		Host: host.Options{
-			SubNQN: nqn, HostID: [16]byte{1},
+			SubNQN: nqn, HostID: [16]byte{1}, Timeout: testutil.Patience,
 			HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5",
 		},
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -58,6 +59,6 @@ func (h *Env) Transport(v Variant) host.Transport {
 func (v Variant) HostOptions() host.Options {
 	return host.Options{
 		HostNQN: HostNQN, HostID: [16]byte{1, 2, 3}, SubNQN: SubNQN,
-		NoFlowControl: v.NoFlowControl,
+		NoFlowControl: v.NoFlowControl, Timeout: testutil.Patience,
 	}
 }

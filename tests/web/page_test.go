@@ -100,6 +100,7 @@ func (w *world) stop() {
 func (w *world) connect(ctx context.Context, nqn string) (*host.Controller, error) {
 	return host.Connect(ctx, host.TCP{Addr: w.s.Addrs()[0].AddrPort}, host.Options{
 		HostNQN: nqn, HostID: [16]byte{1}, SubNQN: database, KATO: 30 * time.Second,
+		Timeout: testutil.Patience,
 	})
 }
 
