@@ -11,7 +11,9 @@ import (
 // TestControlDisks: a client sees the disks of this machine.
 func TestControlDisks(t *testing.T) {
 	_, c := controlled(t, Options{}, anyPort)
-	want := testutil.Value(volumes.ListDisks(nil))(t)
-	list, err := control.GetDisks.From(t.Context(), c)
-	testutil.True(t, err == nil && len(list) == len(want), "%+v, %v, want %+v", list, err, want)
+	testutil.Until(t, "the same list", func() bool { // the health of a disk may take some time
+		want := testutil.Value(volumes.ListDisks(nil))(t)
+		list, err := control.GetDisks.From(t.Context(), c)
+		return err == nil && len(list) == len(want)
+	})
 }
