@@ -119,8 +119,8 @@ func (f *turnsFlood) run(t *testing.T) (served int) {
 }
 
 // TestTurns: ClientHellos of a flood keep no newcomer out. There is one exception: nothing tells a
-// newcomer from peers that have not failed yet, that wait for the answer, and that are more than the
-// processors allow. The first row has these.
+// newcomer from peers that have not failed yet, that wait for the answer, and that are more than
+// the processors allow. The first row has these.
 func TestTurns(t *testing.T) {
 	const wait, leave = 0, 256 * time.Second / 10_000
 	for _, f := range []turnsFlood{

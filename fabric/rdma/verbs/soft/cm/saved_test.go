@@ -74,8 +74,8 @@ func TestKilled(t *testing.T) {
 	}), "an entry is left")
 }
 
-// TestMemoryFull: there is an entry for each connection that the target admits. Further ones are not
-// saved, and entries are used again. Memory of another version is not read.
+// TestMemoryFull: there is an entry for each connection that the target admits. Further ones are
+// not saved, and entries are used again. Memory of another version is not read.
 func TestMemoryFull(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	memory := make([]byte, memorySize)
