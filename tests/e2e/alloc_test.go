@@ -22,9 +22,9 @@ func TestZeroAllocation(t *testing.T) {
 		c := h.Dial(v)
 		q := h.Open(c, 1, 33)
 		for _, size := range []int{512, 4096, 131072} {
-			ios := min(256, 4<<20/size)
 			buf := h.Buffer(c, q.Depth()*size)
 			for _, write := range []bool{false, true} {
+				ios := min(256, 4<<20/size)
 				var op host.Op
 				var done [64]host.Completion
 				i := 0
@@ -48,9 +48,14 @@ func TestZeroAllocation(t *testing.T) {
 				}
 				run() // buffers, free lists and tables grow
 				run()
-				// One run per sample, since timers allocate occasionally.
-				testutil.Equal(t, testutil.AllocsPerRun(1, run), 0,
-					"%d bytes, write %t allocations in %d commands", size, write, ios)
+				// One run per sample, since timers allocate occasionally. On a slow machine they
+				// do so in each, unless it is shorter.
+				n, least := 1.0, ios/8
+				for ; n > 0 && ios >= least; ios /= 2 {
+					n = testutil.AllocsPerRun(1, run)
+				}
+				testutil.Equal(t, n, 0, "%d bytes, write %t: allocations in %d commands", size,
+					write, 2*ios)
 			}
 		}
 	})

@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -58,7 +61,11 @@ func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]func(h *Env){"tcp": unreadTCP, "rdma": unreadRDMA} {
 		t.Run(name, func(t *testing.T) {
-			h := New(t, Options{Memory: 16})
+			h := New(t, Options{Memory: 16, TCP: func(c *tcp.Config) {
+				c.SendTimeout, c.MemoryTimeout = time.Hour, time.Hour
+			}, RDMA: func(c *rdma.Config) {
+				c.SendTimeout, c.MemoryTimeout = time.Hour, time.Hour
+			}})
 			victim := h.Dial(Plain[0])
 			q := h.Open(victim, 1, 32)
 			ctx := testutil.Context(t)
@@ -67,7 +74,6 @@ func TestSlowReaders(t *testing.T) {
 				h.Must(hosttest.Write(ctx, q, 1, uint64(off>>9), 1<<20>>9, big, 0))
 			}
 			slow(h)
-			// Reads that wait for longer than SendTimeout and MemoryTimeout would end.
 			for off := 0; off < slowSize; off += 16 << 10 {
 				testutil.MustEqual(t, hosttest.Write(ctx, q, 1, uint64(off>>9), 8, small, 0), nil,
 					"a write at %d", off)
