@@ -45,17 +45,17 @@ func TestSharesInPieces(t *testing.T) {
 type turnsFlood struct {
 	networks int
 	ip6      bool
-	turns    int           // a second, which the processors allow
-	stays    time.Duration // of a peer of the flood; 0: until the target ends the connection
-	after    time.Duration // the first newcomer comes
-	want     int           // newcomers that have their turn, at least
+	turns    int // a second, which the processors allow
+	stays    int // ClientHellos until a peer of the flood leaves; 0: it waits for the answer
+	after    int // ClientHellos before the first newcomer
+	want     int // newcomers that have their turn, at least
 }
 
 // handshake is a connection of the flood or of a newcomer.
 type handshake struct {
 	*Conn
 	newcomer, ended bool
-	leaves          time.Time
+	leaves          int
 }
 
 func (h *handshake) end() {
@@ -69,10 +69,10 @@ func (h *handshake) end() {
 // run returns how many newcomers had their turn.
 func (f *turnsFlood) run(t *testing.T) (served int) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
-	const perSecond, tries = 10_000, 24
+	const perSecond, tries, pause = 10_000, 24, 1001
 	var waiting, peers []*handshake // by age; evicted ones are still in it
-	come := func(a netip.Addr, newcomer bool) {
-		h := &handshake{newcomer: newcomer, leaves: c.clock.Add(f.stays)}
+	come := func(a netip.Addr, newcomer bool, leaves int) {
+		h := &handshake{newcomer: newcomer, leaves: leaves}
 		var err error
 		if h.Conn, err = c.Admit(a, 95<<10, func(error) { h.ended = true }); err == nil {
 			waiting = append(waiting, h)
@@ -81,23 +81,21 @@ func (f *turnsFlood) run(t *testing.T) (served int) {
 			}
 		}
 	}
-	end := c.clock.Add(f.after + tries*time.Second/10 + time.Second)
-	next := c.clock.Add(f.after)
 	work := 0
-	for i := 0; c.clock.Before(end); i++ {
+	for i := range f.after + tries*pause + perSecond {
 		c.clock = c.clock.Add(time.Second / perSecond)
-		for f.stays > 0 && len(peers) > 0 && !c.clock.Before(peers[0].leaves) {
+		for f.stays > 0 && len(peers) > 0 && i >= peers[0].leaves {
 			peers[0].end()
 			peers = peers[1:]
 		}
 		if a := i % f.networks; f.ip6 {
-			come(ip6(a, i), false)
+			come(ip6(a, i), false, i+f.stays)
 		} else {
-			come(netip.AddrFrom4([4]byte{11, byte(a >> 16), byte(a >> 8), byte(a)}), false)
+			come(netip.AddrFrom4([4]byte{11, byte(a >> 16), byte(a >> 8), byte(a)}), false,
+				i+f.stays)
 		}
-		if !c.clock.Before(next) && end.Sub(c.clock) > time.Second {
-			next = next.Add(time.Second / 10)
-			come(netip.AddrFrom4([4]byte{12, 0, byte(i >> 16), byte(i >> 8)}), true)
+		if n := i - f.after; n >= 0 && n < tries*pause && n%pause == 0 {
+			come(netip.AddrFrom4([4]byte{12, 0, 0, byte(n / pause)}), true, 0)
 		}
 		for work += f.turns; work >= perSecond && len(waiting) > 0; {
 			h := waiting[0]
@@ -118,21 +116,19 @@ func (f *turnsFlood) run(t *testing.T) (served int) {
 	return served
 }
 
-// TestTurns: ClientHellos of a flood keep no newcomer out. There is one exception: nothing tells a
-// newcomer from peers that have not failed yet, that wait for the answer, and that are more than
-// the processors allow. The first row has these.
+// TestTurns: ClientHellos of a flood keep no newcomer out if the networks of the flood have failed,
+// if its peers do not wait, or if they are no more than the processors allow.
 func TestTurns(t *testing.T) {
-	const wait, leave = 0, 256 * time.Second / 10_000
+	const early, late, stays = 20_000, 70_000, 256
 	for _, f := range []turnsFlood{
-		{65_536, false, 2000, wait, 2 * time.Second, 5},
-		{65_536, false, 2000, wait, 7 * time.Second, 21}, // each network has failed
-		{65_536, false, 10_000, wait, 2 * time.Second, 24},
-		{65_536, false, 500, leave, 2 * time.Second, 24},
-		{65_536, true, 500, leave, 2 * time.Second, 24},
-		{4096, false, 2000, wait, 2 * time.Second, 24},
-		{4096, true, 2000, wait, 2 * time.Second, 24},
-		{256, true, 2000, wait, 2 * time.Second, 24},
-		{16, false, 2000, wait, 2 * time.Second, 24},
+		{65_536, false, 2000, 0, late, 21}, // each network has failed
+		{65_536, false, 10_000, 0, early, 24},
+		{65_536, false, 500, stays, early, 24},
+		{65_536, true, 500, stays, early, 24},
+		{4096, false, 2000, 0, early, 24},
+		{4096, true, 2000, 0, early, 24},
+		{256, true, 2000, 0, early, 24},
+		{16, false, 2000, 0, early, 24},
 	} {
 		n := f.run(t)
 		testutil.True(t, n >= f.want, "%d of 24 newcomers had their turn: %+v", n, f)

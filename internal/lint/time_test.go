@@ -27,8 +27,6 @@ import (
 // virtual time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
 // (testutil.Soak).
 var timed = map[string]map[string]string{
-	"fabric/admission/shares_test.go": {"run": virtual},
-
 	"fabric/rdma/verbs/soft/cm/harness_test.go":  {"run": virtual},
 	"fabric/rdma/verbs/soft/engine/heap_test.go": {"TestHeap": values},
 
