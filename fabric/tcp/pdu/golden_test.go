@@ -3,6 +3,7 @@ package pdu
 import (
 	"bytes"
 	"encoding/hex"
+	"hash/crc32"
 	"strings"
 	"testing"
 
@@ -155,5 +156,18 @@ func TestPDO(t *testing.T) {
 			testutil.True(t, got%unit == 0 && got >= first && got-unit < first && got <= 255,
 				"PDO(24, %d) with digest %v is %d", align, dg, got)
 		}
+	}
+}
+
+// TestCRC: a digest does not depend on how the data is cut.
+func TestCRC(t *testing.T) {
+	b := make([]byte, 3*loadMost)
+	for i := range b {
+		b[i] = byte(i * 7)
+	}
+	for _, n := range []int{0, 1, loadMin, loadMin + 1, loadMost, loadMost + loadMin + 1, len(b)} {
+		want := crc32.Checksum(b[:n], castagnoli)
+		testutil.Equal(t, CRC(0, b[:n]), want, "CRC32C")
+		testutil.Equal(t, CRC(CRC(0, b[:n/3]), b[n/3:n]), want, "CRC32C in two pieces")
 	}
 }
