@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,16 +19,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rados"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // groups has the ANA groups that this target shares with other gateways.
 type groups struct {
-	pool  string // with their state
-	gates map[uint32]*rbd.Gate
-	mu    sync.Mutex // guards the list, and away
-	list  map[uint32]*group.Group
-	away  map[uint32]bool // groups that are given away by hand
+	pool      string // with their state
+	gates     map[uint32]*rbd.Gate
+	mu        sync.Mutex // guards the list, away and fsid
+	list      map[uint32]*group.Group
+	away      map[uint32]bool // groups that are given away by hand
+	fsid      string          // of the cluster with their state; "": not known yet
+	described *config.Config  // its facts are published; for countHosts
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
 }
@@ -102,6 +106,9 @@ func (s *Server) startGroups() {
 			if err != nil {
 				return nil, err // and not a nil engine
 			}
+			s.groups.mu.Lock()
+			defer s.groups.mu.Unlock()
+			s.groups.fsid = e.Cluster().FSID()
 			return e, nil
 		}, &shared{
 			id: id, name: c.Pool + "/" + place.Object(), gateway: c.Name, gate: gate,
@@ -133,9 +140,45 @@ func (s *Server) countHosts() {
 	for _, n := range s.target.Stats() {
 		used[n.ANAGroup] = used[n.ANAGroup] || connected[n.Subsystem]
 	}
+	c := s.current()
 	for id, g := range s.groups.list {
 		g.Hosts(used[id])
+		if c != s.groups.described {
+			g.Describe(s.facts(c, id))
+		}
 	}
+	s.groups.described = c
+}
+
+// facts returns the settings of a group for other gateways. Identifiers that are not configured
+// follow from others.
+func (s *Server) facts(c *config.Config, id uint32) *group.Facts {
+	f := &group.Facts{
+		Same: map[string]string{
+			"version": s.opts.Version, "lease": s.atStart.Group.Lease.String(),
+		},
+		Ranges: map[string][2]uint16{},
+	}
+	for i := range c.Listeners {
+		if l := &c.Listeners[i]; l.Address.IP.IsValid() && !l.Address.IP.IsUnspecified() {
+			f.Own = append(f.Own, "listener "+l.Name)
+		}
+	}
+	for _, n := range volumes.All(c) {
+		if n.ANAGroup == id {
+			f.Same[fmt.Sprintf("namespace %d of %s", n.NSID, n.NQN)] = n.Facts()
+			i := slices.IndexFunc(c.Subsystems, func(s config.Subsystem) bool {
+				return s.NQN == n.NQN
+			})
+			sub := c.Subsystems[i].Config
+			sub.SetDefaults()
+			f.Same["subsystem "+n.NQN] = fmt.Sprintf("serial %s, model %s, security %v, any "+
+				"host %v, hosts %q", sub.Serial, sub.Model, sub.Security, sub.AllowAnyHost,
+				slices.Sorted(slices.Values(sub.Hosts)))
+			f.Ranges["controller IDs of "+n.NQN] = [2]uint16{sub.CNTLIDMin, sub.CNTLIDMax}
+		}
+	}
+	return f
 }
 
 // add adds a group that has just been started.
@@ -181,9 +224,9 @@ func (g *groups) states() (out []observed.Group) {
 	for _, id := range slices.Sorted(maps.Keys(g.list)) {
 		s := g.list[id].Status()
 		out = append(out, observed.Group{
-			Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,
+			Cluster: g.fsid, Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,
 			HolderSeconds: s.HeldFor.Seconds(), LeaseSeconds: s.Left.Seconds(),
-			Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem,
+			Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem, Differences: s.Differences,
 			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced),
 			FenceSeconds: s.FencedFor.Seconds(), CheckSeconds: s.Checked.Seconds(),
 		})

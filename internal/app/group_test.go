@@ -2,7 +2,11 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,4 +55,36 @@ func TestDrainBeforeStart(t *testing.T) {
 	}
 	list := g.states()
 	testutil.True(t, len(list) == 2 && list[1].Pool == "p" && list[1].ANAGroup == 2, "%+v", list)
+}
+
+// TestFacts: a target tells other gateways of the settings that hosts of a group depend on, and not
+// of others.
+func TestFacts(t *testing.T) {
+	c := testutil.Value(Parse("test.yaml", []byte(`
+listeners:
+  - {transport: tcp, address: 10.0.0.1}
+  - {transport: tcp, address: 0.0.0.0, port: 4421}
+group: {name: a, pool: nvme, ana_groups: [2], lease: 4s}
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:a
+    allow_any_host: true
+    serial: s
+    cntlid_max: 100
+    namespaces:
+      - {nsid: 1, backend: rbd, image: nvme/a, ana_group: 2, block_size: 4096}
+      - {nsid: 2, backend: ram, size: 1MiB}
+  - nqn: nqn.2026-11.io.nvmf-target:b
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
+`), nil))(t)
+	s := &Server{opts: Options{Version: "1"}, atStart: c}
+	const nqn = "nqn.2026-11.io.nvmf-target:a"
+	got := s.facts(c, 2)
+	names := strings.Join(slices.Sorted(maps.Keys(got.Same)), " ")
+	testutil.Equal(t, names, "lease namespace 1 of "+nqn+" subsystem "+nqn+" version", "")
+	image, sub := got.Same["namespace 1 of "+nqn], got.Same["subsystem "+nqn]
+	testutil.True(t, strings.HasPrefix(image, "image nvme/a, block_size 4096, uuid "), "%s", image)
+	testutil.True(t, strings.HasPrefix(sub, "serial s, model "), "%s", sub)
+	testutil.Equal(t, fmt.Sprint(got.Ranges, got.Own), "map[controller IDs of "+nqn+":[1 100]] "+
+		"[listener tcp 10.0.0.1:4420]", "")
 }

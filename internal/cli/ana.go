@@ -67,10 +67,15 @@ func groups(t *table, list []observed.Group) {
 		for _, w := range g.Fenced {
 			fenced = append(fenced, w.Name+" "+strings.Join(w.Addresses, " "))
 		}
+		problems := g.Differences
+		if g.Problem != "" {
+			problems = append([]string{g.Problem}, problems...)
+		}
 		if g.FenceSeconds > 0 {
 			fenced = append(fenced, "for "+seconds(g.FenceSeconds))
 		}
 		t.row(g.ANAGroup, state, or(g.Holder), seconds(g.HolderSeconds), seconds(g.LeaseSeconds),
-			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")), or(g.Problem))
+			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")),
+			or(strings.Join(problems, "; ")))
 	}
 }

@@ -41,6 +41,7 @@ type Sample struct {
 	Subsystems []observed.Subsystem
 	Namespaces []observed.Namespace
 	Reactors   []observed.Reactor
+	Groups     []observed.Group
 	// Ports are the ports of the machine.
 	Ports []observed.PortCounter
 	// Of Refusals, handshakes of RDMA are used. For TCP the kernel is asked.

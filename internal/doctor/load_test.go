@@ -295,3 +295,14 @@ func TestLostHandshakes(t *testing.T) {
 	}
 	testutil.Equal(t, len(handshakes(s)), mostHandshakes, "findings of many")
 }
+
+// TestGateways: settings that differ between gateways are warnings.
+func TestGateways(t *testing.T) {
+	s := &Sample{Groups: []observed.Group{
+		{ANAGroup: 1, Pool: "p", Differences: []string{"x", "y"}},
+		{ANAGroup: 2, Pool: "p", Gateways: make([]observed.Gateway, 2)},
+	}}
+	expect(t, gateways(s), "warning: ANA group 1 of the pool p: x",
+		"warning: ANA group 1 of the pool p: y",
+		"ok: ANA group 2 of the pool p: 2 gateways, no differences known")
+}

@@ -71,6 +71,7 @@ func (w *Watch) Look() (s Sample, err error) {
 		control.GetSubsystems.Into(ctx, c, &s.Subsystems),
 		control.GetNamespaces.Into(ctx, c, &s.Namespaces),
 		control.GetReactors.Into(ctx, c, &s.Reactors),
+		control.GetGroups.Into(ctx, c, &s.Groups),
 		control.GetRefusals.Into(ctx, c, &s.Refusals))
 	return s, err
 }
@@ -104,7 +105,28 @@ func (w *Watch) Findings(apart time.Duration) []Finding {
 				second.Time.Sub(w.first.Time).Seconds()),
 		}}
 	}
-	return append(list, handshakes(&second)...)
+	return append(append(list, handshakes(&second)...), gateways(&second)...)
+}
+
+// gateways returns the comparison of the settings of gateways.
+func gateways(s *Sample) (findings []Finding) {
+	for i := range s.Groups {
+		g := &s.Groups[i]
+		where := fmt.Sprintf("ANA group %d of the pool %s: ", g.ANAGroup, g.Pool)
+		for _, what := range g.Differences {
+			findings = append(findings, Finding{
+				Check: "gateways", Severity: Warning, Found: where + what,
+				Why: "Hosts see one disk only if its gateways agree.",
+				Fix: "give both gateways the same version, subsystems and namespaces, in the " +
+					"same ANA groups, and other listeners and controller IDs; then reload",
+			})
+		}
+		if len(g.Differences) == 0 {
+			findings = append(findings, ok("gateways", "%s%d gateways, no differences known",
+				where, len(g.Gateways)))
+		}
+	}
+	return findings
 }
 
 const (

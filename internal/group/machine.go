@@ -1,6 +1,8 @@
 package group
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -136,6 +138,12 @@ type duty struct {
 	endAt     time.Duration // when the first of them ends
 }
 
+// published is the state of this gateway for the record.
+type published struct {
+	hosts bool // hosts that use the group are connected here
+	facts json.RawMessage
+}
+
 // trouble has the reasons why this gateway cannot take or keep the group.
 type trouble struct {
 	problem  string // in the record
@@ -156,6 +164,7 @@ type Machine struct {
 	view
 	tenure
 	duty
+	published
 	trouble
 	open    bool // images may be open
 	opened  bool // all images are open
@@ -170,7 +179,6 @@ type Machine struct {
 	holdOff   time.Duration // until then this gateway does not take the group
 	connectAt time.Duration
 
-	hosts      bool   // hosts that use the group are connected here
 	registered bool   // this instance takes part
 	draining   bool   // this stop is orderly
 	drained    bool   // the group is not taken
@@ -202,6 +210,12 @@ func (m *Machine) Hosts(now time.Duration, connected bool) {
 		m.idle = false
 		m.reread(now)
 	}
+}
+
+// Describe publishes facts.
+func (m *Machine) Describe(now time.Duration, facts json.RawMessage) {
+	m.facts = facts
+	m.reread(now)
 }
 
 // Drain gives the group away and does not take it until Drain is called with false.
@@ -322,7 +336,8 @@ func (m *Machine) decide(now time.Duration) *Action {
 			r.Instances = without(r.Instances, func(i *Instance) bool { return i.ID == m.me.ID })
 		})
 	}
-	if mine := r.instance(m.me.ID); mine == nil || mine.Hosts != m.hosts {
+	if mine := r.instance(m.me.ID); mine == nil || mine.Hosts != m.hosts ||
+		!bytes.Equal(mine.Facts, m.facts) {
 		if a := m.register(); a != nil {
 			return a
 		}
@@ -365,7 +380,7 @@ func (m *Machine) register() *Action {
 		return nil
 	}
 	me := *m.me
-	me.Hosts = m.hosts
+	me.Hosts, me.Facts = m.hosts, m.facts
 	return m.write(func(r *Record) {
 		r.Instances = append(others, me)
 		r.Fenced = slices.Clone(r.Fenced)
@@ -655,8 +670,10 @@ type Status struct {
 	Instances []Instance    // the gateways that take part
 	Fenced    []Instance    // former holders that have not signed off
 	Problem   string        // why this gateway cannot take the group
-	Drained   bool          // this gateway does not take the group
-	Hosts     bool          // hosts that use the group are connected here
+	// Differences are between the facts of this gateway and of others, by Group.
+	Differences []string
+	Drained     bool // this gateway does not take the group
+	Hosts       bool // hosts that use the group are connected here
 
 	HeldFor time.Duration // the time for which Holder is known, by Group
 	// Checked is the time since the fences were checked, and FencedFor how long they last at least,

@@ -20,6 +20,8 @@ type Instance struct {
 	Addrs []string `json:"addrs"`
 	// Hosts reports whether hosts that use the group are connected.
 	Hosts bool `json:"hosts"`
+	// Facts has the settings of an instance that takes part.
+	Facts json.RawMessage `json:"facts,omitempty"`
 	// Ended: the process of a fenced instance has ended, so its fence has to outlast only the data
 	// that the kernel still sends for it.
 	Ended bool `json:"ended,omitempty"`

@@ -3,6 +3,8 @@ package group
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +50,7 @@ type Group struct {
 
 	reported Status // in the log
 
+	differences []string      // between gateways; guarded by mu
 	holder      string        // the last that was seen; guarded by mu
 	holderSince time.Duration // guarded by mu
 
@@ -84,6 +87,12 @@ func (g *Group) Hosts(connected bool) {
 	g.change(func(m *Machine, now time.Duration) { m.Hosts(now, connected) })
 }
 
+// Describe publishes the facts of this gateway.
+func (g *Group) Describe(f *Facts) {
+	data := f.bytes()
+	g.change(func(m *Machine, now time.Duration) { m.Describe(now, data) })
+}
+
 // Drain gives the group away and does not take it until Drain is called with false.
 func (g *Group) Drain(on bool) {
 	g.change(func(m *Machine, now time.Duration) { m.Drain(now, on) })
@@ -108,6 +117,7 @@ func (g *Group) Status() Status {
 	if s.Holder == g.holder && g.holderSince > 0 {
 		s.HeldFor = now - g.holderSince
 	}
+	s.Differences = g.differences
 	return s
 }
 
@@ -151,6 +161,9 @@ func (g *Group) run(ctx context.Context) {
 		case r := <-g.results:
 			g.mu.Lock()
 			g.machine.Done(boottime(), r)
+			if r.Record != nil {
+				g.differences = r.Record.differences(g.cfg.Gateway, g.machine.facts)
+			}
 			g.mu.Unlock()
 		case <-g.wake:
 		case <-tick.C:
@@ -169,6 +182,7 @@ func (g *Group) step(ctx context.Context) bool {
 	changed := access != g.access
 	g.access = access
 	status, gone := g.machine.Status(now), g.machine.Left()
+	status.Differences = g.differences
 	if status.Holder != g.holder || g.holderSince == 0 {
 		g.holder, g.holderSince = status.Holder, now
 	}
@@ -197,6 +211,10 @@ func (g *Group) report(s *Status) {
 	}
 	if s.Problem != g.reported.Problem && s.Problem != "" {
 		g.log.Warn("the group has a problem", "err", s.Problem)
+	}
+	if !slices.Equal(s.Differences, g.reported.Differences) && len(s.Differences) > 0 {
+		g.log.Warn("gateways of the group have different settings", "reason",
+			strings.Join(s.Differences, "; "))
 	}
 	g.reported = *s
 }

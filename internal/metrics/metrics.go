@@ -195,7 +195,14 @@ func limits(s sink, l *qos.Info) {
 }
 
 func groups(s sink, g *observed.Group) {
-	s = s.with("pool", text(g.Pool), "ana_group", strconv.Itoa(int(g.ANAGroup)))
+	if g.Cluster == "" { // another gateway may serve the group all the same
+		return
+	}
+	s = s.with("cluster", text(g.Cluster), "pool", text(g.Pool), "ana_group",
+		strconv.Itoa(int(g.ANAGroup)))
+	s.gauge("group_differences",
+		"Settings of this gateway and of others for the ANA group that do not fit.",
+		float64(len(g.Differences)))
 	s.gauge("group_serving",
 		"1 if this gateway serves the ANA group, which it shares with others.",
 		boolean(g.State == "serving"))

@@ -51,10 +51,12 @@ func source() Source {
 			Groups: func() []observed.Group {
 				return []observed.Group{
 					{
-						Pool: "nvme", ANAGroup: 1, State: "serving", Hosts: true, CheckSeconds: 60,
-						Fenced: make([]observed.Gateway, 2),
+						Cluster: "c", Pool: "nvme", ANAGroup: 1, State: "serving", Hosts: true,
+						CheckSeconds: 60,
+						Fenced:       make([]observed.Gateway, 2),
 					},
-					{Pool: "nvme", ANAGroup: 2, State: "standby"},
+					{Cluster: "c", Pool: "nvme", ANAGroup: 2, State: "standby"},
+					{Pool: "nvme", ANAGroup: 3, State: "joining"},
 				}
 			},
 			Namespaces: func() []observed.Namespace {

@@ -2,7 +2,10 @@ package observed
 
 // Group is an ANA group that several gateways share, as this one sees it.
 type Group struct {
-	// Pool is the pool with the state of the group. Pool and number identify the group.
+	// Cluster is the FSID of the Ceph cluster with the state of the group, empty until the gateway
+	// has reached it. Cluster, pool and number identify the group.
+	Cluster string `json:"cluster,omitempty"`
+	// Pool is the pool with that state.
 	Pool string `json:"pool"`
 	// ANAGroup is its number.
 	ANAGroup uint32 `json:"ana_group"`
@@ -21,6 +24,8 @@ type Group struct {
 	Hosts bool `json:"hosts"`
 	// Problem is the reason why this gateway cannot take or keep the group.
 	Problem string `json:"problem,omitempty"`
+	// Differences are settings of this gateway and of others that do not fit.
+	Differences []string `json:"differences,omitempty"`
 	// Gateways are the gateways that take part.
 	Gateways []Gateway `json:"gateways"`
 	// Fenced are former holders. The storage has to refuse their connections.

@@ -66,8 +66,9 @@ type store struct {
 	// path is the place of the storage; nil if it has no path.
 	path *string
 	// image is the name of an image, which takes the place of a path; nil for other storage.
-	image *string
-	ceph  *rados.Access
+	image     *string
+	ceph      *rados.Access
+	blockSize *int // of an image
 	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
@@ -216,7 +217,7 @@ func newRBD() config.Options {
 		return c
 	}
 	return &store{
-		image: &c.Image, ceph: &c.Ceph,
+		image: &c.Image, ceph: &c.Ceph, blockSize: &c.BlockSize,
 		probe: func(at env) backend.Report { return rbd.Probe(in(at)) },
 		open: func(at env, _ backend.Device) (backend.Device, error) {
 			return rbd.Open(in(at))

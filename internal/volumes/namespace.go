@@ -83,6 +83,16 @@ func (n *Namespace) Image() string {
 	return ""
 }
 
+// Facts describes an image as hosts see it, for comparison with other gateways.
+func (n *Namespace) Facts() string {
+	s, _ := n.backing()
+	if s.image == nil {
+		return ""
+	}
+	return fmt.Sprintf("image %s, block_size %d, uuid %v, nguid %x, eui64 %x, hosts %q", *s.image,
+		*s.blockSize, n.UUID, n.NGUID, n.EUI64, n.Hosts)
+}
+
 // Place returns the path of the storage or the name of the image, "" if it has neither.
 func (n *Namespace) Place() string { return n.Path() + n.Image() }
 

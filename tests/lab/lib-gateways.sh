@@ -36,6 +36,11 @@ gateways_connect() { # connects the host to both, and mounts a file system of th
     GW_CTRL[$g]=$CTRL
   done
   wait_for 20 settled
+  for g in a b; do
+    "$TARGET_BIN" group status -o json --socket /run/$g.sock >/tmp/group
+    jq -e '.[0] | (.gateways | length) == 2 and (has("differences") | not)' /tmp/group >/tmp/ok ||
+      { cat /tmp/group; fail "gateway $g sees differences"; }
+  done
   nvme list-subsys "$DEV" >/tmp/subsys # a gateway that has never served has a path as well
   [ "$(grep -Ec 'live (optimized|inaccessible)' /tmp/subsys)" = 2 ] ||
     { cat /tmp/subsys; fail "not two paths before a gateway is replaced"; }

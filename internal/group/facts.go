@@ -1,0 +1,107 @@
+package group
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Facts are the settings of a gateway that hosts of a group depend on. All gateways publish them in
+// the record.
+type Facts struct {
+	// Same has settings that are equal at all gateways, by name.
+	Same map[string]string `json:"same,omitempty"`
+	// Ranges has settings, from and to, that do not overlap.
+	Ranges map[string][2]uint16 `json:"ranges,omitempty"`
+	// Own has names that no other gateway has.
+	Own []string `json:"own,omitempty"`
+}
+
+const (
+	// maxSame and maxOthers bound the kinds of facts of a gateway in bytes, so that the record
+	// stays below MaxRecord.
+	maxSame, maxOthers = 8 << 10, 1 << 10
+	// maxDifferences bounds the differences that are reported.
+	maxDifferences = 16
+)
+
+func longer(v any, most int) bool {
+	data, _ := json.Marshal(v) // maps and texts
+	return len(data) > most
+}
+
+// bytes returns the facts as the record has them. Settings that are too long are replaced by a hash
+// of all, and others are left out.
+func (f *Facts) bytes() json.RawMessage {
+	short := *f
+	if longer(short.Same, maxSame) {
+		all, _ := json.Marshal(short.Same)
+		short.Same = map[string]string{
+			"version":                       f.Same["version"],
+			"a hash of the longer settings": fmt.Sprintf("%x", sha256.Sum256(all)),
+		}
+	}
+	if longer(short.Ranges, maxOthers) {
+		short.Ranges = nil
+	}
+	if longer(short.Own, maxOthers) {
+		short.Own = nil
+	}
+	data, _ := json.Marshal(&short)
+	return data
+}
+
+// differences compares the settings of a gateway with each other one, up to 16 differences.
+func (r *Record) differences(gateway string, data json.RawMessage) (list []string) {
+	var mine Facts
+	_ = json.Unmarshal(data, &mine)
+	for i := range r.Instances {
+		in := &r.Instances[i]
+		if in.Gateway == gateway || in.Facts == nil || len(data) == 0 {
+			continue
+		}
+		var f Facts
+		if err := json.Unmarshal(in.Facts, &f); err != nil {
+			f = Facts{} // of another version, so everything differs
+		}
+		list = mine.differences(&f, in.Gateway, list)
+	}
+	return list
+}
+
+func (f *Facts) differences(other *Facts, gateway string, list []string) []string {
+	add := func(format string, args ...any) {
+		if len(list) < maxDifferences {
+			list = append(list, fmt.Sprintf(format, args...))
+		}
+	}
+	all := maps.Clone(f.Same)
+	maps.Copy(all, other.Same)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		a, here := f.Same[name]
+		b, there := other.Same[name]
+		switch {
+		case !there:
+			add("%.300q is missing at gateway %q, and is %.200q here", name, gateway, a)
+		case !here:
+			add("%.300q is missing here, and is %.200q at gateway %q", name, b, gateway)
+		case a != b:
+			add("%.300q is %.200q here, and %.200q at gateway %q", name, a, b, gateway)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Ranges)) {
+		a, b := f.Ranges[name], other.Ranges[name]
+		if a[0] <= b[1] && b[0] <= a[1] {
+			add("%.300q overlap: %d to %d here, and %d to %d at gateway %q", name, a[0], a[1], b[0],
+				b[1], gateway)
+		}
+	}
+	for _, name := range f.Own {
+		if slices.Contains(other.Own, name) {
+			add("%.300q is here, and at gateway %q", name, gateway)
+		}
+	}
+	return list
+}
