@@ -27,7 +27,8 @@ fault() {
     term) gateway_end $active TERM ;;
     drain) gateway_ana $active set 1 inaccessible >/dev/null ;;
     stop) gateway_signal $active STOP ;;
-    late) unplug $active ceph; sleep 0.5; gateway_signal $active STOP ;; # it has taken writes
+    late) unplug $active ceph; wait_for 3 writing; sleep 0.5; gateway_signal $active STOP
+      writing || fail "no write is under way: none can be late" ;;
     hosts | ceph) unplug $active $1 ;;
     both) unplug $active ceph; unplug $active hosts ;;
   esac
@@ -53,6 +54,12 @@ after_pause() {
   wait_for 60 settled
   fio_run compare --rw=read --bs=64k --size=$SIZE --verify=pattern \
     --verify_pattern=$PATTERN
+}
+
+writing() { # the gateway in use has writes; prints how many
+  local n
+  n=$(awk '{print $2}' "$(path_of $active)/inflight")
+  [ "$n" -gt 0 ] && echo "   $n writes under way"
 }
 
 SIZE=8M
