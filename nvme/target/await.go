@@ -30,7 +30,7 @@ func (h *Handler) answered(c *cmd, a *awaiting) {
 func (h *Handler) endAwait(c *cmd) {
 	a := c.awaiting
 	c.awaiting = nil
-	c.delays.remove(c)
+	c.delayed.Remove()
 	a.end()
 }
 
@@ -55,7 +55,7 @@ func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 		then()
 	}
 	c.awaiting = a
-	h.awaiting.push(c)
+	h.awaiting.Push(c, &c.delayed)
 }
 
 // change makes the same change of the reservations of namespaces, and completes the command when
@@ -113,7 +113,7 @@ func (h *Handler) change(c *cmd, list []*namespaces.Namespace,
 		h.finish(c, 0, nvme.InternalError)
 	}
 	c.awaiting = a
-	h.changing.push(c)
+	h.changing.Push(c, &c.delayed)
 	switch {
 	case many:
 		ctrl.changing = true

@@ -81,13 +81,13 @@ func (h *Handler) executeFused(c *cmd) {
 	case !c.req.Status.OK():
 		h.failPair(c, c.req.Status)
 	case p.waits(p.first):
-		h.halves.remove(p.first)
+		p.first.delayed.Remove()
 		h.runPair(p)
 	case p.waits(p.second):
-		h.halves.remove(p.second)
+		p.second.delayed.Remove()
 		h.runPair(p)
 	default:
-		h.halves.push(c)
+		h.halves.Push(c, &c.delayed)
 	}
 }
 
@@ -95,8 +95,8 @@ func (h *Handler) executeFused(c *cmd) {
 func (h *Handler) endHalf(c *cmd) {
 	if first := c.pair.first; first != nil && first.pair == c.pair && first.waits() &&
 		!c.s.queue.Over {
-		h.halves.remove(c)
-		h.halves.push(c)
+		c.delayed.Remove()
+		h.halves.Push(c, &c.delayed)
 		return
 	}
 	h.failPair(c, nvme.AbortedMissingFused)
@@ -109,7 +109,7 @@ func (h *Handler) failPair(c *cmd, st nvme.Status) {
 	for _, o := range [...]*cmd{p.first, p.second} {
 		switch {
 		case p.waits(o):
-			h.halves.remove(o)
+			o.delayed.Remove()
 		case o != c:
 			continue
 		}

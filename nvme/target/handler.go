@@ -77,9 +77,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h := &Handler{
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
 	}
+	now := func() int64 { return h.loop.Now() } // tests change the loop
 	h.functions = controllers.Reactor{Now: h.loop.Now, Post: h.post, Pieces: h.inPieces}
 	h.compounds = compound.NewPool(compound.Config{
-		Now: func() int64 { return h.loop.Now() }, Post: h.post, Memory: cfg.Memory,
+		Now: now, Post: h.post, Memory: cfg.Memory,
 		Resume: h.resumePostponed,
 	})
 	h.gate = qos.NewGate(cfg.Loop.Now, h.after, h.steps, h.admit)
@@ -88,12 +89,13 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		Now: h.loop.Now, Pieces: h.inPieces, Limiters: t.limiters, Latency: &h.latency,
 		Hosts: map[shares.Key]*shares.Host{}, Owners: map[subnet.Owner]*shares.Owner{},
 	}
-	h.delayed = delayList{
-		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
+	delays := func(d int64, end func(*cmd)) dispatch.Delays[cmd] {
+		return dispatch.Delays[cmd]{Now: now, After: h.after, Delay: d, End: end}
 	}
-	h.awaiting = delayList{h: h, delay: int64(admin.AnswerWait), end: h.endAwait}
-	h.halves = delayList{h: h, delay: pairWait, end: h.endHalf}
-	h.changing = delayList{h: h, delay: int64(drainDeadline), end: h.endAwait}
+	h.delayed = delays(notReadyDelay, func(c *cmd) { h.finishDelayed(c, notReady) })
+	h.awaiting = delays(int64(admin.AnswerWait), h.endAwait)
+	h.halves = delays(pairWait, h.endHalf)
+	h.changing = delays(int64(drainDeadline), h.endAwait)
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -102,7 +104,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		}
 	}
 	h.dispatch = dispatch.NewChannels(dispatch.Config{
-		Now: func() int64 { return h.loop.Now() }, Post: h.post, Steps: h.steps,
+		Now: now, Post: h.post, Steps: h.steps,
 		Reactor: h.reactor, Log: t.log, Done: h.ioDone, Exclude: h.exclude,
 		Queue: func(io *backend.IO) *dispatch.Queue {
 			if s := queueOf(io); s != nil {

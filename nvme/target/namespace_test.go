@@ -86,7 +86,7 @@ func TestSwapFails(t *testing.T) {
 	testutil.True(t, old == opened, "the namespace has another device than swap returned")
 	read := r.send(q, readAt(0))
 	testutil.Is(t, x.end(nil, failed), failed, "")
-	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
+	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.Empty() })
 	r.w.Advance(time.Second)
 	if st := read.CQE.Status() &^ nvme.More; !read.Done || st != notReady ||
 		r.target.Stats()[0].Ready {
@@ -107,7 +107,7 @@ func TestSwapBlockSize(t *testing.T) {
 	x, _ := r.exchange(namespaces.Config{})
 	write := r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 8, make([]byte, 4096)))
 	testutil.Fails(t, x.end(other, nil), "from 512 to 4096", "")
-	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
+	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.Empty() })
 	r.w.Advance(time.Second)
 	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.target.Stats()[0].Ready {
 		t.Errorf("%v, %+v", st, r.target.Stats()[0])

@@ -404,7 +404,7 @@ func (s *sequence) same(a *arguments) string {
 
 // delays reports whether a refusal waits.
 func (r *harness) delays() bool {
-	return slices.ContainsFunc(r.raw, func(h *Handler) bool { return !h.delayed.list.Empty() })
+	return slices.ContainsFunc(r.raw, func(h *Handler) bool { return !h.delayed.Empty() })
 }
 
 func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {

@@ -131,9 +131,7 @@ type cmd struct {
 	capsule  mem.Allocation     // a copy of in-capsule data, see copyCapsule
 	compound *compound.Compound // carries the command out, if that takes several IOs
 	awaiting *awaiting          // the wait of the command; nil if it does not wait
-	delayed  list.Node[cmd]     // on the list of delays
-	delays   *delayList         // nil: the command is not delayed
-	due      int64              // when that ends
+	delayed  dispatch.Delayed[cmd]
 
 	limitWait
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -80,12 +81,7 @@ type observation struct {
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
-	t := &Target{
-		log: o.Log,
-		observation: observation{
-			latencies: make(observe.Reader, 1),
-		},
-	}
+	t := &Target{log: o.Log, observation: observation{latencies: make(observe.Reader, 1)}}
 	if t.log == nil {
 		t.log = slog.Default()
 	}
@@ -274,25 +270,22 @@ func (t *Target) Controllers() []observed.Host {
 
 // Stats lists the namespaces, in the order of subsystem and NSID. It does not block: CheckHealth,
 // and requests of hosts, refresh the state of drives and the space.
-func (t *Target) Stats() []observed.Namespace {
-	var list []observed.Namespace
-	for _, s := range *t.table.Load() {
-		for _, ns := range s.Namespaces.Load().List {
-			list = append(list, ns.Stats())
-		}
-	}
-	slices.SortStableFunc(list,
-		func(a, b observed.Namespace) int { return cmp.Compare(a.Subsystem, b.Subsystem) })
-	return list
+func (t *Target) Stats() []observed.Namespace { return controllers.Stats(t.subsystems()) }
+
+// Limits lists the limits that there are, in the order of host, subsystem and NSID.
+func (t *Target) Limits() []qos.Info {
+	return controllers.Limits(t.shared.Hosts.Limiters(), t.subsystems())
 }
 
 // CheckHealth is controllers.CheckHealth. One goroutine calls it, periodically.
-func (t *Target) CheckHealth() {
-	var all []*controllers.Subsystem
+func (t *Target) CheckHealth() { controllers.CheckHealth(t.subsystems(), t.log) }
+
+// subsystems lists those that hosts can reach, in no order.
+func (t *Target) subsystems() (list []*controllers.Subsystem) {
 	for _, s := range *t.table.Load() {
-		all = append(all, &s.Subsystem)
+		list = append(list, &s.Subsystem)
 	}
-	controllers.CheckHealth(all, t.log)
+	return list
 }
 
 // Sessions is the number of queues that transports have opened and that have not ended.

@@ -41,7 +41,7 @@ func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.send(q, c)
 	r.until("the refusal waits", func() bool {
 		for _, h := range r.raw {
-			if !h.delayed.list.Empty() {
+			if !h.delayed.Empty() {
 				return true
 			}
 		}

@@ -79,8 +79,8 @@ func (h *Handler) endCommand(c *cmd) bool {
 		return false
 	}
 	switch {
-	case c.delays != nil:
-		c.delays.end(c)
+	case c.delayed.Listed():
+		c.delayed.End()
 	case !c.executing:
 		return false
 	case m != nil:
