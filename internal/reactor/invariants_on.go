@@ -20,14 +20,15 @@ const stepMost = 100 * time.Microsecond
 
 // measuring: the environment has NVMF_TURNS, so the time of each step is measured, and steps beyond
 // stepMost are listed on standard error when the reactor stops. The time is the processor time of
-// the thread, so other processes do not count, but garbage collection does.
+// the thread, which the reactor has for itself then: other goroutines and processes do not count,
+// but garbage collection does, and packets that the kernel handles meanwhile.
 var measuring = os.Getenv("NVMF_TURNS") != ""
 
 // stepTimes has the steps of a reactor that took too long, by the function called.
 type stepTimes struct {
 	count  list.Steps
 	began  time.Duration
-	thread int
+	locked bool
 	over   map[string]*overrun
 }
 
@@ -39,9 +40,14 @@ type overrun struct {
 
 func (t *stepTimes) begin() {
 	t.count.Begin()
-	if measuring {
-		t.thread, t.began = unix.Gettid(), cpuTime()
+	if !measuring {
+		return
 	}
+	if !t.locked { // other goroutines would run on the thread in the middle of a step
+		t.locked = true
+		runtime.LockOSThread()
+	}
+	t.began = cpuTime()
 }
 
 // end ends a step: a function, or a Poller.
@@ -50,7 +56,7 @@ func (t *stepTimes) end(step any) {
 		return
 	}
 	took := cpuTime() - t.began
-	if took <= stepMost || t.thread != unix.Gettid() { // the thread has changed
+	if took <= stepMost {
 		return
 	}
 	name := fmt.Sprintf("%T.Poll", step)
