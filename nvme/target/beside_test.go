@@ -71,11 +71,12 @@ type waits struct{ most, sum int64 }
 // besideKinds are the culprits of TestBeside, with their number of commands. The first row is for
 // comparison: as many bytes of reads as a host may have at a device for long commands.
 func besideKinds() (kinds []besideKind) {
-	kinds = append(kinds, besideKind{"reads", int(flowWork / compound.Chunk),
+	kinds = append(kinds, besideKind{
+		"reads", int(flowWork / compound.Chunk),
 		func(nsid uint32) *fabrictest.Command {
-			c := rw(nvme.NVMRead, nsid, 0, uint32(compound.Chunk/512), make([]byte, compound.Chunk))
-			return c
-		}})
+			return rw(nvme.NVMRead, nsid, 0, uint32(compound.Chunk/512), make([]byte, compound.Chunk))
+		},
+	})
 	for _, k := range turnsKinds {
 		kinds = append(kinds, besideKind{k.name, 100, k.make})
 	}
