@@ -4,3 +4,6 @@ package rados
 
 // Cluster does not exist here.
 type Cluster struct{}
+
+// FSID is empty, since no cluster can be connected to.
+func (*Cluster) FSID() string { return "" }

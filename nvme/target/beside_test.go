@@ -74,7 +74,8 @@ func besideKinds() (kinds []besideKind) {
 	kinds = append(kinds, besideKind{
 		"reads", int(flowWork / compound.Chunk),
 		func(nsid uint32) *fabrictest.Command {
-			return rw(nvme.NVMRead, nsid, 0, uint32(compound.Chunk/512), make([]byte, compound.Chunk))
+			data := make([]byte, compound.Chunk)
+			return rw(nvme.NVMRead, nsid, 0, uint32(compound.Chunk/512), data)
 		},
 	})
 	for _, k := range turnsKinds {
