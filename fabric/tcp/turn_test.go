@@ -21,7 +21,7 @@ type busy struct {
 	begun, goOn chan struct{}
 }
 
-func serveBusy(t *testing.T) *busy {
+func serveBusy(t *testing.T, connections int) *busy {
 	if err := openssl.Supported(); err != nil {
 		t.Skip(err)
 	}
@@ -30,7 +30,7 @@ func serveBusy(t *testing.T) *busy {
 		"11111111-2222-3333-4444-555555555555", "nqn.2026-11.io.nvmf-target:disk0"))(t)
 	b := &busy{begun: make(chan struct{}, 64), goOn: make(chan struct{})}
 	b.target = serve(t, options{cfg: Config{
-		MaxConnections: 64, ICReqTimeout: time.Hour,
+		MaxConnections: connections, ICReqTimeout: time.Hour,
 		TLS: func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed },
 		PSKs: func([]byte) []auth.TLSPSK {
 			b.begun <- struct{}{}
@@ -55,7 +55,7 @@ func (b *busy) dialHello(t *testing.T) *client {
 
 // TestTurnIsKept: a connection is not evicted while the target works on its ClientHello.
 func TestTurnIsKept(t *testing.T) {
-	tg := serveBusy(t)
+	tg := serveBusy(t, 64)
 	tg.connect(t, pdu.Params{}, 4, 0) // makes the address that of an allowed host
 	first := tg.dialHello(t)
 	testutil.Receive(t, "the ClientHello has its turn", tg.begun)
@@ -76,8 +76,8 @@ func TestTurnIsKept(t *testing.T) {
 // TestLeavesBeforeTurn: a connection ends when its peer leaves, also while its ClientHello waits.
 // The target does no work for it, and it takes no place that a newer one needs.
 func TestLeavesBeforeTurn(t *testing.T) {
-	tg := serveBusy(t)
 	most := turns.MaxWorkers()
+	tg := serveBusy(t, 16*(most+3)) // a sixteenth of them may be from one address
 	for range most {
 		tg.dialHello(t)
 		testutil.Receive(t, "a ClientHello has its turn", tg.begun)

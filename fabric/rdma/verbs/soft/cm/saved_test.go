@@ -85,24 +85,19 @@ func TestMemoryFull(t *testing.T) {
 	p := w.host(1, Options{Memory: func(int) []byte { return memory }})
 	p.m.resume()
 	testutil.Equal(t, len(p.m.conns), 0, "connections of another version")
-	save := func(h *host, id int) *conn {
-		c := &conn{local: uint32(id), host: h}
-		h.counts[classLive]++
+	save := func(id int) *conn {
+		c := &conn{local: uint32(id)}
 		p.m.saved.save(c)
 		return c
 	}
-	one := &host{}
-	first := save(one, 1)
-	for i := range rdma.QueuesLimit/2 - 1 {
-		save(one, 2*i+2)
-		save(&host{}, 2*i+3)
+	first := save(1)
+	for id := 2; id <= rdma.QueuesLimit; id++ {
+		testutil.MustTrue(t, save(id).saved != 0, "connection %d has no entry", id)
 	}
-	other := save(&host{}, rdma.QueuesLimit)
-	testutil.True(t, other.saved != 0, "others have taken the entry of a host")
 	for len(p.m.saved.free) > 0 {
-		save(one, 1)
+		save(1)
 	}
-	last := save(&host{}, 1)
+	last := save(1)
 	testutil.Equal(t, last.saved, 0, "the entry beyond the last")
 	p.m.saved.forget(first)
 	p.m.saved.save(last)
