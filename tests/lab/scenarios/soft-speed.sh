@@ -29,7 +29,7 @@ target_config | sed "s|stack: soft, address: \"$ADDR\"|address: $OTHER|; s|$NQN|
 echo 'control: {socket: /run/other.sock}' >>/run/other.yaml
 STATE_DIRECTORY=/run/other nsenter --net=/run/netns/device "$TARGET_BIN" serve \
   --config /run/other.yaml >/run/other.log 2>&1 & other=$!
-# Interfaces of machines merge packets that arrive together, a veth does so if it is told to.
+# A machine's interface merges packets that arrive together. A veth does so only if told to.
 on_target ethtool -K veth0 gro on; nsenter --net=/run/netns/device ethtool -K veth4 gro on
 declare -A DEVICE PIDS=([soft]=$TPID [rxe]=$other)
 declare -A NQNS=([soft]=$NQN [rxe]=$NQN-device) ADDRS=([soft]=$ADDR [rxe]=$OTHER)

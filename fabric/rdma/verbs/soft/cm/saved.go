@@ -7,9 +7,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// A process that is killed sends no DREQ, and its peers would repeat packets for 4 to 9 seconds
-// before they notice. So live connections are written to memory that outlives the process, and the
-// next process disconnects them.
+// A process that is killed sends no DREQ, and hosts would notice only when keep alive fails, after
+// 5 to 9 seconds. So live connections are written to memory that outlives the process, and the next
+// process disconnects them.
 //
 // The memory has a header and entries: local and remote communication ID, QPN of the peer, its
 // acknowledgment timeout, an address of each side. An entry is valid if its first communication ID,
