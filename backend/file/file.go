@@ -89,6 +89,69 @@ func open(cfg Config) (_ backend.Device, err error) {
 	return disk.New(dc)
 }
 
+// describe adds the abilities of the file system to the description, and changes nothing.
+func describe(cfg *Config, d *disk.Config) error {
+	if !cfg.Buffered {
+		if err := setDirect(d); err != nil {
+			return err
+		}
+		if d.Offset == 0 {
+			cfg.Log.Warn("O_DIRECT is not possible here: the page cache is used", "path", cfg.Path)
+		}
+	}
+	d.Info.PhysicalBlockSize = max(d.Info.BlockSize, d.Offset)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(d.FD, &fs); err != nil {
+		return fmt.Errorf("fstatfs: %w", err)
+	}
+	if size := int(fs.Bsize); size >= d.Info.BlockSize && size&(size-1) == 0 && size <= 1<<20 {
+		d.Info.OptimalIO = size
+	}
+	if !cfg.ReadOnly && !cfg.Preallocate {
+		// Beyond the end there is nothing to discard.
+		const how = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+		d.Info.Discard = unix.Fallocate(d.FD, how, d.Info.Size, 1<<20) == nil
+		d.Info.DiscardZeroes = d.Info.Discard
+	}
+	d.Info.Thin, d.Space = !cfg.Preallocate, space
+	return nil
+}
+
+// setDirect sets O_DIRECT if the file system supports it and its units fit the block size.
+func setDirect(d *disk.Config) error {
+	var stx unix.Statx_t
+	if err := unix.Statx(d.FD, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil &&
+		err != unix.ENOSYS {
+		return fmt.Errorf("statx: %w", err)
+	}
+	offset, memory := int(stx.Dio_offset_align), int(stx.Dio_mem_align)
+	if stx.Mask&unix.STATX_DIOALIGN == 0 {
+		// Linux before 6.1, or a file system that does not report it. 4 KiB suits all of them.
+		offset, memory = 4096, 4096
+	}
+	if offset == 0 || memory == 0 || d.Info.BlockSize%offset != 0 {
+		return nil
+	}
+	flags, err := unix.FcntlInt(uintptr(d.FD), unix.F_GETFL, 0)
+	if err != nil {
+		return fmt.Errorf("fcntl(F_GETFL): %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(d.FD), unix.F_SETFL, flags|unix.O_DIRECT); err == nil {
+		d.Offset, d.Memory = offset, memory
+	}
+	return nil
+}
+
+// space returns the space of a file and of its file system for ordinary users, -1 if unknown.
+func space(fd int) (allocated, free int64, err error) {
+	var fs unix.Statfs_t
+	if free = -1; unix.Fstatfs(fd, &fs) == nil {
+		free = available(&fs, fs.Bavail)
+	}
+	allocated, err = allocatedBytes(fd)
+	return allocated, free, err
+}
+
 // sizeOf returns a function that reads the size of the file, and logs once if it has been deleted.
 func sizeOf(cfg *Config) func(fd int) (int64, error) {
 	var once sync.Once

@@ -181,6 +181,16 @@ func printed[T any](w io.Writer, o *options, v T, text func(*table, T)) error {
 	return t.flush()
 }
 
+func latencyCommand() *cobra.Command {
+	cmd := read("latency", "Show how long commands took, and where", control.GetLatency, latencies)
+	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
+		"arrival until the response had left, since the host first used the namespace, and how " +
+		"long they were in each stage: wait (for memory or at a limit), host_data (transfer of " +
+		"the data of writes), backend (the storage), response (transfer of the response and the " +
+		"data of reads). The last column is the slowest command."
+	return cmd
+}
+
 // planCommand prints the changes of a reload. The exit code tells whether there are any.
 func planCommand() *cobra.Command {
 	changes := false

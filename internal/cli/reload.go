@@ -60,7 +60,6 @@ func confirmed(use, short string, args cobra.PositionalArgs,
 			}
 			return do(ctx, c, args)
 		}, func(t *table, p control.Plan) { changes(t, p, "applied") })
-
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }

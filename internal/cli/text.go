@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -195,6 +197,24 @@ func span(seconds float64) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
 }
 
+// brief formats seconds with three digits: 12.3µs.
+func brief(seconds float64) string {
+	d := time.Duration(math.Round(seconds * 1e9))
+	unit := time.Duration(1)
+	for d >= 1000*unit {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// duration is brief, or "-" for zero.
+func duration(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return brief(seconds)
+}
+
 // stamp formats a time in the time zone of this machine.
 func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
 
@@ -338,6 +358,27 @@ func connections(t *table, list []observed.Connection) {
 		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
 			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left, duration(c.RTTSeconds),
 			c.Retransmits, or(strings.Join(digests, ", ")), or(c.TLS))
+	}
+}
+
+func latencies(t *table, list []observed.Latency) {
+	if len(list) == 0 {
+		t.line("no commands yet")
+	}
+	for i, l := range list {
+		if i > 0 {
+			t.line("")
+		}
+		host := cmp.Or(l.Host, "(other hosts)")
+		t.line(plain(fmt.Sprintf("%s to %s %d: %s, %s, %s, %s", host, l.Subsystem, l.NSID,
+			count(int(l.IOs), l.Operation), count(int(l.Errors), "error"), size(l.Bytes),
+			"most of the time in "+l.Dominant)))
+		t.row("STAGE", "SHARE", "MEAN", "P50", "P99", "P99.9", "P99.99", "MAX", "SLOWEST")
+		for _, s := range append(l.Stages, l.Total) {
+			t.row(s.Stage, fmt.Sprintf("%.0f%%", 100*s.Share), brief(s.MeanSeconds),
+				brief(s.P50Seconds), brief(s.P99Seconds), brief(s.P999Seconds),
+				brief(s.P9999Seconds), brief(s.MaxSeconds), brief(s.SlowestSeconds))
+		}
 	}
 }
 
