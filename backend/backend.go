@@ -133,8 +133,8 @@ type Info struct {
 	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
 	// Offline: the storage is absent for now, IOs fail with ErrOffline, other fields are old.
-	// Standby: it is offline because another machine may serve it, and the other fields are not
-	// old. Elsewhere: another machine takes it over, and fences this one first.
+	// Standby: it is offline because another machine may serve it, and the other fields are up to
+	// date. Elsewhere: another machine takes it over, and fences this one first.
 	Offline, Standby, Elsewhere bool
 	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
@@ -197,7 +197,7 @@ type Reactor struct {
 // Turn is the number of bytes that the channels of a reactor may still copy or free in a poll.
 type Turn struct{ Left int64 }
 
-// Take takes n bytes, more than there are left if need be, unless nothing is left.
+// Take reports whether anything is left. If so, it takes n bytes, even if fewer are left.
 func (t *Turn) Take(n int64) bool {
 	if t == nil {
 		return true

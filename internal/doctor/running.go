@@ -117,7 +117,7 @@ func gateways(s *Sample) (findings []Finding) {
 			findings = append(findings, Finding{
 				Check: "gateways", Severity: Warning, Found: where + what,
 				Why: "Hosts see one disk only if its gateways agree.",
-				Fix: "give both gateways the same version, subsystems and namespaces, in the " +
+				Fix: "give all gateways the same version, subsystems and namespaces, in the " +
 					"same ANA groups, and other listeners and controller IDs; then reload",
 			})
 		}

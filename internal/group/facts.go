@@ -11,11 +11,11 @@ import (
 // Facts are the settings of a gateway that hosts of a group depend on. All gateways publish them in
 // the record.
 type Facts struct {
-	// Same has settings that are equal at all gateways, by name.
+	// Same has settings that must be equal at all gateways, by name.
 	Same map[string]string `json:"same,omitempty"`
-	// Ranges has settings, from and to, that do not overlap.
+	// Ranges has ranges, with their ends, that must not overlap, by name.
 	Ranges map[string][2]uint16 `json:"ranges,omitempty"`
-	// Own has names that no other gateway has.
+	// Own has names that no other gateway may have.
 	Own []string `json:"own,omitempty"`
 }
 

@@ -213,7 +213,7 @@ func (g *Group) report(s *Status) {
 		g.log.Warn("the group has a problem", "err", s.Problem)
 	}
 	if !slices.Equal(s.Differences, g.reported.Differences) && len(s.Differences) > 0 {
-		g.log.Warn("gateways of the group have different settings", "reason",
+		g.log.Warn("the settings of gateways of the group conflict", "differences",
 			strings.Join(s.Differences, "; "))
 	}
 	g.reported = *s

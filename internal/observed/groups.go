@@ -5,7 +5,7 @@ type Group struct {
 	// Cluster is the FSID of the Ceph cluster with the state of the group, empty until the gateway
 	// has reached it. Cluster, pool and number identify the group.
 	Cluster string `json:"cluster,omitempty"`
-	// Pool is the pool with that state.
+	// Pool is the pool with the state.
 	Pool string `json:"pool"`
 	// ANAGroup is its number.
 	ANAGroup uint32 `json:"ana_group"`
@@ -24,7 +24,7 @@ type Group struct {
 	Hosts bool `json:"hosts"`
 	// Problem is the reason why this gateway cannot take or keep the group.
 	Problem string `json:"problem,omitempty"`
-	// Differences are settings of this gateway and of others that do not fit.
+	// Differences are settings of this gateway that conflict with those of others.
 	Differences []string `json:"differences,omitempty"`
 	// Gateways are the gateways that take part.
 	Gateways []Gateway `json:"gateways"`

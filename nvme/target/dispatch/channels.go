@@ -13,8 +13,8 @@ const (
 	batchSize = 64
 	// pollMost is how many channels a Poll visits.
 	pollMost = 256
-	// turnBytes is about how much data devices get between two calls of Poll, and may free in one,
-	// as some copy it at once. One IO exceeds it, and IOs of at most smallBytes do not wait for it.
+	// turnBytes is how much data devices get between two calls of Poll, and may free in one, since
+	// some copy it at once. The last IO may exceed it, and those up to smallBytes do not wait.
 	turnBytes  = 256 << 10
 	smallBytes = 8 << 10
 )
@@ -73,8 +73,8 @@ func NewChannels(cfg Config) *Channels {
 
 // Poll takes back completed IOs from devices, and submits others. It returns the number of steps.
 // It visits at most pollMost channels, and stops when budget is reached, which the last channel
-// exceeds by less than 2*batchSize. The other channels come first in the next Poll, or else the
-// second one: channels take turns to be the first that copies.
+// exceeds by less than 2*batchSize. The other channels come first in the next Poll. If there are
+// none, the second one does, so that channels take turns to copy first.
 func (r *Channels) Poll(budget int) (n int) {
 	most := pollMost
 	r.room.Left = turnBytes

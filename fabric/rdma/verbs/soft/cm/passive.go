@@ -125,7 +125,7 @@ const (
 	// for more could disappear unnoticed.
 	maxAckTimeout = 20
 	// ackDelay is the longest delay of our acknowledgments that a REP announces (Target ACK Delay,
-	// section 12.6.8): 1.07 s. A busy machine may not run us for that long, and rxe cannot send
+	// section 12.6.8): 1.07 s. We may not run for that long on a busy machine, and rxe cannot send
 	// again: it would register memory a second time, which ends the connection (rxe_do_local_ops in
 	// drivers/infiniband/sw/rxe/rxe_req.c). Linux then waits for 2.1 s (cm_ack_timeout in cm.c).
 	ackDelay = 18
