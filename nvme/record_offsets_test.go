@@ -59,9 +59,11 @@ func TestOffsets(t *testing.T) {
 	for _, r := range records {
 		if r.typ.Kind() == reflect.Struct {
 			compare(r.typ, want[r.typ.Name()])
+			delete(want, r.typ.Name())
 		}
 	}
 	compare(reflect.TypeFor[LBAFormat](), want["LBAFormat"])
+	testutil.Equal(t, len(want), 1, "records left, with LBAFormat")
 	compare(reflect.TypeFor[ConnectData](), offsets{
 		"HostID": ConnectDataOffsetHostID, "CNTLID": ConnectDataOffsetCNTLID,
 		"SUBNQN":  ConnectDataOffsetSUBNQN,

@@ -130,7 +130,11 @@ func TestHostVanishes(t *testing.T) {
 	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 	b.f.Cut("host", "target")
 	b.letGo()
-	testutil.Until(t, "closed", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
+	testutil.Until(t, "closed", func() bool {
+		b.f.ExpireCM()
+		b.f.Advance(time.Second)
+		return b.h.count("closed") == 1
+	})
 	b.idle()
 }
 

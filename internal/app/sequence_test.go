@@ -414,6 +414,25 @@ func (s *sequence) listener() netip.AddrPort {
 	return s.server.Addrs()[at-1].AddrPort
 }
 
+// which returns the key whose number an argument has.
+func (s *sequence) which(arg string, keys []string) string {
+	n := 1
+	_, _ = fmt.Sscan(s.value(arg, "1"), &n)
+	return keys[n-1]
+}
+
+func (s *sequence) transport(at netip.AddrPort) host.TCP {
+	tr := host.TCP{Addr: at}
+	if s.d.HasArg("tls") {
+		k := testutil.Value(auth.ParseTLSKey(s.which("tls", testTLSKeys)))(s.t)
+		tr.PSK = func(hostNQN, subNQN string) (*auth.TLSPSK, error) {
+			psks, err := k.PSKs(hostNQN, subNQN)
+			return &psks[len(psks)-1], err // with an identity that does not reveal the key
+		}
+	}
+	return tr
+}
+
 // connectHost connects a host, which stays connected: to listener 1 unless there is another one, or
 // the address that another host has used.
 func (s *sequence) connectHost() string {
@@ -424,26 +443,13 @@ func (s *sequence) connectHost() string {
 	o := hostOptions(s.expand(s.value("subsystem", testNQN)))
 	name := s.words()[0]
 	o.HostNQN = s.expand(s.value("nqn", "nqn.2026-11.io.nvmf-target:"+name))
-	which := func(arg string, keys []string) string {
-		n := 1
-		_, _ = fmt.Sscan(s.value(arg, "1"), &n)
-		return keys[n-1]
-	}
 	if s.d.HasArg("key") {
-		o.Key = testutil.Value(auth.ParseKey(which("key", testSecrets)))(s.t)
+		o.Key = testutil.Value(auth.ParseKey(s.which("key", testSecrets)))(s.t)
 	}
 	if s.d.HasArg("controller-key") {
-		o.ControllerKey = testutil.Value(auth.ParseKey(which("controller-key", testSecrets)))(s.t)
+		o.ControllerKey = testutil.Value(auth.ParseKey(s.which("controller-key", testSecrets)))(s.t)
 	}
-	tr := host.TCP{Addr: at}
-	if s.d.HasArg("tls") {
-		k := testutil.Value(auth.ParseTLSKey(which("tls", testTLSKeys)))(s.t)
-		tr.PSK = func(hostNQN, subNQN string) (*auth.TLSPSK, error) {
-			psks, err := k.PSKs(hostNQN, subNQN)
-			return &psks[len(psks)-1], err // with an identity that does not reveal the key
-		}
-	}
-	c, err := host.Connect(s.t.Context(), tr, o)
+	c, err := host.Connect(s.t.Context(), s.transport(at), o)
 	switch {
 	case err != nil && (s.d.HasArg("tls") || s.d.HasArg("plain")): // OpenSSL has the reason
 		return "refused"
@@ -492,7 +498,7 @@ func (s *sequence) setNetwork() string {
 // discover shows the ports and addresses that hosts find at a listener, by default the first one.
 func (s *sequence) discover() string {
 	o := hostOptions(nvme.DiscoveryNQN)
-	c, err := host.Connect(s.t.Context(), host.TCP{Addr: s.listener()}, o)
+	c, err := host.Connect(s.t.Context(), s.transport(s.listener()), o)
 	if err != nil {
 		return err.Error()
 	}
@@ -502,8 +508,11 @@ func (s *sequence) discover() string {
 	var out []string
 	for _, e := range entries {
 		if e.SUBTYPE == nvme.SubsystemNVM {
-			out = append(out, fmt.Sprint(e.PORTID, " ", strings.TrimRight(string(e.TRADDR[:]),
-				" \x00")))
+			port := fmt.Sprint(e.PORTID, " ", nvme.Text(e.TRADDR[:]))
+			if e.TREQ&nvme.TREQRequired != 0 {
+				port += " only with TLS"
+			}
+			out = append(out, port)
 		}
 	}
 	return strings.Join(out, "\n")

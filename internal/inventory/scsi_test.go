@@ -35,18 +35,15 @@ func (a answers) read(cdb, data []byte) (sys.SCSIResult, error) {
 }
 
 func TestSCSI(t *testing.T) {
-	// SPC-4: a page has a header of four bytes (code, subpage, length), as has each parameter
-	// (code, control, length).
 	states := map[string]State{"": 0, "Good": Good, "Warning": Warning, "Failing": Failing}
 	for _, row := range testutil.Rows(t, "scsi") {
 		var name, pages, state, note, wantErr string
 		var want Health
 		row.Scan(&name, &pages, &state, &want.Celsius, &want.Hours, &want.Used, &note, &wantErr)
 		drive := answers{}
-		for page := range strings.SplitSeq(pages, "; ") {
-			number, content, _ := strings.Cut(page, ": ")
-			n, _ := strconv.ParseUint(number, 0, 8)
-			drive[uint8(n)] = content
+		for page := range strings.FieldsFuncSeq(pages, func(r rune) bool { return r == ';' }) {
+			number, content, _ := strings.Cut(strings.TrimSpace(page), ": ")
+			drive[uint8(testutil.Value(strconv.ParseUint(number, 0, 8))(t))] = content
 		}
 		if want.State = states[state]; note != "" {
 			want.Notes = []string{note}

@@ -15,7 +15,7 @@ import (
 func testOptions() Options {
 	return Options{
 		HostNQN: "nqn.2026-11.io.nvmf-target:host",
-		SubNQN:  "nqn.2026-11.io.nvmf-target:sub", AdminSize: 33,
+		SubNQN:  "nqn.2026-11.io.nvmf-target:sub", AdminSize: 33, Timeout: testutil.Patience,
 	}
 }
 

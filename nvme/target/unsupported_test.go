@@ -2,6 +2,7 @@ package target
 
 import (
 	"cmp"
+	"flag"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +44,7 @@ func badFields(t *testing.T) map[string][]badField {
 				f.values = append(f.values, uint32(v))
 			}
 		}
+		testutil.MustTrue(t, len(f.values) > 0 == (f.field != "none"), "values of %s", samples)
 		for sample := range strings.SplitSeq(samples, ", ") {
 			table[sample] = append(table[sample], f)
 		}
@@ -52,7 +54,7 @@ func badFields(t *testing.T) map[string][]badField {
 
 // TestUnsupported: each field of each command with values that are not supported.
 func TestUnsupported(t *testing.T) {
-	table := badFields(t)
+	table, used := badFields(t), map[string]bool{}
 	eachSample(t, func(t *testing.T, s sent) {
 		list, known := table[s.name]
 		kind := ""
@@ -60,6 +62,7 @@ func TestUnsupported(t *testing.T) {
 			kind = s.name[:max(0, strings.LastIndexByte(s.name, ' '))]
 		}
 		testutil.MustTrue(t, known || kind == "get feature", "the table has no row of it")
+		used[s.name], used[kind] = true, true
 		for _, f := range slices.Concat(table[kind], list) {
 			for _, v := range f.values {
 				st := s.send(func(sqe *nvme.SQE) {
@@ -70,6 +73,10 @@ func TestUnsupported(t *testing.T) {
 			}
 		}
 	})
+	part := strings.Contains(flag.Lookup("test.run").Value.String(), "/") // of the samples
+	for sample := range table {
+		testutil.True(t, used[sample] || part, "there is no sample %s", sample)
+	}
 }
 
 // TestStates: each command for the controller while that is not enabled, or is shut down (Base

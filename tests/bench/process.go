@@ -151,9 +151,12 @@ const hostNQN = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab
 
 // connect connects workloads to a target, which may still be starting.
 func connect(t host.Transport, list ...load.Workload) (*load.Load, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	const limit = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	h := host.Options{HostNQN: hostNQN, HostID: [16]byte{15: 1}, SubNQN: benchNQN}
+	h := host.Options{
+		HostNQN: hostNQN, HostID: [16]byte{15: 1}, SubNQN: benchNQN, Timeout: limit,
+	}
 	return load.New(ctx, load.Options{Transport: t, Host: h, Retry: true}, list...)
 }
 

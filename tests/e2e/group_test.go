@@ -189,7 +189,7 @@ const (
 	lateWrites, lateSize = 120, 128 << 10
 )
 
-// ways are the paths of a host, with the one that it uses first.
+// ways are the paths of a host. The first one is in use.
 type ways []*path
 
 // newWays returns the paths to gateways. A host uses another one after two seconds.

@@ -36,11 +36,7 @@ gateways_connect() { # connects the host to both, and mounts a file system of th
     GW_CTRL[$g]=$CTRL
   done
   wait_for 20 settled
-  for g in a b; do
-    "$TARGET_BIN" group status -o json --socket /run/$g.sock >/tmp/group
-    jq -e '.[0] | (.gateways | length) == 2 and (has("differences") | not)' /tmp/group >/tmp/ok ||
-      { cat /tmp/group; fail "gateway $g sees differences"; }
-  done
+  for g in a b; do wait_for 20 sees_both $g; done
   nvme list-subsys "$DEV" >/tmp/subsys # a gateway that has never served has a path as well
   [ "$(grep -Ec 'live (optimized|inaccessible)' /tmp/subsys)" = 2 ] ||
     { cat /tmp/subsys; fail "not two paths before a gateway is replaced"; }
@@ -100,6 +96,10 @@ path_of() { echo /sys/class/nvme/${GW_CTRL[$1]}/nvme*c*n1; }
 ana_state() { cat $(path_of $1)/ana_state 2>/dev/null || true; }
 usable() { live "$1" && [ "$(ana_state "$1")" = optimized ]; }
 serving() { if usable a; then echo a; elif usable b; then echo b; else return 1; fi; }
+sees_both() { # reports whether a gateway knows of both, and of no differences
+  "$TARGET_BIN" group status -o json --socket /run/$1.sock >/tmp/group || return
+  jq -e '.[0] | (.gateways | length) == 2 and (has("differences") | not)' /tmp/group >/tmp/ok
+}
 settled() { # both paths are there, and one is optimized
   live a && live b && serving >/dev/null &&
     [[ "$(ana_state a) $(ana_state b)" =~ inaccessible ]]

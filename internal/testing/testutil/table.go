@@ -65,6 +65,8 @@ func Sections(t testing.TB, name string) map[string][]string {
 			sections[section] = append(sections[section], strings.Fields(line)...)
 		default:
 			section = strings.TrimSpace(line)
+			_, twice := sections[section]
+			MustTrue(t, !twice, "%s.txt has %q twice", name, section)
 			sections[section] = nil
 		}
 	}

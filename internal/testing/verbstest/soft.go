@@ -112,7 +112,7 @@ type softStack struct {
 }
 
 // softTimes are times after which nobody gives up a peer because a busy machine has suspended the
-// test: two seconds for connection requests, and four for packets. Few tests wait for them.
+// test: two seconds for connection requests, and four for packets.
 var softTimes = softcm.Options{ResponseTimeout: 15, AckTimeout: 17}
 
 const softEngines = 2
@@ -143,6 +143,13 @@ func (f *Fabric) settle() {
 			return
 		}
 		runtime.Gosched() // it may be for a connection manager
+	}
+}
+
+// Advance moves the clock of the soft stacks.
+func (f *Fabric) Advance(d time.Duration) {
+	if f.soft != nil {
+		f.soft.mem.Advance(d)
 	}
 }
 

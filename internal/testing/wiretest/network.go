@@ -54,7 +54,7 @@ type Options struct {
 type Network struct {
 	start  time.Time
 	manual bool
-	clock  atomic.Int64 // if manual
+	clock  atomic.Int64 // the manual clock, or what Advance has added to the real time
 
 	mu    sync.Mutex
 	opts  Options
@@ -118,12 +118,12 @@ func (m *Network) Host(name string, addrs ...netip.Addr) wire.Network {
 	return h
 }
 
-// Advance moves the manual clock and wakes the Conns for which a packet has arrived or the timer is
-// due.
+// Advance moves the clock and wakes the Conns for which a packet has arrived or the timer is due.
 func (m *Network) Advance(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Duration(m.clock.Add(int64(d)))
+	m.clock.Add(int64(d))
+	now := m.now()
 	for _, c := range m.conns {
 		if at, ok := c.next(); ok && at <= now {
 			c.Wake()
@@ -145,10 +145,11 @@ func (m *Network) Next() (d time.Duration, ok bool) {
 }
 
 func (m *Network) now() time.Duration {
-	if m.manual {
-		return time.Duration(m.clock.Load())
+	now := time.Duration(m.clock.Load())
+	if !m.manual {
+		now += time.Since(m.start)
 	}
-	return time.Since(m.start) + 1
+	return now
 }
 
 func (m *Network) chance(p float64) bool { return p > 0 && m.rand.Float64() < p }
