@@ -63,10 +63,14 @@ type shared struct {
 // Open implements group.Images.
 func (s *shared) Open(_ context.Context, e group.Engine) error {
 	instance, _ := e.Instance()
-	return s.gate.Open(&rbd.Holder{
-		Cluster: e.(*grouprados.Engine).Cluster(), Group: s.name,
-		Instance: s.gateway + "/" + instance,
+	cluster := e.(*grouprados.Engine).Cluster()
+	err := s.gate.Open(&rbd.Holder{
+		Cluster: cluster, Group: s.name, Instance: s.gateway + "/" + instance,
 	})
+	if err != nil && cluster.Retired() {
+		err = fmt.Errorf("%w: %w", group.ErrFenced, err)
+	}
+	return err
 }
 
 // Close implements group.Images.

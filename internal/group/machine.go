@@ -649,7 +649,7 @@ func (m *Machine) failed(now time.Duration, r *Result) {
 			m.stop(false)
 		}
 		return
-	case r.Op == OpOpen:
+	case r.Op == OpOpen && !m.refused:
 		m.failures = min(m.failures+1, maxFailures)
 		m.stop(false)
 	}

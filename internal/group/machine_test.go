@@ -234,6 +234,7 @@ func TestNobodyOpens(t *testing.T) {
 	p.machine(0).Drain(p.w.clock(0), false)
 	p.pass(6, 0, 1)
 	p.want("when it was asked for", Optimized, Inaccessible)
+	p.machine(0).Done(p.w.clock(0), &Result{Op: OpOpen, Err: ErrFenced})
 	testutil.Equal(t, p.machine(0).failures, 0, "failures")
 }
 
