@@ -164,7 +164,7 @@ func (s *Server) facts(c *config.Config, id uint32) *group.Facts {
 		Ranges: map[string][2]uint16{},
 	}
 	for i := range c.Listeners {
-		if l := &c.Listeners[i]; l.Address.IP.IsValid() && !l.Address.IP.IsUnspecified() {
+		if l := &c.Listeners[i]; l.Address.IP.IsGlobalUnicast() {
 			f.Own = append(f.Own, "listener "+l.Name)
 		}
 	}

@@ -64,14 +64,16 @@ func TestFacts(t *testing.T) {
 listeners:
   - {transport: tcp, address: 10.0.0.1}
   - {transport: tcp, address: 0.0.0.0, port: 4421}
+  - {transport: tcp, address: 127.0.0.1}
 group: {name: a, pool: nvme, ana_groups: [2], lease: 4s}
 subsystems:
   - nqn: nqn.2026-11.io.nvmf-target:a
-    allow_any_host: true
+    hosts: [nqn.2026-11.x:b, nqn.2026-11.x:a]
     serial: s
     cntlid_max: 100
     namespaces:
-      - {nsid: 1, backend: rbd, image: nvme/a, ana_group: 2, block_size: 4096}
+      - {nsid: 1, backend: rbd, image: nvme/a, ana_group: 2, block_size: 4096,
+         hosts: [nqn.2026-11.x:b, nqn.2026-11.x:a]}
       - {nsid: 2, backend: ram, size: 1MiB}
   - nqn: nqn.2026-11.io.nvmf-target:b
     allow_any_host: true
@@ -83,8 +85,12 @@ subsystems:
 	names := strings.Join(slices.Sorted(maps.Keys(got.Same)), " ")
 	testutil.Equal(t, names, "lease namespace 1 of "+nqn+" subsystem "+nqn+" version", "")
 	image, sub := got.Same["namespace 1 of "+nqn], got.Same["subsystem "+nqn]
-	testutil.True(t, strings.HasPrefix(image, "image nvme/a, block_size 4096, uuid "), "%s", image)
-	testutil.True(t, strings.HasPrefix(sub, "serial s, model "), "%s", sub)
+	for text, prefix := range map[string]string{
+		image: "image nvme/a, read_only false, block_size 4096, uuid ", sub: "serial s, model ",
+	} {
+		testutil.True(t, strings.HasPrefix(text, prefix) && strings.HasSuffix(text,
+			`, hosts ["nqn.2026-11.x:a" "nqn.2026-11.x:b"]`), "%s", text)
+	}
 	testutil.Equal(t, fmt.Sprint(got.Ranges, got.Own), "map[controller IDs of "+nqn+":[1 100]] "+
 		"[listener tcp 10.0.0.1:4420]", "")
 }

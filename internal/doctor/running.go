@@ -117,8 +117,8 @@ func gateways(s *Sample) (findings []Finding) {
 			findings = append(findings, Finding{
 				Check: "gateways", Severity: Warning, Found: where + what,
 				Why: "Hosts see one disk only if its gateways agree.",
-				Fix: "give all gateways the same version, subsystems and namespaces, in the " +
-					"same ANA groups, and other listeners and controller IDs; then reload",
+				Fix: "give all gateways the same version, lease, subsystems and namespaces, in " +
+					"the same ANA groups, and each its own listeners and controller IDs",
 			})
 		}
 		if len(g.Differences) == 0 {

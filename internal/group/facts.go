@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -32,16 +33,27 @@ func longer(v any, most int) bool {
 	return len(data) > most
 }
 
+// hashed is the name of a hash of all settings but the version.
+const hashed = "a hash of the longer settings"
+
+func hash(same map[string]string) map[string]string {
+	if same[hashed] != "" {
+		return same
+	}
+	rest := maps.Clone(same)
+	delete(rest, "version")
+	data, _ := json.Marshal(rest)
+	return map[string]string{
+		"version": same["version"], hashed: fmt.Sprintf("%x", sha256.Sum256(data)),
+	}
+}
+
 // bytes returns the facts as the record has them. Settings that are too long are replaced by a hash
 // of all, and others are left out.
 func (f *Facts) bytes() json.RawMessage {
 	short := *f
 	if longer(short.Same, maxSame) {
-		all, _ := json.Marshal(short.Same)
-		short.Same = map[string]string{
-			"version":                       f.Same["version"],
-			"a hash of the longer settings": fmt.Sprintf("%x", sha256.Sum256(all)),
-		}
+		short.Same = hash(short.Same)
 	}
 	if longer(short.Ranges, maxOthers) {
 		short.Ranges = nil
@@ -66,7 +78,7 @@ func (r *Record) differences(gateway string, data json.RawMessage) (list []strin
 		if err := json.Unmarshal(in.Facts, &f); err != nil {
 			f = Facts{} // of another version, so everything differs
 		}
-		list = mine.differences(&f, in.Gateway, list)
+		list = mine.differences(&f, fmt.Sprintf("gateway %.100q", in.Gateway), list)
 	}
 	return list
 }
@@ -77,30 +89,27 @@ func (f *Facts) differences(other *Facts, gateway string, list []string) []strin
 			list = append(list, fmt.Sprintf(format, args...))
 		}
 	}
-	all := maps.Clone(f.Same)
-	maps.Copy(all, other.Same)
+	mine, theirs := f.Same, other.Same
+	if mine[hashed] != theirs[hashed] {
+		mine, theirs = hash(mine), hash(theirs)
+	}
+	all := maps.Clone(mine)
+	maps.Copy(all, theirs)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		a, here := f.Same[name]
-		b, there := other.Same[name]
-		switch {
-		case !there:
-			add("%.300q is missing at gateway %q, and is %.200q here", name, gateway, a)
-		case !here:
-			add("%.300q is missing here, and is %.200q at gateway %q", name, b, gateway)
-		case a != b:
-			add("%.300q is %.200q here, and %.200q at gateway %q", name, a, b, gateway)
+		if a, b := cmp.Or(mine[name], "missing"), cmp.Or(theirs[name], "missing"); a != b {
+			add("%.300q is %.200q here, and %.200q at %s", name, a, b, gateway)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Ranges)) {
 		a, b := f.Ranges[name], other.Ranges[name]
 		if a[0] <= b[1] && b[0] <= a[1] {
-			add("%.300q overlap: %d to %d here, and %d to %d at gateway %q", name, a[0], a[1], b[0],
+			add("%.300q overlap: %d to %d here, and %d to %d at %s", name, a[0], a[1], b[0],
 				b[1], gateway)
 		}
 	}
 	for _, name := range f.Own {
 		if slices.Contains(other.Own, name) {
-			add("%.300q is here, and at gateway %q", name, gateway)
+			add("%.300q is here, and at %s", name, gateway)
 		}
 	}
 	return list

@@ -3,6 +3,7 @@ package group
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -37,8 +38,8 @@ func TestFacts(t *testing.T) {
 	p.pass(5, 0, 1)
 	testutil.Equal(t, differ(0), strings.Join([]string{
 		`"namespace 1" is "x" here, and "z" at gateway "b"`,
-		`"namespace 2" is missing at gateway "b", and is "<y>" here`,
-		`"namespace 3" is missing here, and is "y" at gateway "b"`,
+		`"namespace 2" is "<y>" here, and "missing" at gateway "b"`,
+		`"namespace 3" is "missing" here, and "y" at gateway "b"`,
 		`"IDs" overlap: 1 to 100 here, and 100 to 200 at gateway "b"`,
 		`"10.0.0.1:4420" is here, and at gateway "b"`,
 	}, "\n"), "")
@@ -70,12 +71,22 @@ func TestFactsLimits(t *testing.T) {
 	list := r.differences("0", long.bytes())
 	testutil.Equal(t, len(list), maxDifferences, "differences")
 	testutil.True(t, strings.HasPrefix(list[0], `"a hash of the longer settings" is `), "%s", list)
+	newer := long
+	newer.Same = maps.Clone(long.Same)
+	newer.Same["version"] = "2"
 	r.Instances = r.Instances[:2]
+	for _, facts := range [][]byte{newer.bytes(), testutil.Value(json.Marshal(&newer))(t)} {
+		r.Instances[1].Facts = facts
+		testutil.Equal(t, strings.Join(r.differences("0", long.bytes()), "\n"),
+			`"version" is "1" here, and "2" at gateway "1"`, "after an upgrade")
+	}
 	r.Instances[1].Facts = json.RawMessage(`{"same": 1}`)
 	testutil.Equal(t, len(r.differences("0", long.bytes())), 2, "those from another version")
 	full := testutil.Value(json.Marshal(&long))(t)
-	r.Instances[1].Facts = full
-	for _, what := range r.differences("0", long.bytes()) {
+	r.Instances[1].Facts, r.Instances[1].Gateway = full, strings.Repeat("x", 1<<16)
+	list = r.differences("0", json.RawMessage(`{"same": {}}`))
+	testutil.Equal(t, len(list), maxDifferences, "differences from a hostile gateway")
+	for _, what := range list {
 		testutil.True(t, len(what) < 2000, "%s", what)
 	}
 }

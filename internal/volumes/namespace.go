@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -89,8 +90,9 @@ func (n *Namespace) Facts() string {
 	if s.image == nil {
 		return ""
 	}
-	return fmt.Sprintf("image %s, block_size %d, uuid %v, nguid %x, eui64 %x, hosts %q", *s.image,
-		*s.blockSize, n.UUID, n.NGUID, n.EUI64, n.Hosts)
+	return fmt.Sprintf("image %s, read_only %v, block_size %d, uuid %v, nguid %x, eui64 %x, "+
+		"hosts %q", *s.image, n.ReadOnly, *s.blockSize, n.UUID, n.NGUID, n.EUI64,
+		slices.Sorted(slices.Values(n.Hosts)))
 }
 
 // Place returns the path of the storage or the name of the image, "" if it has neither.
