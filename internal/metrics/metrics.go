@@ -225,9 +225,6 @@ func limits(s sink, l *qos.Info) {
 }
 
 func groups(s sink, g *observed.Group) {
-	if g.Cluster == "" { // another gateway may serve the group all the same
-		return
-	}
 	s = s.with("cluster", text(g.Cluster), "pool", text(g.Pool), "ana_group",
 		strconv.Itoa(int(g.ANAGroup)))
 	s.gauge("group_differences",
