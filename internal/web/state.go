@@ -209,7 +209,7 @@ func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Durati
 		}
 	}
 	list = first(s, "namespaces", list, func(n *observed.Namespace) bool {
-		return n.State != "ready"
+		return n.State != "ready" && n.State != "standby"
 	})
 	for _, n := range list {
 		s.Namespaces = append(s.Namespaces, namespace{n, points[nameOf(n.Subsystem, n.NSID)]})

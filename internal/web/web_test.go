@@ -208,6 +208,8 @@ func TestStalledReader(t *testing.T) {
 			}
 			if i >= 4000 {
 				list[i].State = "degraded"
+			} else if i >= 1000 {
+				list[i].State = "standby"
 			}
 		}
 		return list

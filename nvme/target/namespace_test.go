@@ -196,4 +196,8 @@ func TestSwapDegraded(t *testing.T) {
 	r.ok(h.io[0], write())
 	next.set(func(i *backend.Info) { i.Offline = true })
 	testutil.True(t, !r.target.Stats()[0].Ready, "the namespace does not follow its new device")
+	next.set(func(i *backend.Info) { i.Standby = true })
+	x, _ = r.exchange(namespaces.Config{})
+	testutil.Check(t, x.end(nil, nil))
+	testutil.Equal(t, r.nstat(h), 0, "NSTAT of a namespace without storage")
 }

@@ -230,7 +230,7 @@ func (ns *Namespace) swap(cfg Config, swap func(backend.Device) (backend.Device,
 	dev, err := swap(old)
 	there := dev != nil
 	if !there {
-		info.Offline = true
+		info.Offline, info.Standby = true, false
 		dev = &absent{info}
 	}
 	if there && dev != old {

@@ -37,7 +37,7 @@ func (ns *Namespace) update(change func(*state)) {
 	if err != nil || g.Shift != old.Shift { // hosts could not use it
 		c := *old
 		g = &c
-		g.Info.Offline = true
+		g.Info.Offline, g.Info.Standby = true, false
 	}
 	g.Unready = g.Info.Offline || ns.state.orphans > 0
 	if old.Unready && !g.Unready {
