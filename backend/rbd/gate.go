@@ -167,8 +167,7 @@ func (im *image) checkGroups(ctx context.Context, h *Holder, header string) erro
 	}
 	for i := range list {
 		by := &list[i]
-		// A killed target without a group may have left its lock without being fenced.
-		if ours && group == alone || time.Until(fences[by.Addr]) >= lasting {
+		if time.Until(fences[by.Addr]) >= lasting {
 			if err := im.pool.Evict(header, by); err != nil && err != unix.ENOENT {
 				return fmt.Errorf("the lock of a fenced gateway cannot be ended: %w", err)
 			}

@@ -238,12 +238,12 @@ func groups(t *testing.T, c *cephtest.Cluster) {
 		slices.Sort(got)
 		testutil.Equal(t, strings.Join(got, " "), strings.Join(want, " "), "owners of the lock")
 	}
-	dead := func(owner string) (addr string) { // a gateway of the group of a that was killed
+	dead := func(owner, group string) (addr string) { // one that was killed
 		cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
 		defer cluster.Close()
 		pool := testutil.Value(cluster.OpenPool(cephtest.Pool, ""))(t)
 		defer pool.Close()
-		testutil.Must(t, pool.Share(header, owner, ofA.Group))
+		testutil.Must(t, pool.Share(header, owner, group))
 		return testutil.Value(cluster.Addrs())(t)
 	}
 	refused := func(by, addr string) {
@@ -275,21 +275,26 @@ func groups(t *testing.T, c *cephtest.Cluster) {
 	testutil.Fails(t, err, "a target without the key group, at "+
 		testutil.Value(single.image.Load().cluster.Addrs())(t), "")
 	a.Close()
-	for range 2 { // a killed target does not block another one
-		ofNone := testutil.Value(rados.Connect(cfg.Ceph))(t)
-		left := testutil.Value(ofNone.OpenPool(cephtest.Pool, ""))(t)
-		testutil.Must(t, left.Share(header, "target", alone))
-		left.Close()
-		ofNone.Close()
+	var left []string
+	for range 2 { // targets that were killed, or are alive, do not block another one of their kind
+		left = append(left, dead("target", alone))
 		mustClose(t, single)
 		single = mustOpen(t, cfg).(*device)
 		single.unclaim()
-		owners("target")
+		owners(slices.Repeat([]string{"target"}, len(left)+1)...)
 	}
 	mustClose(t, single)
+	testutil.Is(t, a.Open(ofA), backend.ErrInUse, "while others may be alive")
+	a.Close()
+	for _, addr := range left {
+		c.Ceph(t, "osd", "blocklist", "add", addr, "315360000")
+	}
+	testutil.Must(t, a.Open(ofA))
+	owners("a/now")
+	a.Close()
 	owners()
 
-	addr := dead("a/killed")
+	addr := dead("a/killed", ofA.Group)
 	refused("a/killed", addr)
 	testutil.Must(t, a.Open(ofA))
 	owners("a/killed", "a/now")
@@ -301,12 +306,12 @@ func groups(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, b.Open(ofB))
 	owners("b/now")
 	b.Close()
-	c.Ceph(t, "osd", "blocklist", "add", dead("a/again"), "315360000")
+	c.Ceph(t, "osd", "blocklist", "add", dead("a/again", ofA.Group), "315360000")
 	testutil.Must(t, a.Open(ofA))
 	owners("a/now")
 	a.Close()
 
-	dead("a/last")
+	dead("a/last", ofA.Group)
 	mustClose(t, first)
 	mustClose(t, second)
 	c.RBD(t, "rm", cfg.Image)
