@@ -115,17 +115,14 @@ load_ends() { # it keeps the longest stall in STALL, in milliseconds
   [ $now -le $STALL ] || STALL=$now
 }
 
-# unplug NAME hosts|ceph: drops the packets between a gateway and hosts or the cluster. replug NAME
-# ends that.
+# unplug NAME hosts|ceph: drops the packets between a gateway and hosts or the cluster, where they
+# arrive: a send that is refused ends the connection manager of rxe for good. replug NAME ends that.
 unplug() {
-  local end=${GW_PEER[$1]}
+  local end=${GW_PEER[$1]} chain='type filter hook input priority 0;'
   [ "$2" = hosts ] || end=$CEPH_ADDR
-  on_gateway "$1" nft -f - <<EOF
-add table ip lab
-add chain ip lab in { type filter hook input priority 0; }
-add chain ip lab out { type filter hook output priority 0; }
-add rule ip lab in ip saddr $end drop
-add rule ip lab out ip daddr $end drop
-EOF
+  on_gateway "$1" nft "add table ip lab; add chain ip lab in { $chain }
+    add rule ip lab in ip saddr $end drop"
+  nft "add table ip lab_$1; add chain ip lab_$1 in { $chain }
+    add rule ip lab_$1 in ip saddr ${GW_ADDR[$1]} ip daddr $end drop"
 }
-replug() { on_gateway "$1" nft delete table ip lab; }
+replug() { on_gateway "$1" nft delete table ip lab; nft delete table ip "lab_$1"; }
