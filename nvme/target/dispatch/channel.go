@@ -66,8 +66,9 @@ type ios struct {
 
 // nodes place a channel on the lists of Channels of the same names.
 type nodes struct {
-	scheduled, active, counted list.Node[Channel]
-	armed                      uint64 // the Channels.armRound in which it was armed
+	scheduled, active, behind, counted list.Node[Channel]
+
+	armed uint64 // the Channels.armRound in which it was armed
 }
 
 // Open makes ch, which has its User only, the channel of ns on this reactor and starts to open it.
@@ -254,7 +255,6 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 		if io == nil || ch.r.room.Left <= 0 && copied(io) > smallBytes {
 			break
 		}
-		ch.r.room.Left -= copied(io)
 		ch.pending.Remove(&io.Place)
 		io.On = nil
 		ch.waiting--
@@ -271,6 +271,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 		case len(ch.holds) > 0 && ch.block(io, &compared):
 			looked++
 		default:
+			ch.r.room.Left -= copied(io)
 			batch = append(batch, io)
 		}
 	}

@@ -173,24 +173,46 @@ func TestBytesOfPoll(t *testing.T) {
 	}), "the channel is closed")
 	r.Process()
 	testutil.True(t, free.inflight == 2, "the device has %d IOs that need no turn", free.inflight)
-	has := func() (all []int) {
-		for _, d := range devices[1:] {
-			all = append(all, 1000-d.room)
-		}
-		return all
-	}
-	sum := func() (n int) {
-		for _, k := range has() {
-			n += k
-		}
-		return n
-	}
-	for last := 0; last < 3*batchSize; last = sum() {
+	for last, n := 0, 0; last < 3*batchSize; last = n {
 		r.Poll(batchSize)
-		n := (sum() - last) * each
-		testutil.MustTrue(t, n > 0 && n <= turnBytes+each, "the devices get %d bytes", n)
-		if all := has(); last == batchSize {
-			testutil.True(t, slices.Min(all) > 0, "%v IOs: a device has no turns", all)
+		n = 0
+		for _, d := range devices[1:] {
+			n += 1000 - d.room
+			testutil.True(t, last != batchSize || d.room < 1000, "a device has no turns")
+		}
+		more := (n - last) * each
+		testutil.MustTrue(t, more > 0 && more <= turnBytes+each, "the devices get %d bytes", more)
+	}
+}
+
+// TestPollTurns: however many channels a Poll does not visit, or visits without room, all get on.
+func TestPollTurns(t *testing.T) {
+	for _, x := range []struct {
+		lens          []int64 // of the IOs of each channel
+		budget, polls int
+	}{
+		{[]int64{512, 512}, batchSize, 2},
+		{slices.Repeat([]int64{512}, pollMost+1), 1 << 20, 2},
+		{[]int64{turnBytes, turnBytes, 512, turnBytes}, batchSize, 16},
+	} {
+		r := newReactor()
+		var devices []*slowChannel
+		for _, n := range x.lens {
+			d := &slowChannel{room: 1 << 20}
+			devices = append(devices, d)
+			for ch := r.channel(d); ch.waiting <= (x.polls+1)*batchSize; {
+				ch.Queue(&backend.IO{Len: n})
+			}
+		}
+		r.Process()
+		for _, d := range devices {
+			d.room = 1 << 20
+		}
+		for range x.polls {
+			r.Poll(x.budget)
+		}
+		for i, d := range devices {
+			testutil.True(t, d.room < 1<<20, "device %d of %d gets nothing", i, len(devices))
 		}
 	}
 }
@@ -271,9 +293,11 @@ func TestPollPastHeld(t *testing.T) {
 	ch := r.channel(&slowChannel{room: 1000})
 	ch.hold(&Lock{Blocks: backend.Range{End: 512}})
 	for range 3 * batchSize {
-		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: turnBytes})
 	}
+	r.Poll(64)
 	r.Process()
+	testutil.Equal(t, ch.State().Busy.Held, batchSize, "held, without a turn of the device")
 	for r.Poll(64) > 0 {
 	}
 	testutil.True(t, ch.pending.Empty(), "some are still pending")

@@ -59,6 +59,8 @@ type Channels struct {
 	reaped    [batchSize]*backend.IO
 	batch     [batchSize]*backend.IO // of push
 	room      backend.Turn
+	behind    list.List[Channel] // for which there may have been no room
+	ahead     bool               // one of them has moved up in this Poll
 
 	armRound uint64 // of the channels that are armed, see Arm
 	arming   bool   // some are, and Arm goes on after the next Poll
@@ -73,8 +75,8 @@ func NewChannels(cfg Config) *Channels {
 
 // Poll takes back completed IOs from devices, and submits others. It returns the number of steps.
 // It visits at most pollMost channels, and stops when budget is reached, which the last channel
-// exceeds by less than 2*batchSize. The other channels come first in the next Poll. If there are
-// none, the second one does, so that channels take turns to copy first.
+// exceeds by less than 2*batchSize. The other channels come first in the next Poll, except one that
+// moves up.
 func (r *Channels) Poll(budget int) (n int) {
 	most := pollMost
 	r.room.Left = turnBytes
@@ -82,9 +84,7 @@ func (r *Channels) Poll(budget int) (n int) {
 		most, r.arming = 0, false
 	} else {
 		r.armRound++
-		if ch := r.active.Pop(); ch != nil {
-			r.active.Push(ch, &ch.active)
-		}
+		r.moveUp()
 	}
 	last := r.active.Last()
 	for range most {
@@ -97,6 +97,9 @@ func (r *Channels) Poll(budget int) (n int) {
 		n += ch.push()
 		if ch.polled() {
 			r.active.Push(ch, &ch.active)
+			if r.room.Left <= 0 && !ch.behind.Listed() {
+				r.behind.Push(ch, &ch.behind)
+			}
 		} else {
 			ch.settle()
 		}
@@ -105,6 +108,18 @@ func (r *Channels) Poll(budget int) (n int) {
 		}
 	}
 	return n
+}
+
+// moveUp makes a channel the first one for which there may have been no room, in every other Poll:
+// the first one may use up all room, or the budget.
+func (r *Channels) moveUp() {
+	if r.ahead = !r.ahead; !r.ahead {
+		return
+	}
+	if ch := r.behind.Pop(); ch != nil && ch.active.Listed() {
+		r.active.Remove(&ch.active)
+		r.active.PushFirst(ch, &ch.active)
+	}
 }
 
 // Arm reports whether the reactor may sleep: devices wake it when they complete something, but an
