@@ -93,14 +93,12 @@ type besideKind struct {
 // TestBeside: beside 100 commands that make the target work, a neighbor's read waits for at most
 // twice as many bytes as beside reads, of the disk that both use.
 func TestBeside(t *testing.T) {
-	var reads waits
-	for _, k := range besideKinds() {
+	kinds := besideKinds()
+	reads := beside(t, kinds[0])
+	for _, k := range kinds[1:] {
 		t.Run(k.name, func(t *testing.T) {
 			w := beside(t, k)
 			t.Logf("a read waits for %d KiB at most, %d KiB in sum", w.most>>10, w.sum>>10)
-			if k.name == "reads" {
-				reads = w
-			}
 			testutil.True(t, w.most <= 2*reads.most && w.sum <= 2*reads.sum,
 				"%+v, beside reads %+v", w, reads)
 		})
@@ -155,4 +153,22 @@ func beside(t *testing.T, k besideKind) (w waits) {
 	culprit.hangUp()
 	r.w.Settle()
 	return w
+}
+
+// TestReadBesideDiscard: a read goes on before a discard of the same RAM is over.
+func TestReadBesideDiscard(t *testing.T) {
+	r := newHarness(t, 1, turnsSubsystem(t, func(d backend.Device) backend.Device { return d }))
+	q := r.connectHost(1).io[0]
+	q.NoZeroCopy = true
+	data := make([]byte, 1<<20)
+	for lba := uint64(0); lba < turnsSize/512; lba += 2048 {
+		r.ok(q, rw(nvme.NVMWrite, 1, lba, 2048, data))
+	}
+	discard := r.send(q, dsm(1, true, [2]uint64{0, turnsSize / 512}))
+	for range 10 {
+		r.w.Step()
+	}
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 128, data[:64<<10]))
+	testutil.True(t, !discard.Done, "the read has waited for the discard")
+	r.until("the discard ends", func() bool { return discard.Done })
 }

@@ -7,8 +7,8 @@ import (
 
 const (
 	// turnWork is how much work a reactor begins in a poll, in bytes, and the turn of an owner: a
-	// chunk. A piece to be zeroed or deallocated counts no more, since storage does not touch the
-	// bytes, and takes about as long.
+	// chunk. A piece to be zeroed or deallocated counts no more: most storage does not touch the
+	// bytes.
 	turnWork = Chunk
 	// leastWork is the least that a turn counts, also if nothing could begin in it.
 	leastWork = int64(4 << 10)
