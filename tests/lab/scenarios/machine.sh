@@ -43,7 +43,7 @@ wait_for 40 ctrl_live
 wait_for 20 load_moved 200
 load_ends
 host_disconnect
-leak_check 8192
+leak_check 8192 4
 
 say "the target is away for longer than the host waits"
 host_connect --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=3
