@@ -280,7 +280,7 @@ func (t *Target) Limits() []qos.Info {
 // CheckHealth is controllers.CheckHealth. One goroutine calls it, periodically.
 func (t *Target) CheckHealth() { controllers.CheckHealth(t.subsystems(), t.log) }
 
-// subsystems lists those that hosts can reach, in no order.
+// subsystems lists the subsystems that hosts can reach, in no order.
 func (t *Target) subsystems() (list []*controllers.Subsystem) {
 	for _, s := range *t.table.Load() {
 		list = append(list, &s.Subsystem)

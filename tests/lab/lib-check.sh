@@ -59,6 +59,7 @@ held_same() {
   sleep 0.5
   return 1
 }
+# held_still reports whether $now has the objects of $HELD, and at most $regions more regions.
 held_still() {
   local more=$(($(sed -n 's/^mr //p' <<<"$now") - $(sed -n 's/^mr //p' <<<"$HELD")))
   [ "$(grep -v '^mr ' <<<"$now")" = "$(grep -v '^mr ' <<<"$HELD")" ] &&

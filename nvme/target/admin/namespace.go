@@ -23,8 +23,9 @@ type Namespace struct {
 	// Blocks is the size, and Shift log2 of the block size.
 	Blocks uint64
 	Shift  uint8
-	// ReadOnly: writes are refused. Ready: the storage answers, or the ANA state says that another
-	// machine has it. HidesCapacity: the ANA state hides the size of the content from the host.
+	// ReadOnly reports whether writes are refused. Ready reports whether the storage answers, or
+	// may be served by another machine. HidesCapacity reports whether the ANA state hides the size
+	// of the content from the host.
 	ReadOnly, Ready, HidesCapacity bool
 	// Copy has MSSRL, MCL and MSRC.
 	MSSRL uint16
