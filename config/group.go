@@ -82,6 +82,9 @@ func (v *validator) group(c *Config) {
 			case in && !rbd:
 				v.Add(path, fmt.Sprintf("backend %s cannot be shared with other gateways, as "+
 					"ANA group %d is", n.Backend, n.ANAGroup), "Give it another ana_group.")
+			case in && n.Timeout == 0:
+				v.Add(path+".io_timeout", "the group would stay here for as long as Ceph does not "+
+					"answer", "Give it more than 0s.")
 			case !in && rbd && !n.ReadOnly:
 				v.Add(path, fmt.Sprintf("several gateways could write to the image, since ANA "+
 					"group %d is not one of group.ana_groups", n.ANAGroup), "Add it there, give "+

@@ -15,7 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// TestPrivateImages: a gateway writes to no image outside of the groups that it shares.
+// TestPrivateImages: a gateway writes to no image outside of the groups that it shares, and keeps
+// none for as long as its cluster does not answer.
 func TestPrivateImages(t *testing.T) {
 	parse := func(namespace string) error {
 		return testutil.Err(Parse("test.yaml", []byte(`
@@ -28,7 +29,9 @@ subsystems:
 `), nil))
 	}
 	testutil.Check(t, parse(", ana_group: 2"))
-	testutil.Check(t, parse(", read_only: true"))
+	testutil.Check(t, parse(", read_only: true, io_timeout: 0s"))
+	testutil.Fails(t, parse(", ana_group: 2, io_timeout: 0s"), "namespaces[0].io_timeout: the "+
+		"group would stay here for as long as Ceph does not answer. Give it more", "")
 	testutil.Fails(t, parse(""), "subsystems[0].namespaces[0]: several gateways could write to "+
 		"the image, since ANA group 1 is not one of group.ana_groups. Add it there", "")
 }
