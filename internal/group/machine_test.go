@@ -1,7 +1,7 @@
 package group
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -372,6 +372,8 @@ func TestUnknownWrite(t *testing.T) {
 	testutil.Equal(t, m.Status(p.w.clock(1)).Problem, "", "the problem later")
 }
 
+// TestParseRecord: a record is read as it was written. If a bit has changed or the end is missing,
+// it is refused.
 func TestParseRecord(t *testing.T) {
 	r := &Record{Format: format, Holder: &Instance{ID: "a", Addrs: []string{"1.2.3.4:0/5"}}}
 	data := testutil.Value(r.Bytes())(t)
@@ -380,11 +382,18 @@ func TestParseRecord(t *testing.T) {
 	got := testutil.Value(ParseRecord(data, 1))(t)
 	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
 	testutil.Must(t, testutil.Err(ParseRecord(nil, 0)))
-	many := testutil.Value(json.Marshal(&Record{
+	for bit := range 8 * len(data) {
+		bad := bytes.Clone(data)
+		bad[bit/8] ^= 1 << (bit % 8)
+		_, flipped := ParseRecord(bad, 1)
+		_, cut := ParseRecord(data[:bit/8], 1)
+		testutil.True(t, flipped != nil && cut != nil, "bit %d of %q", bit, data)
+	}
+	many := testutil.Value((&Record{
 		Format: format, Fenced: make([]Instance, maxInstances+1),
-	}))(t)
+	}).Bytes())(t)
 	for text, want := range map[string]string{
-		"{": "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 2}`: "format 2", string(many): "more than 64",
+		"{": "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 1}`: "format 1", string(many): "more than 64",
 		strings.Repeat(" ", MaxRecord+1): "bytes",
 	} {
 		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text), 1)), want, "%.20q", text)

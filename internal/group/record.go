@@ -1,8 +1,11 @@
 package group
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 )
 
@@ -50,14 +53,15 @@ type Record struct {
 }
 
 const (
-	format = 1
+	format = 2
 	// MaxRecord is the maximum size of a record in bytes.
 	MaxRecord = 1 << 20
 	// maxInstances bounds both lists of a record.
 	maxInstances = 64
 )
 
-// ParseRecord reads a record with a version, which is 0 before the first one.
+// ParseRecord reads a record with a version, which is 0 before the first one. It accepts exactly
+// the results of Bytes.
 func ParseRecord(data []byte, version uint64) (*Record, error) {
 	if version == 0 {
 		return &Record{Format: format}, nil
@@ -67,12 +71,17 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 		return nil, fmt.Errorf("the record of the group has %d bytes, more than %d", len(data),
 			MaxRecord)
 	}
-	if err := json.Unmarshal(data, r); err != nil {
+	text, _, _ := bytes.Cut(data, []byte("\n"))
+	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("the record of the group is damaged: %w", err)
 	}
 	if r.Format != format {
 		return nil, fmt.Errorf("the record of the group has format %d: this version knows only "+
 			"%d", r.Format, format)
+	}
+	if again, err := r.Bytes(); err != nil || !bytes.Equal(again, data) {
+		return nil, errors.New("the record of the group is damaged: its checksum or its form is " +
+			"wrong")
 	}
 	if len(r.Instances) > maxInstances || len(r.Fenced) > maxInstances {
 		return nil, fmt.Errorf("the record of the group has more than %d instances", maxInstances)
@@ -80,9 +89,11 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 	return r, nil
 }
 
-// Bytes returns the record as State keeps it. It fails if ParseRecord would refuse it.
+// Bytes returns the record as State keeps it: JSON, and a line with the CRC32C of it. It fails if
+// ParseRecord would refuse it.
 func (r *Record) Bytes() ([]byte, error) {
 	data, err := json.Marshal(r)
+	data = fmt.Appendf(data, "\n%08x\n", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
 	if err == nil && len(data) > MaxRecord {
 		err = fmt.Errorf("the record of the group would have %d bytes, more than %d: make the "+
 			"names of gateways shorter", len(data), MaxRecord)
