@@ -207,7 +207,12 @@ func (e *Engine) turn() (worked bool) {
 		c.fn()
 		close(c.done)
 	}
-	for h := e.kicks.Pop(); h != nil; h = e.kicks.Pop() {
+	for range maxRuns {
+		h := e.kicks.Pop()
+		if h == nil {
+			break
+		}
+		e.count.Add(1)
 		worked = true
 		h.kicked.Store(false) // before Run: a later Kick adds the endpoint again
 		e.Schedule(h)

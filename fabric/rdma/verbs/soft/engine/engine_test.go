@@ -216,7 +216,8 @@ func TestBlocked(t *testing.T) {
 	testutil.True(t, b.Engine(0).conn.Stats().Blocked.Load() > 0, "the socket has never refused")
 }
 
-// TestFlood: packets of a peer to 10,000 queue pairs do not lengthen a turn.
+// TestFlood: packets of a peer to 10,000 queue pairs, and posts to all of them, do not lengthen a
+// turn.
 func TestFlood(t *testing.T) {
 	mem := wiretest.New(wiretest.Options{Manual: true})
 	a, b := pair(t, mem, Options{})
@@ -260,6 +261,20 @@ func TestFlood(t *testing.T) {
 		testutil.True(t, e.count.Most() <= bound, "a turn of more than %d steps", bound)
 	})
 	testutil.True(t, e.stats.Unknown.Load() > 0, "no packet to a queue pair that does not exist")
+	ran, again := 0, func(*endpoint) bool { return false }
+	e.Do(func() {
+		for _, ep := range eps {
+			ep.onRun = func(ep *endpoint) bool { ran++; ep.onRun = again; return false }
+			ep.Kick()
+		}
+	})
+	testutil.Until(t, "all have run", func() (all bool) {
+		e.Do(func() { all = ran == n })
+		return all
+	})
+	e.Do(func() {
+		testutil.True(t, e.count.Most() <= 3*maxRuns, "posts to queue pairs lengthen a turn")
+	})
 }
 
 // TestManyPackets has many endpoints that send as much as they can in each turn.
