@@ -71,10 +71,8 @@ func TestPromisedMemory(t *testing.T) {
 		c := h.connect(pdu.Params{}, 2*ios)
 		var all []byte
 		for i := range ios {
-			w := rw(nvme.NVMWrite, uint16(2*i), i*16384, size, true)
-			r := rw(nvme.NVMRead, uint16(2*i+1), 3<<20, 4096, false)
-			all = append(all, c.capsule(&w, random(i, size))...)
-			all = append(all, c.capsule(&r, nil)...)
+			all = append(all, c.inCapsule(uint16(2*i), i*16384, size, i)...)
+			all = append(all, c.request(nvme.NVMRead, uint16(2*i+1), 3<<20, 4096)...)
 		}
 		got := 0
 		for len(all) > 0 {

@@ -63,8 +63,7 @@ func TestStallsSaveLittle(t *testing.T) {
 		h.peer = peers[i]
 		var all []byte
 		for k := range writes {
-			sqe := rw(nvme.NVMWrite, uint16(k), (i*writes+k)*16384, 16384, true)
-			all = append(all, c.capsule(&sqe, random(i*writes+k, 16384))...)
+			all = append(all, c.inCapsule(uint16(k), (i*writes+k)*16384, 16384, i*writes+k)...)
 		}
 		h.send(all)
 		if q := h.g.queues.At(i); !q.stalled() {

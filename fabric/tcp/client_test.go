@@ -97,6 +97,25 @@ func rw(op nvme.Opcode, cid uint16, off, n int, ic bool) (sqe nvme.SQE) {
 	return sqe
 }
 
+// request is the capsule of a command without data in it.
+func (c *client) request(op nvme.Opcode, cid uint16, off, n int) []byte {
+	sqe := rw(op, cid, off, n, false)
+	return c.capsule(&sqe, nil)
+}
+
+// held is a request that the device holds.
+func (c *client) held(op nvme.Opcode, cid uint16, off, n int) []byte {
+	sqe := rw(op, cid, off, n, false)
+	sqe.SetNSID(holdNSID)
+	return c.capsule(&sqe, nil)
+}
+
+// inCapsule is the capsule of a write with its data, which is random(seed, n).
+func (c *client) inCapsule(cid uint16, off, n, seed int) []byte {
+	sqe := rw(nvme.NVMWrite, cid, off, n, true)
+	return c.capsule(&sqe, random(seed, n))
+}
+
 // capsule builds a CapsuleCmd with in-capsule data.
 func (c *client) capsule(sqe *nvme.SQE, data []byte) []byte {
 	var h pdu.CapsuleCmd
@@ -230,8 +249,7 @@ func (c *client) end() {
 // readBlocks reads n bytes at off from the namespace.
 func (c *client) readBlocks(cid uint16, off, n int) []byte {
 	c.tb.Helper()
-	sqe := rw(nvme.NVMRead, cid, off, n, false)
-	c.send(c.capsule(&sqe, nil))
+	c.send(c.request(nvme.NVMRead, cid, off, n))
 	var data []byte
 	for {
 		m := c.recv()

@@ -49,13 +49,11 @@ func TestHandshakeDeadlines(t *testing.T) {
 // memory forever.
 func TestDataDeadlines(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
-	sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
 	header, data := tg.connect(t, pdu.Params{}, 4, 0), tg.connect(t, pdu.Params{}, 4, 0)
-	header.send(header.capsule(&sqe, random(0, 4096))[:30])
-	data.send(data.capsule(&sqe, random(0, 4096))[:3000])
+	header.send(header.inCapsule(1, 0, 4096, 0)[:30])
+	data.send(data.inCapsule(1, 0, 4096, 0)[:3000])
 	granted := tg.connect(t, pdu.Params{}, 4, 0)
-	sqe = rw(nvme.NVMWrite, 1, 0, 8192, false)
-	granted.send(granted.capsule(&sqe, nil))
+	granted.send(granted.request(nvme.NVMWrite, 1, 0, 8192))
 	ttag := granted.r2t(1, 8192)
 	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
 	testutil.Until(t, "all connections ended", func() bool {
@@ -72,8 +70,7 @@ func TestDataDeadlines(t *testing.T) {
 func TestSendDeadline(t *testing.T) {
 	tg, c := served(t, options{cfg: Config{SendTimeout: time.Minute}}, pdu.Params{}, 64, 0)
 	for i := range 64 {
-		sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
-		c.send(c.capsule(&sqe, nil))
+		c.send(c.request(nvme.NVMRead, uint16(i), 0, 1<<20))
 	}
 	testutil.Until(t, "the connection is cut", func() bool {
 		tg.later(time.Minute)
@@ -89,8 +86,7 @@ func TestSlowReader(t *testing.T) {
 		c := tg.connect(t, p, 32, nvme.CATTRNoFlowControl)
 		const n = 1 << 20
 		for i := range 16 {
-			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
-			c.send(c.capsule(&sqe, nil))
+			c.send(c.request(nvme.NVMRead, uint16(i), i*4096, n))
 		}
 		for i := range 16 {
 			m := c.recv()
@@ -116,8 +112,7 @@ func TestUnreadZeroCopy(t *testing.T) {
 			h.narrow()
 			const n = 1 << 20
 			for i := range 3 {
-				sqe := rw(nvme.NVMRead, uint16(i), i*n, n, false)
-				h.send(c.capsule(&sqe, nil))
+				h.send(c.request(nvme.NVMRead, uint16(i), i*n, n))
 			}
 			if !memory {
 				h.exhaust()
@@ -154,12 +149,10 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 			if !reads {
 				h.narrow()
 				for i := range 3 {
-					sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
-					h.send(c.capsule(&sqe, nil))
+					h.send(c.request(nvme.NVMRead, uint16(i), 0, 1<<20))
 				}
 			}
-			sqe := rw(nvme.NVMWrite, 7, 0, 1<<20, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMWrite, 7, 0, 1<<20))
 			ttag := uint16(0)
 			if reads {
 				ttag = (*pdu.Data)(h.recv()).TTAG()
@@ -185,8 +178,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 func TestEachR2THasADeadline(t *testing.T) {
 	tg, c := served(t, options{cfg: Config{DataTimeout: 10 * time.Minute}}, pdu.Params{}, 16, 0)
 	ask := func(cid uint16, n int) uint16 {
-		sqe := rw(nvme.NVMWrite, cid, 0, n, false)
-		c.send(c.capsule(&sqe, nil))
+		c.send(c.request(nvme.NVMWrite, cid, 0, n))
 		return c.r2t(cid, n)
 	}
 	for cid := range uint16(8) {
@@ -209,15 +201,13 @@ func TestStuckHolderEnds(t *testing.T) {
 	for name, stick := range map[string]func(c *client){
 		"R2T": func(c *client) {
 			for cid := range uint16(14) {
-				sqe := rw(nvme.NVMWrite, cid, 0, 1<<20, false)
-				c.send(c.capsule(&sqe, nil))
+				c.send(c.request(nvme.NVMWrite, cid, 0, 1<<20))
 				c.r2t(cid, 1<<20)
 			}
 		},
 		"read": func(c *client) {
 			for cid := range uint16(40) { // more than the buffers of the sockets take
-				sqe := rw(nvme.NVMRead, cid, 0, 1<<20, false)
-				c.send(c.capsule(&sqe, nil))
+				c.send(c.request(nvme.NVMRead, cid, 0, 1<<20))
 			}
 		},
 	} {
@@ -229,8 +219,7 @@ func TestStuckHolderEnds(t *testing.T) {
 			stick(stuck)
 			waits := tg.connect(t, pdu.Params{}, 16, 0)
 			testutil.Until(t, "memory is short", func() bool { return tg.free() < 4<<20 })
-			sqe := rw(nvme.NVMRead, 1, 0, 4<<20, false)
-			waits.send(waits.capsule(&sqe, nil))
+			waits.send(waits.request(nvme.NVMRead, 1, 0, 4<<20))
 			testutil.Until(t, "the command waits", func() bool {
 				short := false
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
@@ -262,12 +251,10 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 	h.connect(pdu.Params{}, 32)
 	c := &client{tb: t}
 	for cid := range uint16(14) {
-		sqe := rw(nvme.NVMWrite, cid, 0, 1<<20, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, cid, 0, 1<<20))
 	}
 	for cid := uint16(14); cid < 17; cid++ {
-		sqe := rw(nvme.NVMRead, cid, 0, 4<<20, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMRead, cid, 0, 4<<20))
 	}
 	var ttags []uint16
 	for b := h.recv(); len(b) >= pdu.DataSize; b = b[pdu.DataSize:] {

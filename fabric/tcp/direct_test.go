@@ -74,8 +74,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 		h.d.zeroCopyWrites = true
 		c := h.connect(p, 64)
 		write := func(i int) []byte {
-			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
-			return c.capsule(&sqe, random(i, n))
+			return c.inCapsule(uint16(i), i*n, n, i)
 		}
 		h.send(write(0))
 		var all []byte
@@ -105,8 +104,7 @@ func TestDamagedDirectData(t *testing.T) {
 		h.d.zeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{DataDigest: true}, 8)
 		for i := range 3 {
-			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
-			b := c.capsule(&sqe, random(i, n))
+			b := c.inCapsule(uint16(i), i*n, n, i)
 			if i == 1 {
 				b[len(b)/2] ^= 1
 			}
@@ -133,8 +131,7 @@ func TestDirectDataEnds(t *testing.T) {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
 		h.d.zeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{}, 8)
-		sqe := rw(nvme.NVMWrite, 1, 0, n, true)
-		h.send(c.capsule(&sqe, random(1, n))[:n/2])
+		h.send(c.inCapsule(1, 0, n, 1)[:n/2])
 		taken := len(h.arena.Region().Bytes()) - h.arena.Available()
 		testutil.True(t, (taken == n) != zeroCopy, "%d bytes of the arena are taken", taken)
 		h.hangUp()
@@ -169,8 +166,7 @@ func TestMemoryOfDirectData(t *testing.T) {
 	testutil.MustEqual(t, len(h.recv()), pdu.CapsuleRespSize,
 		"a small write beside them bytes of answers")
 	const wanted = 2 << 20
-	sqe := rw(nvme.NVMRead, 1, 0, wanted, false)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.request(nvme.NVMRead, 1, 0, wanted))
 	testutil.MustEqual(t, len(h.recv()), 0, "the read does not wait")
 	releaseOne := func() {
 		more := h.d.held[1:]
@@ -206,19 +202,17 @@ func TestReserveForDirectData(t *testing.T) {
 	h, c := joined(t, options{cfg: Config{InCapsuleSize: n}}, pdu.Params{}, 64)
 	var want int64
 	for ; h.g.cfg.Memory.Available() >= n; want++ {
-		sqe := rw(nvme.NVMWrite, uint16(want), int(want)*n, n, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, uint16(want), int(want)*n, n))
 	}
 	r2ts := bytes.Clone(h.recv())
-	sqe := rw(nvme.NVMWrite, 100, diskSize-n, n, true)
 	asked := h.peer
 	h.connect(pdu.Params{}, 8)
-	h.send(c.capsule(&sqe, random(1, n)))
+	h.send(c.inCapsule(100, diskSize-n, n, 1))
 	testutil.True(t, h.g.queues.At(1).stalled(),
 		"large data has the reserve although nothing was asked for on its connection")
 	h.hangUp()
 	h.peer = asked
-	h.send(c.capsule(&sqe, random(100, n)))
+	h.send(c.inCapsule(100, diskSize-n, n, 100))
 	testutil.MustTrue(t, h.d.written.Load() == 1 && h.g.stalled == 0,
 		"%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
 	for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
@@ -242,11 +236,9 @@ func TestReserveAfterR2T(t *testing.T) {
 		fit := h.g.cfg.Memory.Max(nil) / n
 		var all []byte
 		for i := range fit {
-			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, false)
-			all = append(all, c.capsule(&sqe, nil)...)
+			all = append(all, c.request(nvme.NVMWrite, uint16(i), i*n, n)...)
 		}
-		sqe := rw(nvme.NVMWrite, 100, diskSize-n, n, true)
-		h.send(append(all, c.capsule(&sqe, random(100, n))...))
+		h.send(append(all, c.inCapsule(100, diskSize-n, n, 100)...))
 		if waiting {
 			h.giveBack()
 			h.turn()

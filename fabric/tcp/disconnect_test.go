@@ -14,9 +14,7 @@ import (
 func TestDisconnectWaitsForExecuting(t *testing.T) {
 	for _, completes := range []bool{true, false} {
 		h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-		sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-		sqe.SetNSID(holdNSID)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 		h.queue().Disconnect(errors.New("test"))
 		h.turn()
 		testutil.True(t, h.d.closed.Load() == 0 && len(h.recv()) == 0, "the end did not wait")
@@ -35,9 +33,7 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 	}
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	h.queue().setAdmin(true)
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
 	testutil.Equal(t, h.d.closed.Load(), 1, "an admin queue waits for what may never complete")

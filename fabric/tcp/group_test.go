@@ -79,8 +79,7 @@ func TestActive(t *testing.T) {
 	read := func(i int) {
 		t.Helper()
 		h.peer = peers[i]
-		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
-		b := hosts[i].capsule(&sqe, nil)
+		b := hosts[i].request(nvme.NVMRead, 1, 0, 512)
 		if n, e := sys.Send(h.peer, b, 0); n != len(b) || e != 0 {
 			t.Fatal(n, e)
 		}
@@ -138,8 +137,7 @@ func TestEndWithData(t *testing.T) {
 		}
 		h.turn()
 		testutil.MustTrue(t, h.g.Arm(), "the group does not let the reactor sleep")
-		sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
-		_, e := sys.Send(h.peer, c.capsule(&sqe, nil), 0)
+		_, e := sys.Send(h.peer, c.request(nvme.NVMFlush, 1, 0, 0), 0)
 		testutil.MustTrue(t, e == 0, "%v", e)
 		_ = unix.Close(h.peer)
 		h.peer = -1

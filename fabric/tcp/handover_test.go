@@ -37,8 +37,7 @@ func TestHandOverBuffers(t *testing.T) {
 	h.turn()
 	testutil.Equal(t, len(h.recv()), 2*pdu.CapsuleRespSize, "bytes arrived, want two responses")
 	for i := range 20 { // on the same requests
-		sqe := rw(nvme.NVMRead, uint16(i), 0, 4096, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMRead, uint16(i), 0, 4096))
 		h.recv()
 	}
 	h.hangUp()

@@ -31,24 +31,22 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 		c.status(0, nvme.Success)
 		return c
 	}
-	sqe := rw(nvme.NVMWrite, 1, 0, 8192, true)
 	c := connect(0)
-	c.send(c.capsule(&sqe, random(0, 8192)))
+	c.send(c.inCapsule(1, 0, 8192, 0))
 	c.status(1, nvme.Success)
-	big := rw(nvme.NVMWrite, 1, 0, 8704, true)
 	c.p.InCapsule = 1 << 20
-	c.send(c.capsule(&big, random(0, 8704)))
+	c.send(c.inCapsule(1, 0, 8704, 0))
 	c.term(limit)
 	c = connect(1)
-	c.send(c.capsule(&sqe, random(0, 8192)))
+	c.send(c.inCapsule(1, 0, 8192, 0))
 	c.term(limit)
 }
 
 // Two commands with the same identifier get one response each.
 func TestDuplicateCID(t *testing.T) {
 	_, c := served(t, options{}, pdu.Params{}, 8, 0)
-	a, b := rw(nvme.NVMRead, 1, 0, 512, false), rw(nvme.NVMWrite, 1, 0, 512, false)
-	c.send(c.capsule(&a, nil), c.capsule(&b, nil), c.capsule(&b, nil))
+	write := c.request(nvme.NVMWrite, 1, 0, 512)
+	c.send(c.request(nvme.NVMRead, 1, 0, 512), write, write)
 	var tags []uint16
 	responses := 0
 	for len(tags) < 2 || responses < 1 {
@@ -87,7 +85,6 @@ func TestDamagedAndRefused(t *testing.T) {
 	again.readBlocks(1, 0, 4096)
 	c.readBlocks(2, 0, 4096)
 	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
-	sqe = rw(nvme.NVMWrite, 3, 0, 512, true)
-	c.send(c.capsule(&sqe, random(1, 512)))
+	c.send(c.inCapsule(3, 0, 512, 1))
 	c.status(3, nvme.Success)
 }

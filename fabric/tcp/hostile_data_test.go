@@ -23,8 +23,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 	}{
 		"waiting for memory": {options{}, func(h *manual, c *client) {
 			h.exhaust()
-			sqe := rw(nvme.NVMWrite, 3, 0, 65536, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMWrite, 3, 0, 65536))
 		}, requestWaiting},
 		"R2T blocked": {options{zeroCopy: true}, moments["R2T blocked"], requestGranting},
 	} {

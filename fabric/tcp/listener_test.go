@@ -226,8 +226,7 @@ func TestIdle(t *testing.T) {
 		all = append(all, tg.connect(t, pdu.Params{}, 4, 0))
 	}
 	for _, c := range all {
-		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
-		b := c.capsule(&sqe, nil)
+		b := c.request(nvme.NVMRead, 1, 0, 512)
 		c.send(b[:7])
 		c.send(b[7:])
 		m := c.recv()

@@ -24,8 +24,7 @@ func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 	var all []byte
 	for i := range writes {
 		writes[i] = random(i+1, (1+rng.IntN(200))*blockSize)
-		sqe := rw(nvme.NVMWrite, uint16(i), i<<18, len(writes[i]), false)
-		all = append(all, c.capsule(&sqe, nil)...)
+		all = append(all, c.request(nvme.NVMWrite, uint16(i), i<<18, len(writes[i]))...)
 	}
 	h.send(all)
 	return 2 * len(writes) * (pdu.CapsuleRespSize + c.p.HeaderDigestSize())
@@ -47,8 +46,7 @@ func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []b
 			n, flags = (1+rng.IntN(n/4-1))*4, 0
 		} else {
 			left = append(left[:k], left[k+1:]...)
-			sqe := rw(nvme.NVMFlush, uint16(100+i), 0, 0, false)
-			stream = append(stream, c.capsule(&sqe, nil)...)
+			stream = append(stream, c.request(nvme.NVMFlush, uint16(100+i), 0, 0)...)
 		}
 		stream = append(stream,
 			c.h2cData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
@@ -71,8 +69,7 @@ func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
 	h, c := joined(t, options{}, pdu.Params{}, 4)
 	busy := h.peer
-	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.request(nvme.NVMWrite, 1, 0, n))
 	r2t := h.recv()
 	testutil.MustTrue(t, len(r2t) == pdu.DataSize, "got %x, want an R2T", r2t)
 	tag := (*pdu.Data)(r2t).TTAG()
@@ -114,8 +111,7 @@ func TestUnfinishedCapsule(t *testing.T) {
 		})
 		return v, unfinished
 	}
-	sqe := rw(nvme.NVMWrite, 1, 0, 8192, true)
-	b := c.capsule(&sqe, random(1, 8192))
+	b := c.inCapsule(1, 0, 8192, 1)
 	for _, cut := range []int{1, pdu.CapsuleCmdSize - 1, pdu.CapsuleCmdSize + 1, len(b) - 1} {
 		c.send(b)
 		c.status(1, nvme.Success)
@@ -158,16 +154,15 @@ func TestPieces(t *testing.T) {
 	tg, c := served(t, options{}, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
 	testutil.Must(t, c.Conn.(*net.TCPConn).SetNoDelay(false))
 	const n = 8192
-	inCapsule, requested := rw(nvme.NVMWrite, 1, 0, n, true), rw(nvme.NVMWrite, 1, 0, n, false)
 	data := random(1, n)
 	for name, write := range map[string]func(){
 		"header and data of a capsule": func() {
-			b := c.capsule(&inCapsule, data)
+			b := c.inCapsule(1, 0, n, 1)
 			c.send(b[:pdu.CapsuleCmdSize])
 			c.send(b[pdu.CapsuleCmdSize:])
 		},
 		"data of an R2T in two PDUs": func() {
-			c.send(c.capsule(&requested, nil))
+			c.send(c.request(nvme.NVMWrite, 1, 0, n))
 			tag := c.r2t(1, n)
 			c.send(c.h2cData(0, 1, tag, 0, data[:n/2]))
 			c.send(c.h2cData(pdu.LastPDU, 1, tag, n/2, data[n/2:]))

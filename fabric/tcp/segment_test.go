@@ -27,10 +27,8 @@ func conversation(p pdu.Params) []byte {
 	out = append(out, c.connectPDU(1, 16, 0)...)
 	for i := range 3 {
 		n := 512 << i
-		sqe := rw(nvme.NVMWrite, uint16(i), 4096*i, n, true)
-		out = append(out, c.capsule(&sqe, random(i, n))...)
-		sqe = rw(nvme.NVMRead, uint16(i+4), 4096*i, n, false)
-		out = append(out, c.capsule(&sqe, nil)...)
+		out = append(out, c.inCapsule(uint16(i), 4096*i, n, i)...)
+		out = append(out, c.request(nvme.NVMRead, uint16(i+4), 4096*i, n)...)
 	}
 	return out
 }
@@ -39,8 +37,7 @@ func conversation(p pdu.Params) []byte {
 // to its place.
 func largeCapsule(p pdu.Params) []byte {
 	c := &client{p: p}
-	sqe := rw(nvme.NVMWrite, 3, 16384, directMin+512, true)
-	return c.capsule(&sqe, random(3, directMin+512))
+	return c.inCapsule(3, 16384, directMin+512, 3)
 }
 
 func cut(tg *target, t *testing.T, b []byte, how string) {
@@ -172,8 +169,7 @@ func sorted(t *testing.T, b []byte) []byte {
 func (h *manual) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	c = h.connect(p, 8)
 	for i := range tags {
-		sqe := rw(nvme.NVMWrite, uint16(i), i*16384, 16384, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, uint16(i), i*16384, 16384))
 		tags[i] = (*pdu.Data)(h.recv()).TTAG()
 	}
 	return c, tags

@@ -31,8 +31,8 @@ func TestTurnOfOutput(t *testing.T) {
 			h.g.activate(q)
 			var batch []byte
 			for i := range reads.count {
-				sqe := rw(nvme.NVMRead, uint16(i), i*reads.size, reads.size, false)
-				batch = append(batch, c.capsule(&sqe, nil)...)
+				b := c.request(nvme.NVMRead, uint16(i), i*reads.size, reads.size)
+				batch = append(batch, b...)
 			}
 			n, err := sys.Send(busy, batch, 0)
 			testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
@@ -68,16 +68,14 @@ func TestInputBesideOutput(t *testing.T) {
 	other := h.connect(pdu.Params{}, 4)
 	var batch []byte
 	for i := range reads {
-		sqe := rw(nvme.NVMRead, uint16(i), 0, size, false)
-		batch = append(batch, c.capsule(&sqe, nil)...)
+		batch = append(batch, c.request(nvme.NVMRead, uint16(i), 0, size)...)
 	}
 	n, err := sys.Send(busy, batch, 0)
 	testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
 	h.g.activate(q)
 	h.g.Poll(64)
 	testutil.MustEqual(t, h.d.executed.Load(), reads+2, "commands, with Connect")
-	sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
-	flush := other.capsule(&sqe, nil)
+	flush := other.request(nvme.NVMFlush, 1, 0, 0)
 	n, err = sys.Send(h.peer, flush, 0)
 	testutil.MustTrue(t, n == len(flush) && err == 0, "%v %v", n, err)
 	polls, b := 0, make([]byte, size)
@@ -116,9 +114,7 @@ func TestInputKeepsPlace(t *testing.T) {
 func TestLargeReadInSteps(t *testing.T) {
 	const size = 4*sendMost - 1024
 	h, c := joined(t, options{hold: true}, pdu.Params{DataDigest: true}, 8)
-	sqe := rw(nvme.NVMRead, 1, 0, size, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.held(nvme.NVMRead, 1, 0, size))
 	h.d.release()
 	q := h.queue()
 	r := q.sendq.First()
@@ -149,9 +145,7 @@ func TestTurnOfSmallAndLarge(t *testing.T) {
 		if i == 70 {
 			n = 1 << 20
 		}
-		sqe := rw(nvme.NVMRead, uint16(i), 0, n, false)
-		sqe.SetNSID(holdNSID)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.held(nvme.NVMRead, uint16(i), 0, n))
 	}
 	h.d.release()
 	before := q.sentBytes
@@ -182,8 +176,7 @@ func TestLargeReads(t *testing.T) {
 			n := (1 + rng.IntN(2<<20>>rng.IntN(8)/blockSize)) * blockSize
 			sizes = append(sizes, n)
 			offs = append(offs, rng.IntN((diskSize-n)/blockSize)*blockSize)
-			sqe := rw(nvme.NVMRead, uint16(i), offs[i], n, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMRead, uint16(i), offs[i], n))
 		}
 		var in bytes.Buffer
 		b := make([]byte, 256<<10)
@@ -222,9 +215,7 @@ func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
 		h, c := joined(t, options{hold: true}, p, 8)
 		for i, n := range []int{512, 1024} {
-			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
-			sqe.SetNSID(holdNSID)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.held(nvme.NVMRead, uint16(i), i*4096, n))
 		}
 		h.d.release() // the responses wait for the next turn
 		q := h.queue()

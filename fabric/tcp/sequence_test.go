@@ -46,8 +46,7 @@ func (a *attacker) reach(tg *target, state string, p pdu.Params) {
 	if n == 0 {
 		return
 	}
-	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
-	a.send(a.capsule(&sqe, nil))
+	a.send(a.request(nvme.NVMWrite, 1, 0, n))
 	if a.granted = a.r2t(1, n); state == "written" { // a missing LAST_PDU is forgiven
 		a.send(a.h2cData(0, 1, a.granted, 0, random(0, n)))
 		a.status(1, nvme.Success)

@@ -15,8 +15,7 @@ import (
 func TestStages(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	read := func(h *manual, c *client, cid uint16, n int) {
-		sqe := rw(nvme.NVMRead, cid, 0, n, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMRead, cid, 0, n))
 	}
 	later := func(h *manual, n int64) { h.loop.now += n * ms }
 	for name, tc := range map[string]struct {
@@ -31,8 +30,7 @@ func TestStages(t *testing.T) {
 			h.recv()
 		}, [fabric.Stages]int64{fabric.StageResponse: 70}},
 		"in-capsule data": {func(h *manual, c *client) {
-			sqe := rw(nvme.NVMWrite, 1, 0, 65536, true)
-			b := c.capsule(&sqe, random(0, 65536))
+			b := c.inCapsule(1, 0, 65536, 0)
 			h.send(b[:1000])
 			later(h, 20)
 			h.send(b[1000:30000])
@@ -40,8 +38,7 @@ func TestStages(t *testing.T) {
 			h.send(b[30000:])
 		}, [fabric.Stages]int64{fabric.StageHostData: 50}},
 		"H2CData": {func(h *manual, c *client) {
-			sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 			ttag := (*pdu.Data)(h.recv()).TTAG()
 			later(h, 5)
 			h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000)))
@@ -50,8 +47,7 @@ func TestStages(t *testing.T) {
 		}, [fabric.Stages]int64{fabric.StageHostData: 11}},
 		"memory, then H2CData": {func(h *manual, c *client) {
 			h.exhaust()
-			sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 			later(h, 9)
 			h.giveBack()
 			h.turn()
@@ -61,8 +57,7 @@ func TestStages(t *testing.T) {
 		}, [fabric.Stages]int64{fabric.StageWait: 9, fabric.StageHostData: 4}},
 		"memory for in-capsule data": {func(h *manual, c *client) {
 			h.exhaust()
-			sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
-			h.send(c.capsule(&sqe, random(0, 4096)))
+			h.send(c.inCapsule(1, 0, 4096, 0))
 			later(h, 9)
 			h.giveBack()
 			h.turn()

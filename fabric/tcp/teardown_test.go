@@ -21,16 +21,13 @@ var moments = map[string]func(h *manual, c *client){
 	"idle":   func(*manual, *client) {},
 	"header": func(h *manual, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
 	"in-capsule data": func(h *manual, c *client) {
-		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
-		h.send(c.capsule(&sqe, random(0, 4096))[:2000])
+		h.send(c.inCapsule(1, 0, 4096, 0)[:2000])
 	},
 	"R2T": func(h *manual, c *client) {
-		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 	},
 	"H2CData": func(h *manual, c *client) {
-		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 		ttag := (*pdu.Data)(h.recv()).TTAG()
 		h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000))[:3000])
 	},
@@ -44,27 +41,23 @@ var moments = map[string]func(h *manual, c *client){
 	"responses blocked": func(h *manual, c *client) {
 		h.narrow()
 		for i := range 3 {
-			sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMRead, uint16(i), 0, 1<<20))
 		}
 	},
 	"R2T blocked": func(h *manual, c *client) {
 		h.narrow()
 		for i := range 4 {
-			sqe := rw([]nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[i/3], uint16(i), 0, 1<<20, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request([]nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[i/3], uint16(i), 0, 1<<20))
 		}
 	},
 	"waiting for memory": func(h *manual, c *client) {
 		for i := range 4 {
-			sqe := rw(nvme.NVMWrite, uint16(i), 0, 2<<20, false)
-			h.send(c.capsule(&sqe, nil))
+			h.send(c.request(nvme.NVMWrite, uint16(i), 0, 2<<20))
 		}
 	},
 	"stalled": func(h *manual, c *client) {
 		h.exhaust()
-		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
-		h.send(c.capsule(&sqe, random(0, 4096)))
+		h.send(c.inCapsule(1, 0, 4096, 0))
 	},
 }
 
@@ -138,9 +131,7 @@ func TestTeardown(t *testing.T) {
 // handler is told at once.
 func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.queue().Disconnect(errors.New("test"))
 	h.d.release()
 	h.turn()
@@ -229,8 +220,7 @@ func TestCopyUnsentInSteps(t *testing.T) {
 			testutil.Must(t, unix.SetsockoptInt(h.g.queues.At(i).fd, unix.SOL_SOCKET,
 				unix.SO_SNDBUF, 64<<10))
 			for k := range reads.count {
-				sqe := rw(nvme.NVMRead, uint16(k), 0, reads.size, false)
-				h.send(c.capsule(&sqe, nil))
+				h.send(c.request(nvme.NVMRead, uint16(k), 0, reads.size))
 			}
 		}
 		most, before := 0, 0
@@ -304,12 +294,10 @@ func TestDiscardInTurns(t *testing.T) {
 // Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.send([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
 	executed := h.d.executed.Load()
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.d.release()
 	h.turn()
 	got := h.recv()
@@ -325,8 +313,7 @@ func TestMemoryPressure(t *testing.T) {
 	h, c := joined(t, options{arena: 4 << 20}, pdu.Params{}, 16)
 	const n = 1 << 20
 	for i := range 8 {
-		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, false)
-		h.send(c.capsule(&sqe, nil))
+		h.send(c.request(nvme.NVMWrite, uint16(i), 0, n))
 	}
 	var tags []uint16
 	collect := func() {
@@ -343,8 +330,7 @@ func TestMemoryPressure(t *testing.T) {
 	if len(tags) != 3 { // 4 MiB less the reserve
 		t.Fatalf("%d R2Ts", len(tags))
 	}
-	sqe := rw(nvme.NVMWrite, 9, 2<<20, 16384, true)
-	h.send(c.capsule(&sqe, random(9, 16384)))
+	h.send(c.inCapsule(9, 2<<20, 16384, 9))
 	testutil.Equal(t, h.d.written.Load(), 1, "in-capsule data had to wait")
 	for i := 0; i < 8; i++ {
 		testutil.MustTrue(t, i < len(tags), "no R2T for command %d", i)
@@ -363,8 +349,7 @@ func TestStall(t *testing.T) {
 	h.exhaust()
 	var all []byte
 	for i := range 8 {
-		sqe := rw(nvme.NVMWrite, uint16(i), i*8192, 8192, true)
-		all = append(all, c.capsule(&sqe, random(i, 8192))...)
+		all = append(all, c.inCapsule(uint16(i), i*8192, 8192, i)...)
 	}
 	h.send(all)
 	testutil.MustTrue(t, h.d.written.Load() == 0 && h.queue().stalled(), "the queue is not stalled")
@@ -380,8 +365,7 @@ func TestStall(t *testing.T) {
 func TestMemoryDeadline(t *testing.T) {
 	h, c := joined(t, options{cfg: Config{MemoryTimeout: time.Second}}, pdu.Params{}, 16)
 	h.exhaust()
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	h.send(c.capsule(&sqe, nil))
+	h.send(c.request(nvme.NVMRead, 1, 0, 4096))
 	expire := func() {
 		t.Helper()
 		h.loop.advance(2 * time.Second)
@@ -392,8 +376,7 @@ func TestMemoryDeadline(t *testing.T) {
 	}
 	expire()
 	for range 2 {
-		sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)
-		h.send(c.capsule(&sqe, random(0, 4096)))
+		h.send(c.inCapsule(1, 0, 4096, 0))
 		testutil.True(t, h.queue().stalled(), "the queue is not stalled")
 		expire()
 	}

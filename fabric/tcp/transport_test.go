@@ -58,8 +58,7 @@ func readWrite(t *testing.T, c *client) {
 	for i, n := range []int{512, 4096, 131072, 1 << 20} { // by R2T
 		off := 2 << 20
 		want := random(i+100, n)
-		sqe := rw(nvme.NVMWrite, 5, off, n, false)
-		c.send(c.capsule(&sqe, nil))
+		c.send(c.request(nvme.NVMWrite, 5, off, n))
 		ttag := c.r2t(5, n)
 		for at, k := 0, 0; at < n; k++ { // in odd pieces
 			m := min([]int{1, 3, 4095, 4097, 100000}[k%5], n-at)
