@@ -3,6 +3,8 @@ package roce
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,157 +101,97 @@ func exchange(t *testing.T, p *pair) {
 
 const guard = 5
 
+// sendText sends the packets of a row of testdata/hostile.txt, which describes them, or of
+// testdata/forged.txt. psn returns the PSN of a packet without a change.
+func (x *attacker) sendText(text string, psn func() uint32) {
+	x.t.Helper()
+	for one := range strings.SplitSeq(text, "; ") {
+		words := strings.Fields(one)
+		h := x.header(opcode(x.t, words[0]))
+		n, r := 1024, x.reth(0, 2*1024+16)
+		if h.Opcode.Last() {
+			n, r.Len = 16, 16
+		}
+		var ext []interface{ Put([]byte) }
+		h.PSN, h.AckReq = psn(), !h.Opcode.Response()
+		for _, word := range words[1:] {
+			name, value, _ := strings.Cut(word, "=")
+			v, err := strconv.ParseInt(value, 0, 64)
+			testutil.MustEqual(x.t, err, nil, "%s", one)
+			switch name {
+			case "n":
+				n, r.Len = int(v), uint32(v)
+			case "len":
+				r.Len = uint32(v)
+			case "at":
+				r.Addr = x.a.at(int(v))
+			case "address":
+				r.Addr = uint64(v)
+			case "key":
+				r.RKey ^= uint32(v)
+			case "invalidate":
+				ext = append(ext, packet.IETH(x.a.mr.RKey()^uint32(v)))
+			case "syndrome":
+				ext = append(ext, packet.AETH{Syndrome: packet.Syndrome(v), MSN: 1})
+			case "qpn":
+				h.QPN ^= uint32(v)
+			case "partition":
+				h.PKey = uint16(v)
+			case "psn":
+				h.PSN = (h.PSN + uint32(v)) & 0xffffff
+			case "pad":
+				h.Pad = uint8(v)
+			case "as":
+				ext, h.Opcode = append(ext, r), packet.Opcode(v)
+			default:
+				x.t.Fatalf("unknown change %s", word)
+			}
+		}
+		switch h.Opcode {
+		case packet.WriteFirst, packet.WriteOnly, packet.ReadRequest:
+			ext = append(ext, r)
+		}
+		if h.Opcode == packet.ReadRequest {
+			n = 0
+		}
+		x.send(h, n, ext...)
+	}
+}
+
+// opcode returns the opcode with a name, in which "-" stands for a space, or a number.
+func opcode(t testing.TB, name string) packet.Opcode {
+	t.Helper()
+	for op := range packet.Opcode(255) {
+		if op.String() == strings.ReplaceAll(name, "-", " ") {
+			return op
+		}
+	}
+	return packet.Opcode(testutil.Value(strconv.ParseUint(name, 0, 8))(t))
+}
+
+// The answers of testdata/hostile.txt, and the statuses of the receive.
+var (
+	hostileNAKs = map[string]packet.Syndrome{
+		"-": 0, "access": packet.NAKAccess, "invalid": packet.NAKInvalid,
+	}
+	hostileStatuses = map[string]verbs.WCStatus{
+		"-": verbs.WCSuccess, "flushed": verbs.WCWRFlushErr, "length": verbs.WCLocLenErr,
+		"request": verbs.WCRemInvReqErr,
+	}
+)
+
 // TestHostileRequests sends requests that must be ignored, or end the connection. Bytes of the
 // victim change only where the peer may write, and the other connection goes on.
 func TestHostileRequests(t *testing.T) {
-	const mtu = 1024
-	type test struct {
-		name  string
-		do    func(x *attacker)
-		want  packet.Syndrome // 0: the connection goes on
-		recv  verbs.WCStatus  // of the receive if want is not 0; 0: flushed
-		wrote bool            // it may write to [0, 4096)
-	}
-	op := func(ops ...packet.Opcode) func(x *attacker) {
-		return func(x *attacker) {
-			for _, o := range ops {
-				n := mtu
-				if o.Last() {
-					n = 16
-				}
-				switch o {
-				case packet.WriteFirst:
-					x.packet(o, n, x.reth(0, 2*mtu+16))
-				case packet.WriteOnly:
-					x.packet(o, n, x.reth(0, n))
-				default:
-					x.packet(o, n)
-				}
-			}
-		}
-	}
-	write := func(r func(x *attacker) packet.RETH, n int) func(x *attacker) {
-		return func(x *attacker) { x.packet(packet.WriteOnly, n, r(x)) }
-	}
-	read := func(r func(x *attacker) packet.RETH) func(x *attacker) {
-		return func(x *attacker) { x.packet(packet.ReadRequest, 0, r(x)) }
-	}
-	changed := func(change func(x *attacker, h *packet.BTH)) func(x *attacker) {
-		return func(x *attacker) {
-			h := x.header(packet.WriteOnly)
-			change(x, &h)
-			x.send(h, 64, x.reth(0, 64))
-		}
-	}
-	wrong := func(x *attacker) packet.RETH {
-		r := x.reth(0, 64)
-		r.RKey ^= 0x770000
-		return r
-	}
-	at := func(off, n int) func(x *attacker) packet.RETH {
-		return func(x *attacker) packet.RETH { return x.reth(off, n) }
-	}
-	for _, c := range []test{
-		{name: "queue pair", do: changed(func(_ *attacker, h *packet.BTH) { h.QPN ^= 0x155 })},
-		{name: "partition", do: changed(func(_ *attacker, h *packet.BTH) { h.PKey = 0x1234 })},
-		{name: "late PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN++ })},
-		{name: "early PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN-- })},
-		{name: "far PSN", do: changed(func(_ *attacker, h *packet.BTH) { h.PSN ^= 1 << 23 })},
-		{
-			name: "padding",
-			do: changed(func(_ *attacker, h *packet.BTH) {
-				h.Opcode, h.Pad = packet.Acknowledge, 3
-			}),
-		},
-		{
-			name: "other transport",
-			do:   changed(func(_ *attacker, h *packet.BTH) { h.Opcode = packet.UDSendOnly }),
-		},
-		{name: "source", do: func(x *attacker) {
-			x.path.Local = netip.MustParseAddr("192.0.2.66")
-			x.packet(packet.WriteOnly, 64, x.reth(0, 64))
-		}},
-		{name: "longer than the path MTU", do: write(at(0, 2048), 2048)},
-
-		{name: "key", do: write(wrong, 64), want: packet.NAKAccess},
-		{name: "beyond", do: write(at(bufSize-63, 64), 64), want: packet.NAKAccess},
-		{name: "before", do: write(at(-1, 64), 64), want: packet.NAKAccess},
-		{name: "wrapping around", do: write(func(x *attacker) packet.RETH {
-			r := x.reth(0, 64)
-			r.Addr = ^uint64(0) - 10
-			return r
-		}, 64), want: packet.NAKAccess},
-		{name: "shorter than announced", do: write(at(0, 65), 64), want: packet.NAKInvalid},
-		{name: "longer than announced", do: write(at(0, 63), 64), want: packet.NAKInvalid},
-		{name: "huge", want: packet.NAKInvalid, do: func(x *attacker) {
-			x.packet(packet.WriteFirst, mtu, x.reth(0, 1<<31))
-		}},
-		{name: "read key", do: read(wrong), want: packet.NAKAccess},
-		{name: "read beyond", do: read(at(1, bufSize)), want: packet.NAKAccess},
-		{name: "huge read", do: read(at(0, 1<<31)), want: packet.NAKInvalid},
-
-		{name: "middle", do: op(packet.SendMiddle), want: packet.NAKInvalid},
-		{name: "last", do: op(packet.SendLast), want: packet.NAKInvalid},
-		{name: "write middle", do: op(packet.WriteMiddle), want: packet.NAKInvalid},
-		{name: "write last", do: op(packet.WriteLast), want: packet.NAKInvalid},
-		{
-			name: "first after first", do: op(packet.SendFirst, packet.SendFirst),
-			want: packet.NAKInvalid,
-		},
-		{
-			name: "only after first", do: op(packet.SendFirst, packet.SendOnly),
-			want: packet.NAKInvalid,
-		},
-		{
-			name: "write in a message", want: packet.NAKInvalid,
-			do: op(packet.SendFirst, packet.WriteMiddle),
-		},
-		{
-			name: "write only in a message", want: packet.NAKInvalid,
-			do: op(packet.SendFirst, packet.WriteOnly),
-		},
-		{
-			name: "send in a write", want: packet.NAKInvalid, wrote: true,
-			do: op(packet.WriteFirst, packet.SendMiddle),
-		},
-		{
-			name: "write last too early", want: packet.NAKInvalid, wrote: true,
-			do: op(packet.WriteFirst, packet.WriteLast),
-		},
-		{
-			name: "write goes on too long", want: packet.NAKInvalid, wrote: true,
-			do: op(packet.WriteFirst, packet.WriteMiddle, packet.WriteMiddle),
-		},
-		{name: "read in a message", do: func(x *attacker) {
-			op(packet.SendFirst)(x)
-			x.packet(packet.ReadRequest, 0, x.reth(0, 64))
-		}, want: packet.NAKInvalid},
-		{
-			name: "short first", want: packet.NAKInvalid,
-			do: func(x *attacker) { x.packet(packet.SendFirst, mtu-4) },
-		},
-		{name: "short middle", do: func(x *attacker) {
-			op(packet.SendFirst)(x)
-			x.packet(packet.SendMiddle, 3)
-		}, want: packet.NAKInvalid},
-		{name: "empty last", do: func(x *attacker) {
-			op(packet.SendFirst)(x)
-			x.packet(packet.SendLast, 0)
-		}, want: packet.NAKInvalid},
-		{
-			name: "longer than the receive", want: packet.NAKInvalid, recv: verbs.WCLocLenErr,
-			do: op(packet.SendFirst, packet.SendMiddle, packet.SendMiddle, packet.SendMiddle,
-				packet.SendLast),
-		},
-		{name: "invalidates another key", do: func(x *attacker) {
-			x.packet(packet.SendOnlyInvalidate, 8, packet.IETH(x.a.mr.RKey()^0x770000))
-		}, want: packet.NAKInvalid, recv: verbs.WCRemInvReqErr},
-		{name: "immediate data", do: op(packet.SendOnlyImm), want: packet.NAKInvalid},
-		{name: "atomic", do: op(packet.FetchAdd), want: packet.NAKInvalid},
-		{name: "reserved opcode", do: op(0x1f), want: packet.NAKInvalid},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			x := newAttacker(t, options{mtu: mtu})
+	for _, row := range testutil.Rows(t, "hostile") {
+		var name, packets string
+		var want packet.Syndrome
+		var recv verbs.WCStatus
+		var wrote int // bytes from 0 on
+		row.Scan(&name, &packets, testutil.Named(&want, hostileNAKs),
+			testutil.Named(&recv, hostileStatuses), &wrote)
+		t.Run(name, func(t *testing.T) {
+			x := newAttacker(t, options{mtu: 1024})
 			x.a.recv(guard, 100<<10, 4096)
 			var naks []packet.Syndrome
 			x.mem.SetFaults(wiretest.Options{Filter: func(p *wire.Packet) bool {
@@ -261,27 +203,27 @@ func TestHostileRequests(t *testing.T) {
 				}
 				return true
 			}})
-			c.do(x)
+			if name == "source" {
+				x.path.Local = netip.MustParseAddr("192.0.2.66")
+			}
+			x.sendText(packets, x.expected)
 			x.settle()
 			for i, b := range x.a.buf {
-				if b != 0 && !(c.wrote && i < 4096) && (i < 100<<10 || i >= 100<<10+4096) {
+				if b != 0 && i >= wrote && (i < 100<<10 || i >= 100<<10+4096) {
 					t.Fatalf("byte %d was written", i)
 				}
 			}
-			if c.want == 0 {
+			if want == 0 {
 				testutil.EqualSlices(t, naks, nil, "NAKs")
 				x.a.send(1, 0, 64) // the guard is still posted
 				x.b.recv(2, 0, 64)
 				x.b.send(3, 0, 64)
 				x.settle()
-				x.a.statuses(guard, verbs.WCSuccess, 1, verbs.WCSuccess)
+				x.a.statuses(guard, recv, 1, verbs.WCSuccess)
 				exchange(t, x.pair)
 			} else {
-				testutil.EqualSlices(t, naks, []packet.Syndrome{c.want}, "NAKs")
-				if c.recv == 0 {
-					c.recv = verbs.WCWRFlushErr
-				}
-				x.a.statuses(guard, c.recv)
+				testutil.EqualSlices(t, naks, []packet.Syndrome{want}, "NAKs")
+				x.a.statuses(guard, recv)
 				testutil.Equal(t, x.a.dead, 1, "calls of OnFatal")
 				testutil.Equal(t, x.b.dead, 0, "calls of OnFatal of the peer, which sent nothing")
 			}
@@ -292,53 +234,11 @@ func TestHostileRequests(t *testing.T) {
 
 // TestForgedResponses sends responses to requests that a has not sent, or that do not fit.
 func TestForgedResponses(t *testing.T) {
-	aeth := func(s packet.Syndrome) packet.AETH { return packet.AETH{Syndrome: s, MSN: 1} }
-	for _, c := range []struct {
-		name string
-		do   func(x *attacker, h packet.BTH)
-	}{
-		{"ACK of the future", func(x *attacker, h packet.BTH) {
-			h.PSN += 1000
-			x.send(h, 0, aeth(packet.AckNoCredits))
-		}},
-		{"ACK of the past", func(x *attacker, h packet.BTH) {
-			h.PSN--
-			x.send(h, 0, aeth(packet.AckNoCredits))
-		}},
-		{"NAK of the future", func(x *attacker, h packet.BTH) {
-			h.PSN += 1000
-			x.send(h, 0, aeth(packet.NAKAccess))
-		}},
-		{"NAK of the past", func(x *attacker, h packet.BTH) {
-			h.PSN--
-			x.send(h, 0, aeth(packet.NAKAccess))
-		}},
-		{"reserved NAK", func(x *attacker, h packet.BTH) {
-			x.send(h, 0, aeth(packet.SyndromeNAK|17))
-		}},
-		{"reserved syndrome", func(x *attacker, h packet.BTH) { x.send(h, 0, aeth(2<<5)) }},
-		{"READ response to a SEND", func(x *attacker, h packet.BTH) {
-			h.Opcode = packet.ReadResponseOnly
-			x.send(h, 64, aeth(packet.AckNoCredits))
-		}},
-		{"READ response of the future", func(x *attacker, h packet.BTH) {
-			h.Opcode, h.PSN = packet.ReadResponseMiddle, h.PSN+1000
-			x.send(h, 1024)
-		}},
-		{"too long READ response", func(x *attacker, h packet.BTH) {
-			h.Opcode, h.PSN = packet.ReadResponseOnly, h.PSN+1
-			x.send(h, 104, aeth(packet.AckNoCredits))
-		}},
-		{"too short READ response", func(x *attacker, h packet.BTH) {
-			h.Opcode, h.PSN = packet.ReadResponseOnly, h.PSN+1
-			x.send(h, 96, aeth(packet.AckNoCredits))
-		}},
-		{"atomic response", func(x *attacker, h packet.BTH) {
-			h.Opcode = packet.AtomicAcknowledge
-			x.send(h, 0)
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	for _, row := range testutil.Rows(t, "forged") {
+		var name, response string
+		var ends bool
+		row.Scan(&name, &response, &ends)
+		t.Run(name, func(t *testing.T) {
 			x := newAttacker(t, options{})
 			fill(x.b.buf[:100], 1)
 			deaf := func(on bool) {
@@ -352,9 +252,7 @@ func TestForgedResponses(t *testing.T) {
 			psn := x.b.qp.PSN() // of the first packet of a
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
-			c.do(x, packet.BTH{
-				Opcode: packet.Acknowledge, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), PSN: psn,
-			})
+			x.sendText(response, func() uint32 { return psn })
 			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
 			for i, b := range x.a.buf[1<<17:] {
 				testutil.MustTrue(t, b == 0, "byte %d of the READ's memory was written", i)
@@ -363,7 +261,7 @@ func TestForgedResponses(t *testing.T) {
 			x.settle()
 			// An answer with the PSN of the READ also acknowledges the SEND, as any ACK would: who
 			// can read and forge packets of a connection can end it.
-			if c.name != "too long READ response" && c.name != "too short READ response" {
+			if !ends {
 				x.a.statuses(1, verbs.WCSuccess, 2, verbs.WCSuccess)
 				x.a.filled(1<<17, 100, 1)
 				x.b.statuses(3, verbs.WCSuccess)
