@@ -41,7 +41,7 @@ func Open(cfg Config) (backend.Device, error) {
 	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
 		return nil, fmt.Errorf("null device: %w", err)
 	}
-	region, err := mem.Reserve("null namespace", zeroes)
+	region, err := mem.Map("null namespace", zeroes)
 	if err != nil {
 		return nil, fmt.Errorf("null device: %w", err)
 	}

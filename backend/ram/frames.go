@@ -139,7 +139,6 @@ func (f *frames) markDirty(first, n int64) (clean bool) {
 	was := f.dirty[g].Load()
 	if was&mask != mask {
 		was = f.dirty[g].Or(mask)
-		f.region.Charge(int64(bits.OnesCount64(mask&^was)) << f.shift)
 		if was|mask == f.full() {
 			f.filled()
 		}
@@ -171,8 +170,7 @@ func (f *frames) discard(first, n int64) error {
 	if err != nil {
 		return fmt.Errorf("ram device: %w: %w", backend.ErrIO, err)
 	}
-	was := f.dirty[g].And(^mask)
-	f.region.Charge(-int64(bits.OnesCount64(was&mask)) << f.shift)
+	f.dirty[g].And(^mask)
 	return nil
 }
 

@@ -108,11 +108,11 @@ func (d *device) reserve() (err error) {
 	f.spare.Store(spare)
 	d.readable.Store(f.readLimit())
 	d.zeroesAt = (groups*group + chunk - 1) &^ (chunk - 1)
-	if f.region, err = mem.Reserve(purpose, int(d.zeroesAt+zeroes)); err != nil {
+	if f.region, err = mem.Map(purpose, int(d.zeroesAt+zeroes)); err != nil {
 		return err
 	}
 	d.base = mem.Addr(f.region.Bytes())
-	d.tables, err = mem.Reserve(tablePurpose, int(8*(slots+f.count+2*groups)))
+	d.tables, err = mem.Map(tablePurpose, int(8*(slots+f.count+2*groups)))
 	if err != nil {
 		return errors.Join(err, f.region.Unmap())
 	}

@@ -40,7 +40,7 @@ func (m twice) Run() int {
 func TestMain(m *testing.M) {
 	testutil.Main(twice{m}, func() error {
 		if u := mem.Usage(); len(u) > 0 {
-			return fmt.Errorf("leaked memory: %+v", u)
+			return fmt.Errorf("leaked memory: %v", u)
 		}
 		return nil
 	})

@@ -97,7 +97,7 @@ func (a *Arena) Close() error {
 	}
 	if a.free != len(a.run) {
 		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated",
-			a.region.purpose.name,
+			a.region.purpose,
 			(len(a.run)-a.free)<<pageShift, len(a.base))
 	}
 	a.base = nil
@@ -166,7 +166,7 @@ func (a *Arena) Free(segs []Segment) {
 		if off >= uint64(len(a.base)) || off&(BlockMin-1) != 0 || a.run[off>>pageShift] == 0 {
 			panic(fmt.Sprintf(
 				"mem: free of a segment that is not allocated: offset %#x of arena for %s", off,
-				a.region.purpose.name))
+				a.region.purpose))
 		}
 		p := int32(off >> pageShift)
 		pages := a.run[p]

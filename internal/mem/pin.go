@@ -89,7 +89,7 @@ func (r *Region) unpin() error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
 	if n := len(r.pins.counts); n > 0 {
-		errs = append(errs, fmt.Errorf("%d chunks of %s: %w", n, r.purpose.name, ErrPinned))
+		errs = append(errs, fmt.Errorf("%d chunks of %s: %w", n, r.purpose, ErrPinned))
 	}
 	return errors.Join(errs...)
 }

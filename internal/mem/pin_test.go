@@ -8,14 +8,14 @@ import (
 )
 
 func TestFind(t *testing.T) {
-	r := testutil.Value(Reserve("test find", ChunkSize))(t)
+	r := testutil.Value(Map("test find", ChunkSize))(t)
 	testutil.Equal(t, Find(r.ID()), r, "a mapped region is not found")
 	testutil.Must(t, r.Unmap())
 	testutil.True(t, Find(r.ID()) == nil, "a region is found that is not mapped any more")
 }
 
 func TestPinKeepsDiscardAway(t *testing.T) {
-	r := testutil.Value(Reserve("test pin", 3*ChunkSize))(t)
+	r := testutil.Value(Map("test pin", 3*ChunkSize))(t)
 	r.Bytes()[ChunkSize] = 1
 	r.Pin(1)
 	r.Pin(1)
@@ -44,7 +44,7 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 // TestUnmapAsksFirst: devices with registered memory are called before it is unmapped, and can keep
 // it.
 func TestUnmapAsksFirst(t *testing.T) {
-	r := testutil.Value(Reserve("test unmap", ChunkSize))(t)
+	r := testutil.Value(Map("test unmap", ChunkSize))(t)
 	refuse, calls := errors.New("still in use"), 0
 	_, ok := r.BeforeUnmap(func() error {
 		if calls++; calls == 1 {

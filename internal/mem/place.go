@@ -21,7 +21,7 @@ const (
 // The owner calls it before others use the region.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node >= maxNodes {
-		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose.name, node,
+		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose, node,
 			maxNodes-1)
 	}
 	var mask [maxNodes / 64]uint64
@@ -31,7 +31,7 @@ func (r *Region) Prefer(node int) error {
 		uintptr(len(r.b)), mpolPreferred,
 		uintptr(unsafe.Pointer(&mask)), maxNodes+1, 0)
 	if e != 0 {
-		return fmt.Errorf("memory of %s: prefer NUMA node %d: mbind: %w", r.purpose.name, node, e)
+		return fmt.Errorf("memory of %s: prefer NUMA node %d: mbind: %w", r.purpose, node, e)
 	}
 	r.node = int32(node) + 1
 	return nil

@@ -1,10 +1,7 @@
 package mem
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,83 +14,42 @@ import (
 // The caller that mapped it unmaps it. Any goroutine may read and write its bytes.
 type Region struct {
 	id      RegionID
-	purpose *purpose
+	purpose string
 	b       []byte
-	charged atomic.Int64
 	pins    pins
 	kept    atomic.Bool
 	node    int32 // the preferred NUMA node plus one, 0 if there is none
 }
 
-// PurposeUsage is the memory of one purpose.
-type PurposeUsage struct {
-	// Purpose is the text given to Map, Reserve or NewArena.
-	Purpose string
-	// Regions is the number of mappings.
-	Regions int64
-	// Bytes is the memory charged: a mapped region in whole, a reserved one as Charge adds it.
-	Bytes int64
-}
+var nextID atomic.Int32
 
-// purpose counts the memory of one purpose. Entries are made once and never removed.
-type purpose struct {
-	name           string
-	regions, bytes atomic.Int64
-}
-
-var (
-	nextID   atomic.Int32
-	purposes sync.Map // string -> *purpose
-)
-
-// Map maps size bytes, rounded up to whole pages, and charges them to purpose.
+// Map maps size bytes, rounded up to whole pages. purpose is for errors and Usage.
 func Map(purpose string, size int) (*Region, error) { return mapRegion(purpose, size, false) }
 
 // mapRegion is Map, with huge pages if requested and possible; see mapPages.
 func mapRegion(purpose string, size int, huge bool) (*Region, error) {
-	r, err := reserve(purpose, size, huge)
-	if err != nil {
-		return nil, err
-	}
-	r.Charge(int64(len(r.b)))
-	return r, nil
-}
-
-// Reserve maps size bytes, rounded up to whole pages, without charging them. It is for large sparse
-// memory; the owner charges the bytes that it populates.
-func Reserve(purposeName string, size int) (*Region, error) {
-	return reserve(purposeName, size, false)
-}
-
-func reserve(purposeName string, size int, huge bool) (*Region, error) {
 	page := unix.Getpagesize()
 	if size <= 0 || size > (1<<62) {
-		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purposeName,
-			size)
+		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purpose, size)
 	}
 	size = (size + page - 1) &^ (page - 1)
 	b, err := mapPages(size, huge)
 	if err != nil {
 		return nil, fmt.Errorf(
 			"map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size,
-			purposeName, err)
+			purpose, err)
 	}
-	return newRegion(purposeName, b)
+	return newRegion(purpose, b)
 }
 
 // newRegion makes a region of mapped memory.
-func newRegion(purposeName string, b []byte) (*Region, error) {
+func newRegion(purpose string, b []byte) (*Region, error) {
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
 		_ = unix.Munmap(b)
-		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", len(b),
-			purposeName, err)
+		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", len(b), purpose,
+			err)
 	}
-	p, ok := purposes.Load(purposeName)
-	if !ok {
-		p, _ = purposes.LoadOrStore(purposeName, &purpose{name: purposeName})
-	}
-	r := &Region{id: RegionID(nextID.Add(1)), purpose: p.(*purpose), b: b}
-	r.purpose.regions.Add(1)
+	r := &Region{id: RegionID(nextID.Add(1)), purpose: purpose, b: b}
 	live.Store(r.id, r)
 	return r, nil
 }
@@ -104,16 +60,10 @@ func (r *Region) ID() RegionID { return r.id }
 // Bytes returns all of the memory, nil after Unmap.
 func (r *Region) Bytes() []byte { return r.b }
 
-// Charge adds n bytes, also negative, to the usage of the purpose. Any goroutine may call it.
-func (r *Region) Charge(n int64) {
-	r.charged.Add(n)
-	r.purpose.bytes.Add(n)
-}
-
 // Discard gives the pages of Bytes()[off:off+n] back to the kernel; off and n are multiples of the
-// page size. They read as zeroes afterwards. Nothing may write there meanwhile. The charged bytes
-// stay. If a device has part of the range registered (Pin), Discard does nothing and returns
-// ErrPinned, because the device would keep the old pages.
+// page size. They read as zeroes afterwards. Nothing may write there meanwhile. If a device has part
+// of the range registered (Pin), Discard does nothing and returns ErrPinned, because the device
+// would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -123,7 +73,7 @@ func (r *Region) Discard(off, n int) error {
 		}
 	}
 	if err := unix.Madvise(r.b[off:off+n], unix.MADV_DONTNEED); err != nil {
-		return fmt.Errorf("free %d bytes of %s: madvise(MADV_DONTNEED): %w", n, r.purpose.name, err)
+		return fmt.Errorf("free %d bytes of %s: madvise(MADV_DONTNEED): %w", n, r.purpose, err)
 	}
 	return nil
 }
@@ -154,15 +104,13 @@ func (r *Region) Unmap() error {
 		return nil
 	}
 	if err := r.unpin(); err != nil {
-		return fmt.Errorf("unmap memory of %s: %w", r.purpose.name, err)
+		return fmt.Errorf("unmap memory of %s: %w", r.purpose, err)
 	}
 	if err := unix.Munmap(r.b); err != nil {
-		return fmt.Errorf("unmap %d bytes of %s: %w", len(r.b), r.purpose.name, err)
+		return fmt.Errorf("unmap %d bytes of %s: %w", len(r.b), r.purpose, err)
 	}
 	r.b = nil
 	live.Delete(r.id)
-	r.purpose.bytes.Add(-r.charged.Swap(0))
-	r.purpose.regions.Add(-1)
 	return nil
 }
 
@@ -170,17 +118,12 @@ func (r *Region) Unmap() error {
 // the Go heap must not be given to devices.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// Usage returns the memory of each purpose that has any, by name. Any goroutine may call it.
-func Usage() []PurposeUsage {
-	var list []PurposeUsage
-	purposes.Range(func(_, v any) bool {
-		p := v.(*purpose)
-		u := PurposeUsage{Purpose: p.name, Regions: p.regions.Load(), Bytes: p.bytes.Load()}
-		if u.Regions != 0 || u.Bytes != 0 {
-			list = append(list, u)
-		}
+// Usage returns the number of mapped regions by purpose, for tests. Any goroutine may call it.
+func Usage() map[string]int {
+	regions := map[string]int{}
+	live.Range(func(_, r any) bool {
+		regions[r.(*Region).purpose]++
 		return true
 	})
-	slices.SortFunc(list, func(a, b PurposeUsage) int { return cmp.Compare(a.Purpose, b.Purpose) })
-	return list
+	return regions
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestView(t *testing.T) {
-	r := testutil.Value(Reserve("test view", 4096))(t)
+	r := testutil.Value(Map("test view", 4096))(t)
 	defer func() { _ = r.Unmap() }()
 	words := View[atomic.Uint64](r.Bytes()[8:29])
 	testutil.MustEqual(t, len(words), 2, "words")
