@@ -30,6 +30,7 @@ type fakeRDMA struct {
 	core *fakeCore
 	wg   sync.WaitGroup
 
+	requests sync.Map // cmwire.Req by queue ID
 	// reject, if not Accepted, refuses connections.
 	reject cmwire.Status
 	// override, if set, is called with every command and answers it if it returns true.
@@ -52,9 +53,8 @@ type fakeRDMAQueue struct {
 	mu    sync.Mutex
 	ended bool
 
-	sqe        nvme.SQE // the current command
-	key        uint32   // to be invalidated with the response
-	invalidate bool
+	sqe nvme.SQE // the current command
+	key uint32   // of its data
 }
 
 func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
@@ -126,6 +126,7 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 		f.wg.Done()
 		return
 	}
+	f.requests.Store(req.QID, req)
 	q := &fakeRDMAQueue{f: f, id: ev.ID, depth: int(req.HSQSize) + 1}
 	ev.ID.SetContext(q)
 	q.must(q.create())
@@ -223,8 +224,7 @@ func (q *fakeRDMAQueue) serve() {
 		q.post(int(wc.WRID))
 		q.fetched()
 		d := q.sqe.SGL1()
-		q.key, q.invalidate = d.Key(), d.Type() == nvme.SGLKeyedDataBlock &&
-			d.Subtype() == nvme.SGLSubtypeInvalidate
+		q.key = d.Key()
 		if q.f.override != nil && q.f.override(q, &q.sqe) {
 			continue
 		}
@@ -273,11 +273,7 @@ func (q *fakeRDMAQueue) sendData(cid uint16, data []byte) error {
 
 func (q *fakeRDMAQueue) respond(cid uint16, result uint64, st nvme.Status) error {
 	cqe := q.cqe(cid, result, st)
-	wr := verbs.SendWR{Opcode: verbs.WRSend}
-	if q.invalidate {
-		wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, q.key
-	}
-	return q.sendResponse(cqe[:], wr)
+	return q.sendResponse(cqe[:], verbs.SendWR{Opcode: verbs.WRSend})
 }
 
 func (q *fakeRDMAQueue) sendResponse(b []byte, wr verbs.SendWR) error {

@@ -27,7 +27,6 @@ type slot struct {
 	blocks   int    // see Op.Blocks
 	capsuled bool   // the data is in-capsule data
 	moved    uint32 // bytes of data received, or requested by R2Ts
-	key      uint32 // RDMA: the key that the response has to invalidate, 0 if none
 
 	// TCP: the data requested by an R2T and not sent yet.
 	r2tOff, r2tLeft uint32
@@ -97,7 +96,7 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	i := q.free[len(q.free)-1]
 	s := &q.slots[i]
 	s.data, s.token, s.raw, s.blocks = op.Data, op.Token, op.Raw, op.Blocks
-	s.moved, s.r2tLeft, s.key, s.capsuled = 0, 0, 0, false
+	s.moved, s.r2tLeft, s.capsuled = 0, 0, false
 	*s.sqe = op.SQE
 	s.dir = directionOf(s.sqe)
 	if len(s.data) == 0 {

@@ -17,16 +17,6 @@ type RDMA struct {
 	Provider verbs.Provider
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
-	// Source is the local address to connect from; the zero value leaves it to the system.
-	Source netip.Addr
-	// Invalidate registers the data of each command separately and asks the controller to
-	// invalidate the key with the response, as Linux does; responses are checked for it. The device
-	// must support it: verbstest does, hardware in general does not for memory registered
-	// from user space. Without Invalidate one registration serves all commands.
-	Invalidate bool
-	// AlterRequest, if set, returns the private data to send with the connect request instead of
-	// private, for tests of controllers.
-	AlterRequest func(private []byte) []byte
 }
 
 func (r RDMA) Type() nvme.TransportType { return nvme.TransportRDMA }
@@ -40,8 +30,7 @@ func (e *RejectError) Unwrap() error { return ErrRefused }
 
 func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 	l := &rdmaLink{
-		invalidate: r.Invalidate, qid: p.qid, events: make(chan verbs.Event, 16),
-		done: make(chan struct{}),
+		qid: p.qid, events: make(chan verbs.Event, 16), done: make(chan struct{}),
 	}
 	if err := l.openCM(r.Provider); err != nil {
 		return nil, err
@@ -51,11 +40,7 @@ func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 			_ = l.close()
 		}
 	}()
-	src := netip.AddrPort{}
-	if r.Source.IsValid() {
-		src = netip.AddrPortFrom(r.Source, 0)
-	}
-	if err := l.id.ResolveAddr(src, r.Addr, resolveTimeout(ctx)); err != nil {
+	if err := l.id.ResolveAddr(netip.AddrPort{}, r.Addr, resolveTimeout(ctx)); err != nil {
 		return nil, fmt.Errorf("resolve %s: %w", r.Addr, err)
 	}
 	if _, err := l.expect(ctx, verbs.EventAddrResolved); err != nil {
@@ -79,14 +64,10 @@ func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 	if p.qid == 0 {
 		cntlid = 0
 	}
-	private := cmwire.Bytes(cmwire.Req{
-		QID: p.qid, HRQSize: uint16(p.receives()), HSQSize: uint16(p.size - 1), CNTLID: cntlid,
-	})
-	if r.AlterRequest != nil {
-		private = r.AlterRequest(private)
-	}
 	err := l.id.Connect(verbs.ConnParam{
-		PrivateData:        private,
+		PrivateData: cmwire.Bytes(cmwire.Req{
+			QID: p.qid, HRQSize: uint16(p.receives()), HSQSize: uint16(p.size - 1), CNTLID: cntlid,
+		}),
 		ResponderResources: uint8(min(l.id.Device().Attr().MaxQPRdAtom, 255)),
 		RetryCount:         7, RNRRetryCount: 7, FlowControl: true,
 	})

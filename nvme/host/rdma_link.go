@@ -26,8 +26,7 @@ const (
 //
 // One region contains the commands, the responses and the bounce buffers.
 type rdmaLink struct {
-	qid        uint16
-	invalidate bool
+	qid uint16
 
 	cm           verbs.CM
 	id           verbs.ID
@@ -63,7 +62,6 @@ type rdmaSlot struct {
 	sent, answered bool      // the SEND has completed, the response has arrived
 	bounced        bool      // the data is in the bounce buffer
 	data           verbs.SGE // in-capsule data, or a list of data blocks
-	mr             verbs.MR  // registration of the data, with RDMA.Invalidate
 	cqe            nvme.CQE
 }
 
@@ -148,14 +146,7 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 		if !s.raw {
 			s.sqe.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, n)
 		}
-	case s.raw:
-	case l.invalidate:
-		if st.mr, err = l.dom.pd.RegMR(l.memoryOf(s, i), remoteAccess); err != nil {
-			return err
-		}
-		s.key = st.mr.RKey()
-		s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, addr, n, s.key)
-	default:
+	case !s.raw:
 		s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, addr, n, rkey)
 	}
 	return nil
@@ -193,18 +184,13 @@ func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err e
 			len(s.data), l.step)
 	}
 	l.state[i].bounced = true
-	b := l.memoryOf(s, i)
+	b := l.bounceOf(s, i)
 	copy(b, s.data)
 	return mem.Addr(b), l.mr.LKey(), l.mr.RKey(), nil
 }
 
-// memoryOf returns the memory that the device reads or writes for the data of a command.
-func (l *rdmaLink) memoryOf(s *slot, i int) []byte {
-	if l.state[i].bounced {
-		return l.bounce[i*l.step:][:len(s.data)]
-	}
-	return s.data
-}
+// bounceOf returns the bounce buffer for the data of a command.
+func (l *rdmaLink) bounceOf(s *slot, i int) []byte { return l.bounce[i*l.step:][:len(s.data)] }
 
 func (l *rdmaLink) submit(_ *Queue, i int) error {
 	st := &l.state[i]
@@ -315,9 +301,8 @@ func (l *rdmaLink) handle(q *Queue, wc *verbs.WC) error {
 			cqe[:])
 	}
 	st := &l.state[i]
-	if wc.Flags&verbs.WCWithInv != 0 && (wc.InvalidatedRKey != s.key || s.key == 0) {
-		return q.violation("CID %#x: key %#x invalidated, the command's is %#x (0: none)", s.cid,
-			wc.InvalidatedRKey, s.key)
+	if wc.Flags&verbs.WCWithInv != 0 {
+		return q.violation("CID %#x: key %#x invalidated", s.cid, wc.InvalidatedRKey)
 	}
 	// SQHD is checked here, in order of arrival: the command itself completes with its SEND,
 	// possibly after commands that are answered later.
@@ -336,14 +321,8 @@ func (l *rdmaLink) finish(q *Queue, i int) error {
 		return nil
 	}
 	s := &q.slots[i]
-	if st.mr != nil {
-		if err := st.mr.Dereg(); err != nil {
-			return err
-		}
-		st.mr = nil
-	}
 	if st.bounced && s.dir == toHost {
-		copy(s.data, l.memoryOf(s, i))
+		copy(s.data, l.bounceOf(s, i))
 	}
 	return q.complete(&st.cqe, false)
 }
@@ -400,11 +379,6 @@ func (l *rdmaLink) close() error {
 	}
 	if l.ch != nil {
 		do(l.ch.Close())
-	}
-	for i := range l.state {
-		if l.state[i].mr != nil {
-			do(l.state[i].mr.Dereg())
-		}
 	}
 	if l.mr != nil {
 		do(l.mr.Dereg())

@@ -12,7 +12,6 @@ type Variant struct {
 	Name          string
 	Options       Options
 	TCP           host.TCP
-	RDMA          host.RDMA
 	IsRDMA        bool
 	NoFlowControl bool
 	SmallPDUs     bool // H2CData and in-capsule data of at most SmallPDU bytes
@@ -32,7 +31,7 @@ var Variants = []Variant{
 		}},
 	},
 	{Name: "rdma", IsRDMA: true},
-	{Name: "rdma invalidate", IsRDMA: true, RDMA: host.RDMA{Invalidate: true}, NoFlowControl: true},
+	{Name: "rdma without flow control", IsRDMA: true, NoFlowControl: true},
 	{Name: "iwarp", IsRDMA: true, Options: Options{IWARP: true}},
 	{Name: "tcp tls", TCP: host.TCP{PSK: tlsPSK(TLSKey)}, Options: Options{TCP: RequireTLS}},
 	{
@@ -48,8 +47,7 @@ var Plain = []Variant{Variants[0], Variants[3]}
 // Transport returns the transport of a host to the listener of a variant.
 func (h *Env) Transport(v Variant) host.Transport {
 	if v.IsRDMA {
-		v.RDMA.Provider, v.RDMA.Addr = h.Fabric.Provider("host"), h.Addr(nvme.TransportRDMA)
-		return v.RDMA
+		return host.RDMA{Provider: h.Fabric.Provider("host"), Addr: h.Addr(nvme.TransportRDMA)}
 	}
 	v.TCP.Addr = h.Addr(nvme.TransportTCP)
 	return v.TCP
