@@ -49,6 +49,7 @@ type Cluster struct {
 
 	recording chan struct{} // has a value while Record runs
 	journal   Journal       // has the address of this connection
+	renewal   *time.Timer   // of short fences of earlier connections; guarded by shared
 
 	fencing  sync.Mutex // held while another connection fences this one
 	fencedAt time.Time  // the end of the last attempt
@@ -246,6 +247,9 @@ func (cl *Cluster) Close() {
 	last := cl.users == 0
 	if last {
 		cl.forget()
+		if cl.renewal != nil {
+			cl.renewal.Stop()
+		}
 	}
 	shared.Unlock()
 	if !last {
@@ -271,23 +275,13 @@ func (cl *Cluster) Record(ctx context.Context, j Journal) error {
 	if cl.journal != nil {
 		return nil
 	}
-	if earlier := j.Earlier(cl.fsid); len(earlier) > 0 {
-		left, err := cl.Fence(ctx, earlier, fenceTime)
-		if err == nil && left < shortCheck {
-			err = errors.New("another client has fenced them, for too short a time")
-		}
-		if err != nil {
-			return fmt.Errorf("connections of this target that was killed cannot be fenced: %w: %w",
-				backend.ErrOffline, err)
-		}
-		for _, addr := range earlier {
-			if left < longFence { // the next process fences it again
-				break
-			}
-			if err := j.RemoveConnection(cl.fsid, addr); err != nil {
-				return err
-			}
-		}
+	left, err := cl.fenceEarlier(ctx, j)
+	if err == nil && left < shortCheck {
+		err = errors.New("another client has fenced them, for too short a time")
+	}
+	if err != nil {
+		return fmt.Errorf("connections of this target that was killed cannot be fenced: %w: %w",
+			backend.ErrOffline, err)
 	}
 	addr, err := cl.Addrs()
 	if err == nil {
@@ -297,6 +291,49 @@ func (cl *Cluster) Record(ctx context.Context, j Journal) error {
 		cl.journal = j
 	}
 	return err
+}
+
+// fenceEarlier fences the connections of earlier processes, and returns how long they stay fenced.
+// If another client has fenced one for less than longFence, they stay in the journal, and
+// this connection fences them again at the end, in which it may fail.
+func (cl *Cluster) fenceEarlier(ctx context.Context, j Journal) (time.Duration, error) {
+	earlier := j.Earlier(cl.fsid)
+	if len(earlier) == 0 {
+		return fenceTime, nil
+	}
+	left, err := cl.Fence(ctx, earlier, fenceTime)
+	if err != nil || left < longFence {
+		shared.Lock()
+		defer shared.Unlock()
+		if cl.renewal != nil {
+			cl.renewal.Stop()
+		}
+		cl.renewal = time.AfterFunc(max(left, time.Second), func() { cl.fenceAgain(j) })
+		return left, err
+	}
+	for _, addr := range earlier {
+		if err := j.RemoveConnection(cl.fsid, addr); err != nil {
+			return 0, err
+		}
+	}
+	return left, nil
+}
+
+// fenceAgain is fenceEarlier later, unless the connection is closed.
+func (cl *Cluster) fenceAgain(j Journal) {
+	shared.Lock()
+	open := cl.users > 0
+	if open {
+		cl.users++
+	}
+	shared.Unlock()
+	if !open {
+		return
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*monitorTimeout)
+	defer cancel()
+	_, _ = cl.fenceEarlier(ctx, j)
 }
 
 // call runs fn, which waits for the cluster, on a goroutine of its own. If ctx ends first, fn goes

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func TestCluster(t *testing.T) {
 	c := cephtest.New(t)
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
-		"Share": share, "Silent": silent, "Fence": fence, "Refused": refused,
+		"Share": share, "Silent": silent, "Fence": fence, "Record": record, "Refused": refused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -115,6 +115,36 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	_, _, err = object.Read(ctx, 1)
 	testutil.Fails(t, err, "ceph auth caps client.reader mon 'profile rbd'", "")
 	testutil.Is(t, err, unix.EPERM, "")
+}
+
+// journal has one connection of an earlier process, until that is removed.
+type journal struct {
+	earlier string
+	removed chan string
+}
+
+func (j *journal) Earlier(string) []string            { return []string{j.earlier} }
+func (j *journal) AddConnection(string, string) error { return nil }
+func (j *journal) RemoveConnection(_, a string) error { j.removed <- a; return nil }
+
+// record: a fence that another client has made of an earlier connection is renewed at its end.
+func record(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	j := &journal{"127.0.0.1:0/4244", make(chan string, 2)}
+	c.Ceph(t, "osd", "blocklist", "add", j.earlier, "3600")
+	cluster := testutil.Value(Connect(admin(c)))(t)
+	testutil.Must(t, cluster.Record(ctx, j))
+	testutil.Equal(t, len(j.removed), 0, "connections that are forgotten")
+	c.Ceph(t, "osd", "blocklist", "rm", j.earlier) // its end
+	shared.Lock()
+	cluster.renewal.Reset(0) // else after a minute
+	shared.Unlock()
+	testutil.Equal(t, testutil.Receive(t, "another fence", j.removed), j.earlier, "it is of")
+	left := testutil.Value(cluster.Fence(ctx, []string{j.earlier}, 2*fenceTime))(t)
+	testutil.Equal(t, int(left.Hours())/24, 29, "whole days for which it is fenced")
+	own := testutil.Value(cluster.Addrs())(t)
+	cluster.Close()
+	testutil.Equal(t, testutil.Receive(t, "the end of the connection", j.removed), own, "")
 }
 
 // refused: errors name the cause.
