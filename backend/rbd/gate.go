@@ -32,12 +32,21 @@ type Gate struct {
 // follows.
 func (g *Gate) Lose() { g.lost.Store(true) }
 
+// Describe makes the devices look at the images within a second or two, because a size has changed.
+func (g *Gate) Describe() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for d := range g.devices {
+		d.stale.Store(true)
+	}
+}
+
 // Open opens the images for a holder. Its connection stays open until Close has returned. An image
 // that cannot be opened stays offline, and is tried again. It is an error if all of them cannot.
 func (g *Gate) Open(h *Holder) error {
 	g.lost.Store(false)
 	list := g.set(h)
-	err := each(list, (*device).follow)
+	err := each(list, func(d *device) error { return d.call((*device).follow, d.stop) })
 	for _, d := range list {
 		if d.image.Load() != nil {
 			return nil
@@ -48,7 +57,9 @@ func (g *Gate) Open(h *Holder) error {
 
 // Close closes the images. When it has returned, no operation of the devices is under way, which
 // may take as long as the cluster does not answer. It may be called again.
-func (g *Gate) Close() { _ = each(g.set(nil), (*device).follow) }
+func (g *Gate) Close() {
+	_ = each(g.set(nil), func(d *device) error { return d.call((*device).follow, d.closed) })
+}
 
 // set sets the holder and returns the devices, whose follow has to be called.
 func (g *Gate) set(h *Holder) []*device {
@@ -58,13 +69,13 @@ func (g *Gate) set(h *Holder) []*device {
 	return slices.Collect(maps.Keys(g.devices))
 }
 
-// each calls fn on the goroutines of devices, and waits for all of them.
+// each calls fn for devices at the same time, and waits for all of them.
 func each(list []*device, fn func(*device) error) error {
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, d := range list {
 		wg.Go(func() {
-			if err := d.call(fn); err != nil {
+			if err := fn(d); err != nil {
 				errs[i] = fmt.Errorf("image %s: %w", d.cfg.Image, err)
 			}
 		})
@@ -194,14 +205,14 @@ func (d *device) detach() {
 	d.safe.Store(true)
 }
 
-// call runs fn on the goroutine of the device. It does nothing after that has ended and the image
-// is closed.
-func (d *device) call(fn func(*device) error) error {
+// call runs fn on the goroutine of the device, or nothing after the device is closed: when over is,
+// which is its stop, or closed to wait until the image is closed as well.
+func (d *device) call(fn func(*device) error, over <-chan struct{}) error {
 	done := make(chan error, 1)
 	select {
 	case d.calls <- func() { done <- fn(d) }:
 		return <-done
-	case <-d.closed:
+	case <-over:
 		return nil
 	}
 }

@@ -27,8 +27,6 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 		cfg.Gate = g
 		return mustOpen(t, cfg).(*device)
 	}
-	defer func(d time.Duration) { describeInterval = d }(describeInterval)
-	describeInterval = 0
 	first := open()
 	size := int64(8 << 20)
 	state := func(d *device, offline bool) {
@@ -40,9 +38,11 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	state(first, true)
 	size = 16 << 20
 	c.RBD(t, "resize", "--size", "16M", first.cfg.Image)
+	g.Describe()
 	testutil.Until(t, "the size is seen", func() bool { return first.Info().Size == size })
 	state(first, true)
 	c.RBD(t, "resize", "--size", "8M", "--allow-shrink", first.cfg.Image)
+	g.Describe()
 	size = 8 << 20
 	testutil.Until(t, "the size is seen", func() bool { return first.Info().Size == size })
 	cluster := testutil.Value(rados.Connect(first.cfg.Ceph))(t)
@@ -92,10 +92,16 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	state(first, false)
 	g.Close()
 	c.Pause(t, "osd")
-	testutil.Until(t, "a check waits for the cluster", first.checking.Load)
+	testutil.Until(t, "a check waits for the cluster", func() bool {
+		g.Describe()
+		return first.checking.Load()
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() { testutil.Check(t, first.Close()) })
 	testutil.Receive(t, "the end of the device", first.ended)
+	opened := make(chan error, 1)
+	wg.Go(func() { opened <- g.Open(&Holder{Cluster: other}) })
+	testutil.Check(t, testutil.Receive(t, "the end of Open, beside a device that ends", opened))
 	c.Continue(t, "osd")
 	wg.Wait()
 	testutil.Receive(t, "the end of Close", first.closed)

@@ -30,6 +30,9 @@ type Gate struct{}
 // Open does nothing.
 func (*Gate) Open(*Holder) error { return nil }
 
+// Describe does nothing.
+func (*Gate) Describe() {}
+
 // Lose does nothing.
 func (*Gate) Lose() {}
 

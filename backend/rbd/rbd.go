@@ -34,10 +34,9 @@ var patience, closePatience = 15 * time.Second, 5 * time.Second
 // retryInterval is the least time between attempts to open a lost image again.
 var retryInterval = 10 * time.Second
 
-// describeInterval is the least time between descriptions of an image that its gate keeps closed.
-var describeInterval = time.Minute
-
 const (
+	// describeInterval is the time between descriptions of an image that its gate keeps closed.
+	describeInterval = time.Minute
 	// checkInterval is the time between checks of the size.
 	checkInterval = time.Second
 	// silence is the time in which no image of a cluster is opened after one that took longer than
@@ -392,6 +391,7 @@ type device struct {
 	info      atomic.Pointer[backend.Info]
 	channels  atomic.Int32
 	safe      atomic.Bool // the cluster refuses the operations of the image, which is offline
+	stale     atomic.Bool // the image has changed, while the gate was closed
 	checking  atomic.Bool // a check runs
 	checks    sync.WaitGroup
 	refused   string    // why the description could not be used last, in the log already
@@ -550,7 +550,8 @@ func (d *device) check() {
 	defer d.checking.Store(false)
 	im := d.use()
 	if im == nil {
-		if d.cfg.Gate != nil && time.Since(d.described) >= describeInterval {
+		if d.cfg.Gate != nil &&
+			(d.stale.Swap(false) || time.Since(d.described) >= describeInterval) {
 			d.describe()
 		}
 		return

@@ -70,7 +70,7 @@ func TestCluster(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"Silent":  silent,
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
-		"Snapshot":   snapshot,
+		"Snapshot": snapshot, "Encrypted": encrypted,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
 		"Gate": gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
 		"Groups":      groups,
@@ -459,6 +459,21 @@ func snapshot(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, one(reader, reader.Read(0, got)))
 	testutil.True(t, bytes.Equal(got, make([]byte, block)), "the snapshot has changed")
 	testutil.Is(t, write(reader, 0, got), backend.ErrReadOnly, "")
+}
+
+// encrypted: hosts see the container of an encrypted image, and no plain data.
+func encrypted(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "32M", "layering"))
+	phrase := c.Path("passphrase")
+	testutil.Must(t, os.WriteFile(phrase, []byte("secret"), 0o600))
+	c.RBD(t, "encryption", "format", cfg.Image, "luks2", phrase)
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	got := client.Memory(0, block)
+	testutil.Must(t, one(client, client.Read(0, got)))
+	testutil.True(t, bytes.HasPrefix(got, []byte("LUKS\xba\xbe\x00\x02")), "%q", got[:16])
 }
 
 // space: an image with fast-diff knows the space of its objects.
