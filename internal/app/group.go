@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
+	"hash/fnv"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/group"
 	grouprados "github.com/nvmf-target/nvmf-target/internal/group/rados"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
@@ -29,11 +33,18 @@ type groups struct {
 	gates     map[uint32]*rbd.Gate
 	mu        sync.Mutex // guards the list, away and fsid
 	list      map[uint32]*group.Group
-	away      map[uint32]bool // groups that are given away by hand
-	fsid      string          // of the cluster with their state; "": not known yet
-	described *config.Config  // its facts are published; for countHosts
+	away      map[uint32]bool      // groups that are given away by hand
+	fsid      string               // of the cluster with their state; "": not known yet
+	described map[uint32]described // for countHosts
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
+}
+
+// described has the published facts of a group.
+type described struct {
+	config *config.Config // they are of
+	sizes  string         // of the images, here
+	holder string         // the same at the gateway that serves them
 }
 
 // countEvery is the time between two counts of hosts.
@@ -43,7 +54,7 @@ const countEvery = time.Second
 func newGroups(c *config.Group) *groups {
 	g := &groups{
 		pool: c.Pool, gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
-		away: map[uint32]bool{},
+		away: map[uint32]bool{}, described: map[uint32]described{},
 	}
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
@@ -140,18 +151,33 @@ func (s *Server) countHosts() {
 	for _, c := range s.target.Controllers() {
 		connected[c.Subsystem] = true
 	}
-	used := map[uint32]bool{}
+	used, sizes := map[uint32]bool{}, map[uint32]hash.Hash64{}
 	for _, n := range s.target.Stats() {
 		used[n.ANAGroup] = used[n.ANAGroup] || connected[n.Subsystem]
+		if sizes[n.ANAGroup] == nil {
+			sizes[n.ANAGroup] = fnv.New64a()
+		}
+		_, _ = fmt.Fprintln(sizes[n.ANAGroup], n.Subsystem, n.NSID, n.SizeBytes)
 	}
 	c := s.current()
 	for id, g := range s.groups.list {
 		g.Hosts(used[id])
-		if c != s.groups.described {
-			g.Describe(s.facts(c, id))
+		now := described{config: c}
+		if h := sizes[id]; h != nil {
+			now.sizes = fmt.Sprintf("%x", h.Sum64())
 		}
+		status := g.Status()
+		now.holder = status.Sizes()
+		if last := s.groups.described[id]; last.config != c || last.sizes != now.sizes {
+			f := s.facts(c, id)
+			f.Sizes = now.sizes
+			g.Describe(f)
+		}
+		if now.holder != s.groups.described[id].holder {
+			s.groups.gates[id].Describe()
+		}
+		s.groups.described[id] = now
 	}
-	s.groups.described = c
 }
 
 // facts returns the settings of a group for other gateways. Identifiers that are not configured
@@ -203,6 +229,37 @@ func (g *groups) drain(id uint32, away bool) {
 	if one := g.list[id]; one != nil {
 		one.Drain(away)
 	}
+}
+
+// forgetPatience is the time for changes of records.
+const forgetPatience = 15 * time.Second
+
+// forget removes a gateway from the records of all groups.
+func (g *groups) forget(gateway string) error {
+	g.mu.Lock()
+	list := maps.Clone(g.list)
+	g.mu.Unlock()
+	known := func(in group.Instance) bool { return in.Gateway == gateway }
+	found := false
+	for id, one := range list {
+		s := one.Status()
+		if s.Holder == gateway {
+			return control.NewProblem(http.StatusConflict, fmt.Sprintf("gateway %q holds group %d",
+				gateway, id), "Wait until another one has taken the group over.")
+		}
+		found = found || slices.ContainsFunc(s.Instances, known) ||
+			slices.ContainsFunc(s.Fenced, known)
+	}
+	if !found {
+		return control.NotThere(fmt.Sprintf("gateway %q", gateway), "/v1/groups")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), forgetPatience)
+	defer cancel()
+	var errs []error
+	for _, one := range list {
+		errs = append(errs, one.Forget(ctx, gateway))
+	}
+	return errors.Join(errs...)
 }
 
 // waits reports whether the image of a namespace is closed because another gateway may serve its

@@ -49,6 +49,20 @@ func anaStates(t *table, list []control.ANA) {
 	}
 }
 
+func groupCommand() *cobra.Command {
+	forget := command("forget GATEWAY", "Remove a gateway that never comes back from the groups",
+		cobra.ExactArgs(1),
+		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
+			return control.PostForget.To(ctx, c, control.Forget{Gateway: args[0]})
+		}, groups)
+	forget.Long = forget.Short + ". Its processes have ended for good: its machine is off, or " +
+		"has another name now. A gateway that runs takes part again. One that holds a group " +
+		"cannot be forgotten."
+	return Group("group", "Look at the ANA groups that several gateways share", read("status",
+		"List the groups with their holders, fences and gateways", control.GetGroups, groups),
+		forget)
+}
+
 func groups(t *table, list []observed.Group) {
 	t.row("GROUP", "STATE", "HOLDER", "FOR", "LEASE", "GATEWAYS", "FENCED", "PROBLEM")
 	seconds := func(n float64) string { return (time.Duration(n) * time.Second).String() }

@@ -59,9 +59,7 @@ func Commands() []*cobra.Command {
 		read("objects", "List the configured objects, with the paths of requests and their files",
 			control.GetObjects, objects),
 		drainCommand(), undrainCommand(), anaCommand(),
-		Group("group", "Look at the ANA groups that several gateways share", read("status",
-			"List the groups with their holders, fences and gateways", control.GetGroups, groups)),
-		keyCommand(), manCommand(),
+		groupCommand(), keyCommand(), manCommand(),
 	}
 }
 

@@ -97,6 +97,12 @@ func source() control.Source {
 				Group: a.Group, Listener: a.Listener, State: a.State, Configured: "optimized",
 			}}, nil
 		},
+		Forget: func(gateway string) error {
+			if gateway != "c" {
+				return fmt.Errorf("forget %s", gateway)
+			}
+			return nil
+		},
 		Pause: func(control.NamespaceID, bool) error { return nil },
 		Resize: func(r control.Resize) error {
 			if r != (control.Resize{Subsystem: testSub, NSID: 1, Size: "20GiB", Shrink: true}) {
@@ -153,7 +159,7 @@ func TestText(t *testing.T) {
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
 		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"undrain 10.0.0.2:4420", "group status", "ana",
+		"undrain 10.0.0.2:4420", "group status", "group forget c", "ana",
 		"ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
 		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",

@@ -43,6 +43,12 @@ type ANAState struct {
 	State string `json:"state"`
 }
 
+// Forget selects a gateway of the groups.
+type Forget struct {
+	// Gateway is its name. Its processes have ended for good.
+	Gateway string `json:"gateway"`
+}
+
 // HostEntry is a host named in the configuration, in one subsystem or in all.
 type HostEntry struct {
 	// NQN of the host.

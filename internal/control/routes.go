@@ -64,6 +64,9 @@ var (
 	PostANA = Post[ANASet, []ANA]{
 		"/v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
 	}
+	PostForget = Post[Forget, []observed.Group]{
+		"/v1/groups/forget", "Remove a gateway that never comes back from the groups", Operate,
+	}
 	PostDisconnect = Post[Disconnect, Disconnected]{
 		"/v1/hosts/disconnect", "End the associations of a host", Operate,
 	}
@@ -112,7 +115,7 @@ func (s *Server) routes() []route {
 			s.deleteANA),
 		ana("DELETE "+at, "Return an ANA group to its configured state at a listener", Operate,
 			nil, s.deleteANA),
-		PostANA.route(s.setANA), PostDisconnect.route(s.disconnect),
+		PostANA.route(s.setANA), PostForget.route(s.forget), PostDisconnect.route(s.disconnect),
 		PostPause.route(s.pause(true)), PostResume.route(s.pause(false)),
 		PostResize.route(s.resize),
 	)

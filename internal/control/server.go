@@ -79,6 +79,8 @@ type Source struct {
 	// ANA returns the asymmetric namespace access states. SetANA sets some and returns all.
 	ANA    func() []ANA
 	SetANA func(ANASet) ([]ANA, error)
+	// Forget removes a gateway from the records of groups, and waits until that is done.
+	Forget func(gateway string) error
 	// Resize changes the size of a namespace.
 	Resize func(Resize) error
 	// Pause makes the commands for a namespace wait, or resumes them.

@@ -173,6 +173,7 @@ func testSource(f *feed) Source {
 		},
 		ANA:    filled[[]ANA],
 		SetANA: func(ANASet) ([]ANA, error) { return filled[[]ANA](), nil },
+		Forget: func(string) error { return nil },
 		Resize: func(Resize) error { return nil },
 		Pause:  func(NamespaceID, bool) error { return nil },
 	}

@@ -94,6 +94,13 @@ func (s *Server) setANA(set ANASet) (any, error) {
 	})
 }
 
+func (s *Server) forget(which Forget) (any, error) {
+	return s.change(func() (any, error) {
+		err := s.src.Forget(which.Gateway)
+		return append([]observed.Group{}, s.src.Groups()...), err
+	})
+}
+
 func (s *Server) pause(pause bool) func(NamespaceID) (any, error) {
 	return func(id NamespaceID) (any, error) {
 		return s.changeNamespace(id, func() error { return s.src.Pause(id, pause) })

@@ -18,6 +18,8 @@ type Facts struct {
 	Ranges map[string][2]uint16 `json:"ranges,omitempty"`
 	// Own has names that no other gateway may have.
 	Own []string `json:"own,omitempty"`
+	// Sizes changes with the size of an image. It may differ from that of others.
+	Sizes string `json:"sizes,omitempty"`
 }
 
 const (

@@ -142,6 +142,7 @@ type duty struct {
 type published struct {
 	hosts bool // hosts that use the group are connected here
 	facts json.RawMessage
+	removal
 }
 
 // trouble has the reasons why this gateway cannot take or keep the group.
@@ -150,6 +151,12 @@ type trouble struct {
 	failedOp Op     // the last operation that failed and has not succeeded since
 	failure  error  // its error
 	failures int    // attempts to open the images since the last success
+}
+
+// removal is under way while forget is not "".
+type removal struct {
+	forget     string // a gateway to be removed from the record
+	forgetting bool   // a write that does so has begun
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -226,6 +233,13 @@ func (m *Machine) Drain(now time.Duration, on bool) {
 	} else {
 		m.failures, m.holdOff = 0, now
 	}
+	m.reread(now)
+}
+
+// Forget removes a gateway from the record: its processes have ended for good. One that runs takes
+// part again.
+func (m *Machine) Forget(now time.Duration, gateway string) {
+	m.forget = gateway
 	m.reread(now)
 }
 
@@ -336,6 +350,11 @@ func (m *Machine) decide(now time.Duration) *Action {
 			r.Instances = without(r.Instances, func(i *Instance) bool { return i.ID == m.me.ID })
 		})
 	}
+	if m.forget != "" {
+		if a := m.forgetGateway(); a != nil {
+			return a
+		}
+	}
 	if mine := r.instance(m.me.ID); mine == nil || mine.Hosts != m.hosts ||
 		!bytes.Equal(mine.Facts, m.facts) {
 		if a := m.register(); a != nil {
@@ -368,11 +387,11 @@ func (m *Machine) write(change func(*Record)) *Action {
 // register makes this instance part of the record, with its hosts, in place of an earlier instance
 // of the same gateway.
 func (m *Machine) register() *Action {
-	others := without(m.record.Instances, func(i *Instance) bool {
-		return i.ID == m.me.ID || i.Gateway == m.me.Gateway
-	})
+	same := func(i *Instance) bool { return i.ID == m.me.ID || i.Gateway == m.me.Gateway }
+	others := without(m.record.Instances, same)
 	switch {
-	case m.registered && m.record.instance(m.me.ID) == nil:
+	case m.registered && m.record.instance(m.me.ID) == nil && // else it was forgotten
+		len(others) < len(m.record.Instances):
 		m.problem = "another gateway has the name " + m.me.Gateway
 		return nil
 	case len(others) >= maxInstances:
@@ -387,6 +406,29 @@ func (m *Machine) register() *Action {
 		for i := range r.Fenced {
 			f := &r.Fenced[i]
 			f.Ended = f.Ended || me.replaces(f)
+		}
+	})
+}
+
+// forgetGateway removes the gateway that is to be forgotten, unless it holds or takes the group. A
+// former holder is marked as ended: its fence stays in force, and is checked for the last time.
+func (m *Machine) forgetGateway() *Action {
+	gone := func(i *Instance) bool {
+		return i.Gateway == m.forget && i.ID != m.record.Taker && !m.record.holds(i.ID)
+	}
+	if !slices.ContainsFunc(m.record.Instances, func(i Instance) bool { return gone(&i) }) &&
+		!slices.ContainsFunc(m.record.Fenced, func(i Instance) bool {
+			return gone(&i) && !i.Ended
+		}) {
+		m.forget = ""
+		return nil
+	}
+	m.forgetting = true
+	return m.write(func(r *Record) {
+		r.Instances = without(r.Instances, gone)
+		r.Fenced = slices.Clone(r.Fenced)
+		for i := range r.Fenced {
+			r.Fenced[i].Ended = r.Fenced[i].Ended || gone(&r.Fenced[i])
 		}
 	})
 }
@@ -583,6 +625,10 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.imaging = false
 	default:
 		m.storing = false
+		if m.forgetting && r.Err == nil {
+			m.forget = "" // it may take part again
+		}
+		m.forgetting = false
 	}
 	if errors.Is(r.Err, ErrFenced) {
 		m.refused, m.held = true, false

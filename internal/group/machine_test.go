@@ -252,6 +252,41 @@ func TestOneName(t *testing.T) {
 	p.want("with the name of another", Inaccessible, Inaccessible)
 }
 
+// TestForget: a gateway that never comes back leaves the record when that is asked for: one that
+// waited at once, a former holder when its fence lasts, and the holder not at all. One that runs
+// takes part again, in spite of conflicts of writes.
+func TestForget(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	forget := func(g int, name string) {
+		p.machine(g).Forget(p.w.clock(g), name)
+		p.pass(1, g)
+		testutil.Equal(t, p.machine(g).forget, "", "the gateway that is to be forgotten")
+	}
+	there := func(name string) bool {
+		return slices.ContainsFunc(p.w.record.Instances, func(i Instance) bool {
+			return i.Gateway == name
+		})
+	}
+	forget(0, "a")
+	testutil.True(t, there("a") && there("b"), "%+v", p.w.record)
+	forget(0, "b")
+	testutil.True(t, there("a") && !there("b"), "%+v", p.w.record)
+	p.pass(3, 0, 1)
+	testutil.True(t, there("b"), "a gateway that runs stays out")
+	p.want("afterwards", Optimized, Inaccessible)
+
+	p.takeover()
+	testutil.Equal(t, len(p.w.record.Fenced), 1, "former holders")
+	forget(1, "a")
+	p.pass(3, 1)
+	testutil.Equal(t, len(p.w.record.Fenced), 0, "former holders")
+	m := p.machine(1)
+	m.forget, m.forgetting = "x", true
+	m.Done(p.w.clock(1), &Result{Op: OpWrite, Err: ErrConflict})
+	testutil.Equal(t, m.forget, "x", "after a conflict")
+}
+
 // TestCopied: two gateways with the same name and state directory do not fence each other for ever.
 func TestCopied(t *testing.T) {
 	p := newPair(t)

@@ -2,6 +2,8 @@ package group
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -98,6 +100,27 @@ func (g *Group) Drain(on bool) {
 	g.change(func(m *Machine, now time.Duration) { m.Drain(now, on) })
 }
 
+// Forget removes a gateway from the record, if it is there and does not hold the group: its
+// processes have ended for good. It waits until that is done. One that runs takes part again.
+func (g *Group) Forget(ctx context.Context, gateway string) error {
+	g.change(func(m *Machine, now time.Duration) { m.Forget(now, gateway) })
+	look := time.NewTicker(g.cfg.Poll / 40)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the record of the group cannot be changed now: %w", ctx.Err())
+		}
+		g.mu.Lock()
+		done := g.machine.forget == ""
+		g.mu.Unlock()
+		if done {
+			return nil
+		}
+	}
+}
+
 func (g *Group) change(fn func(*Machine, time.Duration)) {
 	g.mu.Lock()
 	fn(g.machine, boottime())
@@ -119,6 +142,17 @@ func (g *Group) Status() Status {
 	}
 	s.Differences = g.differences
 	return s
+}
+
+// Sizes returns the fact of this name of the gateway that holds the group, "" if it is not known.
+func (s *Status) Sizes() string {
+	var f Facts
+	for i := range s.Instances {
+		if s.Instances[i].Gateway == s.Holder {
+			_ = json.Unmarshal(s.Instances[i].Facts, &f) // else of another version
+		}
+	}
+	return f.Sizes
 }
 
 // Stop gives the group away, and withdraws this gateway. If that takes longer than ctx
@@ -288,21 +322,23 @@ func (g *Group) doConnect(ctx context.Context) *Result {
 	g.engine = e
 	watch, cancel := context.WithCancel(ctx)
 	g.unwatch = cancel
-	g.watched.Go(func() { g.watch(watch, e) })
+	g.watched.Go(func() {
+		follow(watch, e, g.cfg.Poll, func() { g.change((*Machine).Notified) })
+	})
 	id, addrs := e.Instance()
 	return &Result{Instance: &Instance{
 		ID: id, Gateway: g.cfg.Gateway, Home: g.cfg.Home, Addrs: addrs,
 	}}
 }
 
-// watch watches the record until ctx ends. The record is read without it as well, but later.
-func (g *Group) watch(ctx context.Context, e Engine) {
+// follow watches a record until ctx ends. It is read without the watch as well, but later.
+func follow(ctx context.Context, e Engine, retry time.Duration, changed func()) {
 	for ctx.Err() == nil {
-		_ = e.Watch(ctx, func() { g.change((*Machine).Notified) })
-		g.change((*Machine).Notified) // the reason may be a fence
+		_ = e.Watch(ctx, changed)
+		changed() // the reason may be a fence
 		select {
 		case <-ctx.Done():
-		case <-time.After(g.cfg.Poll):
+		case <-time.After(retry):
 		}
 	}
 }

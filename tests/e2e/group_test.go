@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -77,6 +79,7 @@ func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid in
 	keyring := c.Path("client.gateway.keyring")
 	testutil.Must(t, os.WriteFile(g.file, fmt.Appendf(nil, `
 reactors: {count: 1}
+control: {socket: %s}
 listeners: [{transport: tcp, address: 127.0.0.1, port: %d}]
 `+group+`
 subsystems:
@@ -84,13 +87,14 @@ subsystems:
     allow_any_host: true
     cntlid_min: %d
     cntlid_max: %d
+    model: of %s
     namespaces:
       - nsid: 1
         backend: rbd
         image: %s
         ceph: {conf: %s, user: gateway, keyring: %s}
-`, g.addr.Port(), name, cephtest.Pool, c.Conf(), keyring, SubNQN, cntlid, cntlid+1000, image,
-		c.Conf(), keyring), 0o600))
+`, g.socket(), g.addr.Port(), name, cephtest.Pool, c.Conf(), keyring, SubNQN, cntlid, cntlid+1000,
+		name, image, c.Conf(), keyring), 0o600))
 	t.Cleanup(func() {
 		if g.cmd != nil {
 			g.signal(t, syscall.SIGKILL)
@@ -100,6 +104,18 @@ subsystems:
 		}
 	})
 	return g
+}
+
+func (g *gateway) socket() string { return filepath.Join(filepath.Dir(g.file), "control.sock") }
+
+// group returns the only group as the gateway sees it.
+func (g *gateway) group(t *testing.T) observed.Group {
+	t.Helper()
+	c := control.NewClient(g.socket())
+	defer c.Close()
+	list := testutil.Value(control.GetGroups.From(testutil.Context(t), c))(t)
+	testutil.MustEqual(t, len(list), 1, "groups")
+	return list[0]
 }
 
 func (g *gateway) start(t *testing.T) {
@@ -340,6 +356,17 @@ func TestGateways(t *testing.T) {
 	a, b := newGateway(t, c, image, "a", 1), newGateway(t, c, image, "b", 2000)
 	a.start(t)
 	b.start(t)
+	for g, other := range map[*gateway]*gateway{a: b, b: a} {
+		testutil.Until(t, g.name+" sees that the gateways differ", func() bool {
+			list := g.group(t).Differences
+			if len(list) != 1 {
+				return false
+			}
+			here, there, _ := strings.Cut(list[0], " here, and ")
+			return strings.Contains(here, "model of "+g.name+",") &&
+				strings.Contains(there, "model of "+other.name+",")
+		})
+	}
 	const hosts = 3
 	stop, results := make(chan struct{}), make(chan error, hosts)
 	var paths [hosts]ways
@@ -434,6 +461,23 @@ func TestGateways(t *testing.T) {
 
 	other.signal(t, syscall.SIGTERM)
 	through("after SIGTERM", holder)
+	other.start(t)
+	there := func() bool {
+		return slices.ContainsFunc(holder.group(t).Gateways, func(g observed.Gateway) bool {
+			return g.Name == other.name
+		})
+	}
+	testutil.Until(t, "the record has both gateways", there)
+	other.signal(t, syscall.SIGKILL)
+	client := control.NewClient(holder.socket())
+	defer client.Close()
+	testutil.Until(t, "the killed gateway is forgotten", func() bool {
+		// An error if it has taken the group on a busy machine.
+		_, _ = control.PostForget.To(testutil.Context(t), client, control.Forget{
+			Gateway: other.name,
+		})
+		return !there()
+	})
 	close(stop)
 	for range hosts {
 		testutil.Check(t, testutil.Receive(t, "the last comparison", results))

@@ -4,6 +4,7 @@ package rados
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -42,7 +43,12 @@ func TestGroup(t *testing.T) {
 		name string
 		run  func(*testing.T, *cephtest.Cluster)
 	}{
-		{"State", state}, {"Lease", lease}, {"Fence", fence}, {"Move", move}, {"Stopped", stopped},
+		{"State", state},
+		{"Lease", lease},
+		{"Fence", fence},
+		{"Move", move},
+		{"Stopped", stopped},
+		{"Large", large},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
 	}
@@ -171,6 +177,23 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	c.Ceph(t, "osd", "blocklist", "rm", stranger) // or move would see its end as that of a fence
 }
 
+// large: a gateway leaves a record that is too large alone, says so, and takes the group when
+// the record has been repaired.
+func large(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	e, access := connect(t, c, 5), make(chan string, 100)
+	version := testutil.Value(e.Put(ctx, bytes.Repeat([]byte{' '}, 10<<20), 0))(t)
+	g := start(c.Conf(), "a", 5, time.Minute, access)
+	testutil.Until(t, "the gateway sees the record", func() bool {
+		s := g.Status()
+		return strings.Contains(s.Problem, "bytes, more than 1048576") && s.Phase == "standby"
+	})
+	empty := testutil.Value(testutil.Value(group.ParseRecord(nil, 0))(t).Bytes())(t)
+	testutil.Must(t, testutil.Err(e.Put(ctx, empty, version)))
+	want(t, access, "a optimized")
+	g.Stop(testutil.Context(t))
+}
+
 // images records the access to a group.
 type images struct {
 	name   string
@@ -185,11 +208,11 @@ func (i *images) Access(a group.Access) {
 
 // start runs a gateway until its end is called. Only one that is stopped has a short lease, since a
 // busy machine may end that.
-func start(conf, name string, lease time.Duration, access chan string) *group.Group {
+func start(conf, name string, id uint32, lease time.Duration, access chan string) *group.Group {
 	cfg := group.Default(name, name, lease)
 	cfg.Prefers, cfg.Retry, cfg.Reconnect = name != "b", time.Second, time.Second
 	return group.Start(cfg, func() (group.Engine, error) {
-		return Connect(config(conf, 4))
+		return Connect(config(conf, id))
 	}, &images{name, access}, slog.New(slog.DiscardHandler))
 }
 
@@ -204,9 +227,9 @@ func want(t *testing.T, access chan string, changes ...string) {
 // move: a group moves by drain, without a fence.
 func move(t *testing.T, c *cephtest.Cluster) {
 	access := make(chan string, 100)
-	a := start(c.Conf(), "a", time.Minute, access)
+	a := start(c.Conf(), "a", 4, time.Minute, access)
 	want(t, access, "a optimized")
-	b := start(c.Conf(), "b", time.Minute, access)
+	b := start(c.Conf(), "b", 4, time.Minute, access)
 	testutil.Until(t, "b sees the holder", func() bool { return b.Status().Holder == "a" })
 	entries := c.Ceph(t, "osd", "blocklist", "ls")
 	a.Drain(true)
@@ -223,7 +246,7 @@ func move(t *testing.T, c *cephtest.Cluster) {
 // child is a gateway that prints the changes of its access.
 func child(conf string) {
 	access := make(chan string)
-	start(conf, "child", 4*time.Second, access)
+	start(conf, "child", 4, 4*time.Second, access)
 	for change := range access {
 		fmt.Println(change)
 	}
@@ -260,7 +283,7 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 	cmd, lines := run()
 	want(t, lines, "child optimized")
 	access := make(chan string, 100)
-	g := start(c.Conf(), "b", time.Minute, access)
+	g := start(c.Conf(), "b", 4, time.Minute, access)
 	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
 	want(t, access, "b optimized")
 	fenced := g.Status().Fenced
