@@ -11,8 +11,9 @@ import (
 
 // work is a kind of command that makes the target work.
 type work struct {
-	name string
-	op   func(op *host.Op, w *worker) // nil: a device self-test
+	name  string
+	op    func(op *host.Op, w *worker)
+	admin func(w *worker, ctx context.Context, done func(int)) error // instead of op
 }
 
 const (
@@ -28,10 +29,10 @@ const (
 const reads = "128K reads"
 
 var works = []work{
-	{reads, func(op *host.Op, w *worker) {
+	{name: reads, op: func(op *host.Op, w *worker) {
 		op.Read(w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
 	}},
-	{"Copy", func(op *host.Op, w *worker) {
+	{name: "Copy", op: func(op *host.Op, w *worker) {
 		var b []byte
 		for range 4 {
 			var r nvme.CopyRange
@@ -40,13 +41,13 @@ var works = []work{
 		}
 		hosttest.SetCopy(op, w.nsid, w.next(workSize)+workSpan/blockSize, nvme.CopyRanges, b, 0)
 	}},
-	{"Verify", func(op *host.Op, w *worker) {
+	{name: "Verify", op: func(op *host.Op, w *worker) {
 		hosttest.SetVerify(op, w.nsid, w.next(workSize), workSize/blockSize)
 	}},
-	{"Compare", func(op *host.Op, w *worker) {
+	{name: "Compare", op: func(op *host.Op, w *worker) {
 		hosttest.SetCompare(op, w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
 	}},
-	{"Compare and Write", func(op *host.Op, w *worker) {
+	{name: "Compare and Write", op: func(op *host.Op, w *worker) {
 		block := uint64(workFrom/blockSize) + w.n/2%64
 		if half := uint8(w.n%2) + 1; half == 1 {
 			hosttest.SetCompare(op, w.nsid, block, 1, w.buf[:blockSize])
@@ -57,10 +58,10 @@ var works = []work{
 		}
 		w.n++
 	}},
-	{"Write Zeroes", func(op *host.Op, w *worker) {
+	{name: "Write Zeroes", op: func(op *host.Op, w *worker) {
 		hosttest.SetWriteZeroes(op, w.nsid, w.next(workSize), workSize/blockSize, 0)
 	}},
-	{"discard", func(op *host.Op, w *worker) {
+	{name: "discard", op: func(op *host.Op, w *worker) {
 		var b []byte
 		for range 4 {
 			var r nvme.DSMRange
@@ -69,8 +70,9 @@ var works = []work{
 		}
 		hosttest.SetDiscard(op, w.nsid, b)
 	}},
-	{"Flush", func(op *host.Op, w *worker) { op.Flush(w.nsid) }},
-	{"self-test", nil},
+	{name: "Flush", op: func(op *host.Op, w *worker) { op.Flush(w.nsid) }},
+	{name: "self-test", admin: (*worker).selfTest},
+	{name: "Get Log", admin: (*worker).getLogs},
 }
 
 // workRows have a host with 100 commands of a kind.
@@ -115,8 +117,8 @@ func (w *worker) next(n uint64) uint64 {
 // run works until ctx ends, and then waits for outstanding commands. It calls done with the number
 // of commands that have completed.
 func (w *worker) run(ctx context.Context, k *work, done func(int)) error {
-	if k.op == nil {
-		return w.selfTest(ctx, done)
+	if k.admin != nil {
+		return k.admin(w, ctx, done)
 	}
 	w.n = 0
 	completions := make([]host.Completion, workDepth)
@@ -169,4 +171,22 @@ func (w *worker) selfTest(ctx context.Context, done func(int)) error {
 	done(1)
 	<-ctx.Done()
 	return set(nvme.SelfTestAbort)
+}
+
+// getLogs reads logs that are made of all namespaces and controllers, one after another.
+func (w *worker) getLogs(ctx context.Context, done func(int)) error {
+	op := &host.Op{Data: make([]byte, 512)}
+	for ctx.Err() == nil {
+		for _, lid := range []nvme.LID{nvme.LogSMART, nvme.LogANA, nvme.LogError} {
+			op.SQE = nvme.SQE{}
+			op.SQE.SetOpcode(nvme.AdminGetLogPage)
+			op.SQE.SetNSID(nvme.NSIDAll)
+			op.SQE.GetLog().Set(lid, 512, 0, 0, true)
+			if _, err := w.c.Admin(context.Background(), op); err != nil {
+				return err
+			}
+			done(1)
+		}
+	}
+	return nil
 }
