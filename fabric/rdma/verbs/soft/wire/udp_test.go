@@ -317,13 +317,27 @@ func TestUDPBlocked(t *testing.T) {
 
 // The ICRC relies on the header that the system writes: identification 0, do not fragment.
 func TestUDPHeader(t *testing.T) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.ETH_P_ALL>>8|
-		unix.ETH_P_ALL<<8&0xff00)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Skipf("needs CAP_NET_RAW to see IP headers: %v", err)
 	}
 	defer unix.Close(fd)
-	n := NewUDP(UDPOptions{Port: testutil.FreePort(t)})
+	port := testutil.FreePort(t)
+	n := NewUDP(UDPOptions{Port: port})
+	// Without a filter the traffic of other tests fills the socket.
+	half := func(at uint32) unix.SockFilter { // of the packet, from the IP header on
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: at}
+	}
+	same := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port)}
+	otherwise := same
+	same.Jt, otherwise.Jf = 2, 1
+	testutil.Must(t, attach(fd, unix.SO_ATTACH_FILTER, []unix.SockFilter{
+		half(20 + 2), same, half(40 + 2), otherwise, // destination ports over IPv4 and IPv6
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16}, {Code: unix.BPF_RET | unix.BPF_K},
+	}))
+	testutil.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{
+		Protocol: unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00,
+	}))
 	c := open(t, n, 1)[0].(*udpConn)
 	paths := []*Path{{Local: loopA, Remote: loopB, TOS: ECT0}, {Local: loop6, Remote: loop6}}
 	if c.sender[ip6] < 0 {
