@@ -323,6 +323,8 @@ type conn struct {
 	icrc     packet.ICRC
 	timed    time.Duration // by SetTimer
 	closed   bool
+
+	more bool // see More
 }
 
 // Now is Conn.Now.
@@ -401,9 +403,14 @@ func (c *conn) Recv() ([]wire.Packet, error) {
 	if c.timed <= now {
 		c.timed = 0
 	}
-	c.rearm()
+	if c.more = len(c.queue) > 0 && c.queue[0].at <= now; !c.more {
+		c.rearm()
+	}
 	return c.packets, nil
 }
+
+// More is Conn.More.
+func (c *conn) More() bool { return c.more }
 
 // Alloc is Conn.Alloc.
 func (c *conn) Alloc(p *wire.Path, n int) []byte {

@@ -250,7 +250,7 @@ func (m *Manager) step() (more bool) {
 	more = m.takeNotes()
 	more = m.expire() || more
 	m.flush()
-	return more || len(packets) > 0
+	return more || len(packets) > 0 || m.conn.More()
 }
 
 // maxNoted is the largest number of connections with notes that a step takes.

@@ -253,6 +253,53 @@ func TestWoken(t *testing.T) {
 	testutil.True(t, !readable(ch.FD()), "readable without work")
 }
 
+// TestLeftPackets: a sleeper is woken for packets that a turn of Poll has left, also if a call of
+// Do makes the next turn.
+func TestLeftPackets(t *testing.T) {
+	mem := wiretest.New(wiretest.Options{Manual: true})
+	a, b := pair(t, mem, Options{})
+	e, ch := a.Engine(0), newChannel(t, a)
+	testutil.Must(t, newCQ(t, a, 8, ch, 0).ReqNotify())
+	to := attach(t, e, &endpoint{})
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
+	from.send = wire.MaxBatch + 1
+	from.Kick()
+	for from.send > 0 {
+		b.Engine(0).Step()
+	}
+	e.makeStep(true)
+	testutil.Equal(t, to.received, wire.MaxBatch, "packets")
+	testutil.True(t, !readable(ch.FD()), "readable although Poll makes another turn")
+	e.Do(func() {})
+	testutil.True(t, readable(ch.FD()), "not readable although a packet waits")
+}
+
+// TestAnswersBeforeDeadlines: while packets wait, deadlines do, but not for ever.
+func TestAnswersBeforeDeadlines(t *testing.T) {
+	mem := wiretest.New(wiretest.Options{Manual: true})
+	a, b := pair(t, mem, Options{})
+	to := attach(t, a.Engine(0), &endpoint{})
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
+	for _, tt := range []struct{ packets, turns int }{
+		{wire.MaxBatch - 1, 0}, {3*wire.MaxBatch - 1, 2}, {20 * wire.MaxBatch, maxPutOff},
+	} {
+		a.Engine(0).Do(func() { a.Engine(0).SetDeadline(&to.Handle, a.Engine(0).Now()+1) })
+		mem.Advance(1)
+		from.send, to.expired, to.received = tt.packets, 0, 0
+		from.Kick()
+		for from.send > 0 {
+			b.Engine(0).Step()
+		}
+		for n := 1; to.expired == 0; n++ {
+			testutil.MustTrue(t, n <= tt.turns+1, "%d packets: %d turns", tt.packets, n)
+			a.Engine(0).Step()
+			testutil.Equal(t, to.received, min(n*wire.MaxBatch, tt.packets), "packets")
+			testutil.Equal(t, to.expired == 0, n <= tt.turns, "the deadline waits")
+		}
+		settle(mem, a)
+	}
+}
+
 // TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all
 // completions that come in their turns. One that a poll leaves makes the event.
 func TestPollMakesNoEvent(t *testing.T) {

@@ -164,7 +164,7 @@ func (e *Engine) setTimer() {
 	if e.now-e.tidied >= tidyTime && e.deadlines.tidy() {
 		e.tidied = e.now
 	}
-	if at := e.deadlines.first(); at != e.timer {
+	if at := e.deadlines.first(); at != e.timer && e.putOff == 0 { // else another turn follows
 		e.timer = at
 		e.conn.SetTimer(at)
 	}

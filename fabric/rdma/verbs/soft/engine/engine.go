@@ -15,6 +15,8 @@ import (
 const (
 	// maxExpired is the largest number of deadlines that are looked at.
 	maxExpired = 32
+	// maxPutOff is the number of turns for which deadlines wait while packets do.
+	maxPutOff = 8
 	// maxRuns is the largest number of endpoints that run: as many as a receive batch, a batch that
 	// other engines handed over, and the deadlines schedule.
 	maxRuns = 2*wire.MaxBatch + maxExpired
@@ -57,6 +59,7 @@ type Engine struct {
 	queue     list.List[Handle]  // endpoints to run, in turn
 	deadlines deadlines
 	reads     reads
+	putOff    int           // turns in which deadlines have waited for packets
 	timer     time.Duration // the time set at the socket, 0 if none
 	tidied    time.Duration // the time of the last turn that took stopped deadlines out
 	header    packet.Header
@@ -193,10 +196,15 @@ func (e *Engine) turn() (worked bool) {
 	more := false
 	if e.step.Swap(false) {
 		worked = true
-		more = e.receive()
-		more = e.expire() || more
+		if more = e.receive(); more && e.putOff < maxPutOff {
+			e.putOff++ // what waits may be the acknowledgments
+		} else {
+			e.putOff = 0
+			more = e.expire() || more
+		}
 	} else {
 		e.now = e.conn.Now()
+		more = e.left.Load()
 	}
 	for range maxCalls {
 		c := e.calls.Pop()

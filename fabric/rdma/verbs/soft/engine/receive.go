@@ -10,8 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
-// receive delivers one batch of packets and another from the inbox, and reports whether more wait
-// in the inbox. For more packets at the socket, the socket itself wakes the engine.
+// receive delivers one batch of packets and another from the inbox, and reports whether more wait.
 func (e *Engine) receive() (more bool) {
 	packets, err := e.conn.Recv()
 	// After Recv: that takes away the timer's reason to wake us, so deadlines must be compared with
@@ -32,7 +31,7 @@ func (e *Engine) receive() (more bool) {
 	if err != nil {
 		e.dev.fail(fmt.Errorf("receive on engine %d: %w", e.index, err))
 	}
-	return e.receiveInbox()
+	return e.receiveInbox() || e.conn.More()
 }
 
 // deliver gives the packet that is in e.header to its endpoint.

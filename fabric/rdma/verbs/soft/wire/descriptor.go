@@ -16,8 +16,8 @@ import (
 type descriptor struct {
 	epoll, event, timer int
 	events              [8]unix.EpollEvent
-	count               [8]byte
 	woken               atomic.Bool
+	more                bool // see Conn.More
 	// want is the time the timer has to fire, armed the time it will; 0 is never. armed may be
 	// earlier than want: deadlines mostly move away, and a system call for each costs more than a
 	// needless wake-up.
@@ -41,8 +41,8 @@ func openDescriptor(now func() time.Duration) (*descriptor, error) {
 		d.close()
 		return nil, fmt.Errorf("timerfd_create: %w", err)
 	}
-	for _, fd := range []int{d.event, d.timer} {
-		if err := d.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN); err != nil {
+	for _, fd := range []int{d.event, d.timer} { // an edge for each event: nothing is read
+		if err := d.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN|unix.EPOLLET); err != nil {
 			d.close()
 			return nil, err
 		}
@@ -69,12 +69,15 @@ func (d *descriptor) close() {
 
 func (d *descriptor) FD() int { return d.epoll }
 
+// More is Conn.More.
+func (d *descriptor) More() bool { return d.more }
+
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // Wake is Conn.Wake. Only the first call since the last Recv writes.
 func (d *descriptor) Wake() {
 	if !d.woken.Swap(true) {
-		_, _ = unix.Write(d.event, one) // cannot fail: the counter is at most 1
+		_, _ = unix.Write(d.event, one) // the counter has room for 2^64
 	}
 }
 
@@ -89,10 +92,8 @@ func (d *descriptor) ready() []unix.EpollEvent {
 	for i := range d.events[:n] {
 		switch int(d.events[i].Fd) {
 		case d.event:
-			_, _ = unix.Read(d.event, d.count[:])
 			d.woken.Store(false)
 		case d.timer:
-			_, _ = unix.Read(d.timer, d.count[:])
 			d.armed = 0
 			if d.want > d.now() {
 				d.arm(d.want)

@@ -62,10 +62,10 @@ func received(p Packet, psn uint32, n int) bool {
 	return true
 }
 
-// readable reports whether the descriptor of c is readable within ms milliseconds.
+// readable reports whether Recv has something to do within ms milliseconds.
 func readable(t testing.TB, c Conn, ms int) bool {
 	t.Helper()
-	for {
+	for !c.More() {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}, ms)
 		if err == unix.EINTR {
 			continue
@@ -75,6 +75,7 @@ func readable(t testing.TB, c Conn, ms int) bool {
 		}
 		return n == 1
 	}
+	return true
 }
 
 func recv(t testing.TB, c Conn) []Packet { t.Helper(); return testutil.Value(c.Recv())(t) }

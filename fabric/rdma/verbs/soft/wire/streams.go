@@ -44,16 +44,15 @@ func (s *Streams) Remove(fd int) {
 
 // Recv is Conn.Recv. It returns no packets.
 func (s *Streams) Recv() ([]Packet, error) {
-	for range MaxBatch / len(s.events) {
+	s.more = true
+	for n := 0; n < MaxBatch && s.more; n += len(s.events) {
 		list := s.ready()
 		for i := range list {
 			if to := s.sockets[list[i].Fd]; to != nil {
 				to.Ready(list[i].Events)
 			}
 		}
-		if len(list) < len(s.events) {
-			break
-		}
+		s.more = len(list) == len(s.events)
 	}
 	return nil, nil
 }

@@ -542,7 +542,7 @@ func TestUDPSegments(t *testing.T) {
 }
 
 // A reader that waits for edges misses nothing: packets that arrive while Recv still returns parts
-// of earlier datagrams make the descriptor readable again.
+// of earlier datagrams make the descriptor readable again, or More tells.
 func TestUDPEdges(t *testing.T) {
 	a, b := udpPair(t, 1)
 	epoll := testutil.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
@@ -550,7 +550,8 @@ func TestUDPEdges(t *testing.T) {
 	testutil.Must(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, b[0].FD(),
 		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
 	edge := func() bool {
-		return testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0
+		return b[0].More() ||
+			testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0
 	}
 	p := &Path{Local: loopA, Remote: loopB, Segment: true}
 	put := func(n int) {
@@ -571,8 +572,7 @@ func TestUDPEdges(t *testing.T) {
 	testutil.True(t, got == 2*MaxBatch+1, "%d packets of %d", got, 2*MaxBatch+1)
 }
 
-// A receive takes few packets of one family and leaves many of the other: the descriptor becomes
-// readable anew.
+// A receive takes few packets of one family and leaves many of the other: More tells.
 func TestUDPEdgesOfFamilies(t *testing.T) {
 	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
 	if c.sender[ip6] < 0 {
@@ -588,7 +588,7 @@ func TestUDPEdgesOfFamilies(t *testing.T) {
 	}
 	c.Flush()
 	got := 0
-	for testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0 {
+	for c.More() || testutil.Value(unix.EpollWait(epoll, make([]unix.EpollEvent, 1), 0))(t) > 0 {
 		got += len(recv(t, c))
 	}
 	if want := 3*maxDatagrams + 1; got != want {
@@ -817,4 +817,28 @@ func TestUDPKeptAfterError(t *testing.T) {
 	testutil.Must(t, other.Close())
 	open(t, n, 1)
 	testutil.Must(t, unix.Close(sockets.fd))
+}
+
+// stream counts the events of a socket.
+type stream int
+
+func (s *stream) Ready(uint32) { *s++ }
+
+// A Recv takes the events of some sockets, and tells if others have some.
+func TestStreamsMore(t *testing.T) {
+	s := testutil.Value(NewStreams())(t)
+	defer s.Close()
+	var sockets [MaxBatch + 1]stream
+	for i := range sockets {
+		fd := testutil.Value(unix.Eventfd(0, 0))(t)
+		defer unix.Close(fd)
+		testutil.Must(t, s.Add(fd, &sockets[i])) // it is writable
+	}
+	testutil.Value(s.Recv())(t)
+	testutil.True(t, s.More(), "more sockets are ready")
+	testutil.Value(s.Recv())(t)
+	testutil.True(t, !s.More(), "all were told")
+	for i := range sockets {
+		testutil.Equal(t, sockets[i], 1, "events")
+	}
 }

@@ -16,8 +16,9 @@ import (
 
 const (
 	// maxDatagrams is the largest number of datagrams of one system call. Each may be several
-	// packets that the system has merged (UDP_GRO).
-	maxDatagrams = 16
+	// packets that the system has merged (UDP_GRO). After such ones maxMerged is the number.
+	maxDatagrams = 32
+	maxMerged    = 16
 	// datagramSize is the largest length of a UDP datagram, with room for its headers.
 	datagramSize = 1 << 16
 )
@@ -38,6 +39,7 @@ type inbox struct {
 	// Datagrams from next to end-1 are still to be taken apart; of the first one, rest is left.
 	next, end int
 	rest      []byte
+	merged    bool // one of them was merged
 	meta      metadata
 	from      netip.AddrPort
 
@@ -80,6 +82,7 @@ func (c *udpConn) Recv() ([]Packet, error) {
 			}
 		}
 	}
+	c.more = false
 	if b.next == b.end {
 		if err := c.receive(waiting); err != nil {
 			return nil, err
@@ -88,17 +91,18 @@ func (c *udpConn) Recv() ([]Packet, error) {
 	}
 	for len(b.packets) < MaxBatch && c.take() {
 	}
-	if b.next < b.end || waiting != [4]bool{} { // the rest is for the next call
-		c.Wake()
-	}
+	c.more = c.more || b.next < b.end || waiting != [4]bool{}
 	return b.packets, nil
 }
 
 // receive fills the inbox from the sockets that have something. Each gets a fair part.
 func (c *udpConn) receive(waiting [4]bool) error {
 	b := &c.in
-	b.next, b.end = 0, 0
-	left := 0
+	left, room := 0, maxDatagrams
+	if b.merged {
+		room = maxMerged
+	}
+	b.next, b.end, b.merged = 0, 0, false
 	for _, w := range waiting {
 		if w {
 			left++
@@ -108,7 +112,7 @@ func (c *udpConn) receive(waiting [4]bool) error {
 		if !w {
 			continue
 		}
-		most := b.end + (maxDatagrams-b.end)/left
+		most := b.end + (room-b.end)/left
 		left--
 		n, e := b.messages.Recv(c.receiver[i], b.end, most)
 		switch e {
@@ -117,9 +121,7 @@ func (c *udpConn) receive(waiting [4]bool) error {
 				b.socket[b.end] = i
 				b.end++
 			}
-			if b.end == most {
-				c.Wake() // more may wait, and they make no new edge
-			}
+			c.more = c.more || b.end == most
 		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL:
 			return os.NewSyscallError("recvmmsg", e)
 		}
@@ -170,6 +172,7 @@ func (c *udpConn) begin(i int) {
 	n, control := b.messages.Received(i)
 	b.rest = b.datagram(i)[:n]
 	b.meta = readMetadata(b.controls[i][:control])
+	b.merged = b.merged || n > frame
 	if m := b.meta.overflows; m != 0 && m != b.overflows[from] {
 		c.stats.Overflows.Add(uint64(m - b.overflows[from]))
 		b.overflows[from] = m

@@ -11,7 +11,7 @@ import (
 const (
 	// Port is the destination port of every packet (section A17.3).
 	Port = 4791
-	// MaxBatch is the largest number of packets Recv returns.
+	// MaxBatch is the largest number of packets that Recv returns.
 	MaxBatch = 64
 	// MaxEngines is the largest number of engines: six bits of the QPN choose one.
 	MaxEngines = 1 << (24 - engineShift)
@@ -70,9 +70,11 @@ type Conn interface {
 	// time of the last one. Zero stops it.
 	SetTimer(at time.Duration)
 	// Recv returns packets that have arrived, at most MaxBatch, without waiting. They are valid
-	// until the next Recv. If others wait, FD becomes readable anew, also for readers that watch
-	// for edges (EPOLLET). An error means that the socket is of no more use.
+	// until the next Recv. An error means that the socket is of no more use.
 	Recv() ([]Packet, error)
+	// More reports whether the last Recv may have left packets. FD does not tell: call Recv again,
+	// or Wake.
+	More() bool
 	// Alloc returns room for a packet from BTH to the padding, without the ICRC, at the end of the
 	// batch. n is a multiple of 4 from packet.BTHSize to packet.MaxSize. The bytes are not
 	// zeroed. The caller fills them before the next call of Alloc or Flush. It returns nil if the
