@@ -86,6 +86,12 @@ func (w *world) host(n byte, opt Options) *machine {
 	return h
 }
 
+// newWorldOfTwo makes a world with machines 1 and 2.
+func newWorldOfTwo(t testing.TB, opts wiretest.Options) (w *world, a, p *machine) {
+	w = newWorld(t, opts)
+	return w, w.host(1, Options{}), w.host(2, Options{})
+}
+
 // settle does everything that needs no time.
 func (w *world) settle() {
 	for busy := true; busy; {
@@ -201,6 +207,23 @@ func (h *machine) end(id verbs.ID) {
 		testutil.Must(h.w.t, q.Destroy())
 	}
 	testutil.Must(h.w.t, id.Destroy())
+}
+
+// serving makes a listener, and serves it.
+func (h *machine) serving() verbs.ID {
+	h.w.t.Helper()
+	l := h.listen(port, 0)
+	h.serve()
+	return l
+}
+
+// ended waits for the end of all messages, and checks that nothing is left but the listener, which
+// it closes.
+func (h *machine) ended(l verbs.ID, what string) {
+	h.w.t.Helper()
+	h.w.run(ever)
+	testutil.Must(h.w.t, l.Destroy())
+	h.empty(what)
 }
 
 // serve makes the machine accept every request and disconnect when the peer does.

@@ -90,11 +90,9 @@ func (w *world) connected(a, p *machine) verbs.ID {
 // TestFloodFromOneAddress: a host cannot have more half-open connections than its share, each is
 // answered three times, and other hosts do not notice.
 func TestFloodFromOneAddress(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
-	l := p.listen(port, 0)
-	p.serve()
+	l := p.serving()
 	for n := range 1000 {
 		x.send(x.addr, p.addr, x.request(x.addr, p.addr, n))
 	}
@@ -107,9 +105,7 @@ func TestFloodFromOneAddress(t *testing.T) {
 	testutil.Equal(t, p.m.total[classStranger], 0, "half-open connections left")
 	testutil.Equal(t, p.count(verbs.EventUnreachable), maxHalfHost, "events")
 	a.end(a.log[0].ID)
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the flood")
+	p.ended(l, "after the flood")
 }
 
 // TestFloodFromForgedAddresses: strangers together have a share. A host with a connection can make
@@ -118,8 +114,7 @@ func TestFloodFromForgedAddresses(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	a, b, p := w.host(1, Options{}), w.host(3, Options{}), w.host(2, Options{})
 	x := w.attacker()
-	l := p.listen(port, 0)
-	p.serve()
+	l := p.serving()
 	w.connected(a, p)
 	const n = 3 * maxHalfStrangers
 	forged := func(i int) netip.Addr {
@@ -146,16 +141,13 @@ func TestFloodFromForgedAddresses(t *testing.T) {
 			h.end(ev.ID)
 		}
 	}
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the flood")
+	p.ended(l, "after the flood")
 }
 
 // TestFloodFromOneNetwork: a machine with all addresses of an IPv6 /64 has half of the share of
 // strangers, so that others connect meanwhile.
 func TestFloodFromOneNetwork(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
 	at := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4 as well
 	l := testutil.Value(p.cm.Listen(at, 0, 0))(t)
@@ -169,9 +161,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	}
 	testutil.Equal(t, p.m.total[classStranger], maxHalfNetwork, "half-open connections")
 	a.end(w.connected(a, p))
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the flood")
+	p.ended(l, "after the flood")
 }
 
 // TestManyDeadlines: when the deadlines of all half-open connections pass at once, a step of the
@@ -179,8 +169,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 func TestManyDeadlines(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	p, x := w.host(2, Options{}), w.attacker()
-	l := p.listen(port, 0)
-	p.serve()
+	l := p.serving()
 	for i := range maxHalfStrangers {
 		from := netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
 		x.send(from, p.addr, x.request(from, p.addr, i))
@@ -196,9 +185,7 @@ func TestManyDeadlines(t *testing.T) {
 	}
 	testutil.Equal(t, len(w.sent)-before, maxHalfStrangers, "messages")
 	testutil.True(t, steps >= maxHalfStrangers/maxExpired, "%d steps", steps)
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the deadlines")
+	p.ended(l, "after the deadlines")
 }
 
 // TestManyNotes: when the first packets of all half-open connections arrive at once, a step of the
@@ -206,8 +193,7 @@ func TestManyDeadlines(t *testing.T) {
 func TestManyNotes(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	p, x := w.host(2, Options{}), w.attacker()
-	l := p.listen(port, 0)
-	p.serve()
+	l := p.serving()
 	for i := range maxHalfStrangers {
 		from := netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
 		x.send(from, p.addr, x.request(from, p.addr, i))
@@ -229,16 +215,13 @@ func TestManyNotes(t *testing.T) {
 			p.end(ev.ID)
 		}
 	}
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the notes")
+	p.ended(l, "after the notes")
 }
 
 // TestRepeatedRequest: the same REQ again and again causes no further REP, and no further event.
 func TestRepeatedRequest(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
-	p := w.host(2, Options{})
-	x := w.attacker()
+	p, x := w.host(2, Options{}), w.attacker()
 	l := p.listen(port, 0)
 	q := x.request(x.addr, p.addr, 5)
 	for range 50 { // the program has not answered
@@ -271,8 +254,7 @@ func TestRepeatedRequest(t *testing.T) {
 // TestRefused: requests that the Manager refuses by itself, without telling the program.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, wiretest.Options{MTU: 1500})
-	p := w.host(2, Options{})
-	x := w.attacker()
+	p, x := w.host(2, Options{}), w.attacker()
 	l := p.listen(port, 0)
 	for i, c := range []struct {
 		name   string
@@ -312,8 +294,7 @@ func TestRefused(t *testing.T) {
 // TestNoMessage: packets to queue pair 1 that are no messages are counted.
 func TestNoMessage(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
-	p := w.host(2, Options{})
-	x := w.attacker()
+	p, x := w.host(2, Options{}), w.attacker()
 	var mad [madSize]byte
 	x.request(x.addr, p.addr, 1).encode(mad[:])
 	x.raw(x.addr, p.addr, qkey+1, mad[:])
@@ -326,8 +307,7 @@ func TestNoMessage(t *testing.T) {
 
 // TestBacklog: requests beyond the backlog are dropped. The peer repeats them and gets through.
 func TestBacklog(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	l := p.listen(port, 2)
 	var ids []verbs.ID
 	for range 5 {
@@ -347,16 +327,13 @@ func TestBacklog(t *testing.T) {
 	for _, id := range ids {
 		a.end(id)
 	}
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("after the backlog")
+	p.ended(l, "after the backlog")
 }
 
 // TestWithdrawnUnread: a request that is withdrawn before the program has seen it leaves nothing
 // behind. Otherwise such requests would fill the backlog.
 func TestWithdrawnUnread(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
 	l := p.listen(port, 8)
 	for n := range 100 {
@@ -393,11 +370,9 @@ func TestOtherQueuePair(t *testing.T) {
 // TestStaleQueuePair: a request from a queue pair that a connection has is refused, and the
 // connection stays: anybody could have sent it.
 func TestStaleQueuePair(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
-	p.listen(port, 0)
-	p.serve()
+	p.serving()
 	id := w.connected(a, p)
 	q := x.request(a.addr, p.addr, 7)
 	q.qpn = a.dev.queues[0].num
@@ -442,11 +417,9 @@ func TestOthersConnections(t *testing.T) {
 	}
 	for stage, make := range stages {
 		for a := attrMRA; a <= attrDREP; a++ {
-			w := newWorld(t, wiretest.Options{})
-			active, p := w.host(1, Options{}), w.host(2, Options{})
+			w, active, p := newWorldOfTwo(t, wiretest.Options{})
 			x := w.attacker()
-			p.listen(port, 0)
-			p.serve()
+			p.serving()
 			id := make(w, active, p)
 			before := w.snapshot()
 			c := id.(*ID).conn
@@ -503,11 +476,9 @@ func (w *world) snapshot() (s string) {
 
 // TestWrongQueuePairInDREQ: a DREQ names the queue pair that it ends.
 func TestWrongQueuePairInDREQ(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
-	p.listen(port, 0)
-	p.serve()
+	p.serving()
 	c := w.connected(a, p).(*ID).conn
 	q := message{attr: attrDREQ, local: c.remote, remote: c.local, qpn: a.dev.queues[0].num + 1}
 	x.send(p.addr, a.addr, &q)
@@ -520,8 +491,7 @@ func TestWrongQueuePairInDREQ(t *testing.T) {
 // TestUnknownConnection: answers to messages of connections that do not exist.
 func TestUnknownConnection(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
-	p := w.host(2, Options{})
-	x := w.attacker()
+	p, x := w.host(2, Options{}), w.attacker()
 	for a, want := range map[attr]attr{
 		attrDREQ: attrDREP, // or the peer would repeat it for minutes
 		attrREP:  attrREJ,
@@ -546,8 +516,7 @@ func TestUnknownConnection(t *testing.T) {
 
 // TestEndlessMRA: a peer cannot hold a request for ever.
 func TestEndlessMRA(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	x := w.attacker()
 	w.lose = func(_ int, s *sent) bool { return s.from == a.addr }
 	id := a.connect(p)
@@ -568,10 +537,8 @@ func TestEndlessMRA(t *testing.T) {
 func TestLongTimes(t *testing.T) {
 	for _, n := range []uint8{0, 31} {
 		w := newWorld(t, wiretest.Options{})
-		p := w.host(2, Options{})
-		x := w.attacker()
-		p.listen(port, 0)
-		p.serve()
+		p, x := w.host(2, Options{}), w.attacker()
+		p.serving()
 		q := x.request(x.addr, p.addr, 1)
 		q.localWait, q.ackTimeout = n, n
 		x.send(x.addr, p.addr, q)
@@ -598,8 +565,7 @@ func FuzzReceive(f *testing.F) {
 		defer w.close()
 		a, p := w.host(1, Options{}), w.host(2, Options{})
 		x := w.attacker()
-		l := p.listen(port, 0)
-		p.serve()
+		l := p.serving()
 		n := int(stage % 6)
 		w.lose = func(i int, s *sent) bool { return i >= n && s.from != x.addr }
 		id := a.connect(p)

@@ -18,8 +18,7 @@ func TestKilled(t *testing.T) {
 	opt := Options{Memory: func(int) []byte { return memory }}
 	a, p := w.host(1, Options{}), w.host(2, opt)
 	p.m.resume()
-	p.listen(port, 0)
-	p.serve()
+	p.serving()
 	var live []verbs.ID
 	for i := range 4 {
 		id := a.connect(p)

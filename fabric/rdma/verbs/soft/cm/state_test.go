@@ -20,8 +20,7 @@ const port = 4420
 // TestMessages is a connection without loss: the messages, the events and the parameters of the
 // queue pairs.
 func TestMessages(t *testing.T) {
-	w := newWorld(t, wiretest.Options{MTU: 1500})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{MTU: 1500})
 	l := p.listen(port, 0)
 	id := a.route(p, port)
 	p.on = func(ev verbs.Event) {
@@ -342,12 +341,10 @@ func TestChaos(t *testing.T) {
 func TestPeerDisappears(t *testing.T) {
 	for n := range 5 {
 		for gone := range 2 {
-			w := newWorld(t, wiretest.Options{})
-			a, p := w.host(1, Options{}), w.host(2, Options{})
+			w, a, p := newWorldOfTwo(t, wiretest.Options{})
 			dead := w.machines[gone].addr
 			w.lose = func(i int, s *sent) bool { return i >= n && (s.from == dead || s.to == dead) }
-			l := p.listen(port, 0)
-			p.serve()
+			l := p.serving()
 			a.on = func(ev verbs.Event) {
 				switch ev.Type {
 				case verbs.EventDisconnected, verbs.EventUnreachable, verbs.EventRejected:
@@ -380,8 +377,7 @@ func TestPeerDisappears(t *testing.T) {
 
 // TestSlowProgram: a program that takes a minute for its answer keeps the peer waiting, by MRA.
 func TestSlowProgram(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	l := p.listen(port, 0)
 	id := a.connect(p)
 	w.run(10 * time.Minute)
@@ -409,10 +405,8 @@ func TestSlowProgram(t *testing.T) {
 
 // TestBothDisconnect: the DREQs of both sides cross.
 func TestBothDisconnect(t *testing.T) {
-	w := newWorld(t, wiretest.Options{Delay: time.Millisecond})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
-	l := p.listen(port, 0)
-	p.serve()
+	w, a, p := newWorldOfTwo(t, wiretest.Options{Delay: time.Millisecond})
+	l := p.serving()
 	id := a.connect(p)
 	w.run(time.Second)
 	p.on = nil
@@ -431,8 +425,7 @@ func TestBothDisconnect(t *testing.T) {
 
 // TestRejectionsAreBounded: rejected requests are remembered up to the limit.
 func TestRejectionsAreBounded(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	p.listen(port, 0)
 	p.on = func(ev verbs.Event) {
 		testutil.Must(t, ev.ID.Reject(nil))
@@ -448,10 +441,8 @@ func TestRejectionsAreBounded(t *testing.T) {
 
 // TestLingerIsBounded: destroyed connections whose peer is gone are forgotten beyond the limit.
 func TestLingerIsBounded(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
-	l := p.listen(port, 0)
-	p.serve()
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
+	l := p.serving()
 	const n = maxLingerHost + 50
 	for range n {
 		a.connect(p)
@@ -465,9 +456,7 @@ func TestLingerIsBounded(t *testing.T) {
 		}
 	}
 	testutil.Equal(t, p.m.total[classLinger], maxLingerHost, "connections kept")
-	w.run(ever)
-	testutil.Must(t, l.Destroy())
-	p.empty("passive")
+	p.ended(l, "passive")
 }
 
 // TestRepetitions: a message that comes again because its answer was lost gets the same answer.
@@ -481,8 +470,7 @@ func TestRepetitions(t *testing.T) {
 			return lose
 		}
 		a, p = w.host(1, Options{}), w.host(2, Options{})
-		p.listen(port, 0)
-		p.serve()
+		p.serving()
 		return w, a, p
 	}
 	t.Run("RTU", func(t *testing.T) {
@@ -544,8 +532,7 @@ func TestRepetitions(t *testing.T) {
 
 // TestIPv6 connects to a wildcard listener.
 func TestIPv6(t *testing.T) {
-	w := newWorld(t, wiretest.Options{})
-	a, p := w.host(1, Options{}), w.host(2, Options{})
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
 	at := netip.MustParseAddr("2001:db8::2")
 	l := testutil.Value(p.cm.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), 0, 0))(t)
 	testutil.True(t, l.Device() == nil, "a wildcard listener has a device")

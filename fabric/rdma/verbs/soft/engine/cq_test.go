@@ -149,8 +149,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 
 // TestNotify: the channel is readable after a completion of an armed queue, once per ReqNotify.
 func TestNotify(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e, ch := d.Engine(0), newChannel(t, d)
 	cq := newCQ(t, d, 8, ch, 0)
 	var wcs [8]verbs.WC
@@ -182,8 +181,7 @@ func TestNotify(t *testing.T) {
 
 // TestUnfinishedTurn: a sleeper is woken for the work that a turn leaves.
 func TestUnfinishedTurn(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e, ch := d.Engine(0), newChannel(t, d)
 	cq := newCQ(t, d, 8, ch, 0)
 	left := 5
@@ -353,8 +351,7 @@ func TestWokenByUDP(t *testing.T) {
 }
 
 func TestOverrun(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	events := make(chan verbs.AsyncEvent, 4)
 	stop := testutil.Value(d.Watch(func(ev verbs.AsyncEvent) { events <- ev }))(t)
 	defer stop()
@@ -382,8 +379,7 @@ func TestOverrun(t *testing.T) {
 
 // TestWatch: every watcher gets every event in order until it stops, one call at a time.
 func TestWatch(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	d.Raise(verbs.AsyncEvent{Type: verbs.AsyncPortErr}) // nobody watches
 	var calls, got atomic.Int32
 	const n = 100
@@ -414,8 +410,7 @@ func TestWatch(t *testing.T) {
 
 // TestBusy: an object that is used cannot be freed, and cannot be used after it was freed.
 func TestBusy(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	ch := testutil.Value(d.CreateCompChannel())(t)
 	cq := testutil.Value(d.CreateCQ(8, ch, 0))(t).(*CQ)
 	pd := testutil.Value(d.AllocPD())(t).(*PD)

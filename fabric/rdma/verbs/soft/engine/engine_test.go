@@ -15,8 +15,7 @@ import (
 // TestCombining kicks endpoints from many goroutines, calls closures and makes turns: each endpoint
 // sees all work that was published before its last Kick, and one goroutine at a time is inside.
 func TestCombining(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e := d.Engine(0)
 	const workers, shared, rounds = 8, 3, 3000
 	var (
@@ -63,8 +62,7 @@ func TestCombining(t *testing.T) {
 
 // TestManyCalls: a turn runs a bounded number of closures.
 func TestManyCalls(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e := d.Engine(0)
 	const n = maxTurns * maxCalls
 	var calls [n]call
@@ -87,8 +85,7 @@ func TestManyCalls(t *testing.T) {
 // TestHelper shows that a goroutine does not work for others without end: here the endpoint is
 // kicked again whenever it runs. After some turns a helper goroutine takes over.
 func TestHelper(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	gate, done := make(chan struct{}), make(chan struct{})
 	ep := attach(t, d.Engine(0), &endpoint{onRun: func(ep *endpoint) bool {
 		switch ep.runs {
@@ -152,8 +149,7 @@ func TestStepWhileHeld(t *testing.T) {
 
 // TestFairness: endpoints that always have more to send take turns, and a turn is bounded.
 func TestFairness(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e := d.Engine(0)
 	const n = 3*maxRuns + 7
 	total := 0
@@ -327,8 +323,7 @@ func TestSingles(t *testing.T) {
 // TestQPN: queue pair numbers lead to their engine, for any number of engines.
 func TestQPN(t *testing.T) {
 	for _, n := range []int{0, 3, 40, wire.MaxEngines + 1} {
-		mem := wiretest.New(wiretest.Options{Manual: true})
-		d := device(t, mem, "a", addrA, Options{Engines: n})
+		d := alone(t, Options{Engines: n})
 		n = min(max(n, 1), wire.MaxEngines)
 		testutil.Equal(t, d.Attr().NumCompVectors, n, "completion vectors")
 		used := map[uint32]bool{}
@@ -373,8 +368,7 @@ func TestDetach(t *testing.T) {
 // TestHandOver passes packets to an engine from several goroutines: each arrives once, unchanged
 // and in the order of its goroutine, or is counted as lost.
 func TestHandOver(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{Engines: 2})
+	d := alone(t, Options{Engines: 2})
 	const producers, packets = 4, 3000
 	e := d.Engine(1)
 	var lasts [producers]uint64

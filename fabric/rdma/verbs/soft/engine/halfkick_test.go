@@ -7,14 +7,12 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 // TestHalfKick has a Kick that the holder finds half done, and that ends while the engine is held:
 // the holder looks for it again.
 func TestHalfKick(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e := d.Engine(0)
 	inbox := (*struct { // the beginning of list.Inbox
 		last, first atomic.Pointer[list.Node[Handle]]
@@ -36,8 +34,7 @@ func TestHalfKick(t *testing.T) {
 
 // TestPanic: an endpoint that panics does not leave the engine held, so that cleaning up ends.
 func TestPanic(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, mem, "a", addrA, Options{})
+	d := alone(t, Options{})
 	e := d.Engine(0)
 	ep := attach(t, e, &endpoint{onRun: func(*endpoint) bool { panic("a fault") }})
 	func() {

@@ -29,6 +29,12 @@ func device(t testing.TB, mem *wiretest.Network, name string, addr netip.Addr, o
 	return d
 }
 
+// alone opens device A on a network of its own, on which only the test moves packets.
+func alone(t testing.TB, o Options) *Device {
+	t.Helper()
+	return device(t, wiretest.New(wiretest.Options{Manual: true}), "a", addrA, o)
+}
+
 // pair opens devices A and B.
 func pair(t testing.TB, mem *wiretest.Network, o Options) (a, b *Device) {
 	t.Helper()

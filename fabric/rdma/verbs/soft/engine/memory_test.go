@@ -11,7 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
 const (
@@ -35,8 +34,7 @@ func register(t testing.TB, pd *PD, b []byte, access verbs.Access) verbs.MR {
 }
 
 func TestMemory(t *testing.T) {
-	network := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, network, "a", addrA, Options{})
+	d := alone(t, Options{})
 	pd, other := newPD(t, d), newPD(t, d)
 	b := make([]byte, 4096)
 	base := mem.Addr(b)
@@ -98,8 +96,7 @@ func TestMemory(t *testing.T) {
 
 // TestKeys fills the table: keys differ, and a key is free again after Dereg.
 func TestKeys(t *testing.T) {
-	network := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, network, "a", addrA, Options{})
+	d := alone(t, Options{})
 	pd := newPD(t, d)
 	b := make([]byte, 8)
 	keys := map[uint32]verbs.MR{}
@@ -122,8 +119,7 @@ func TestKeys(t *testing.T) {
 // TestDereg: when Dereg returns, no engine uses the memory: it is unmapped at once while engines
 // write to it.
 func TestDereg(t *testing.T) {
-	network := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, network, "a", addrA, Options{Engines: 2})
+	d := alone(t, Options{Engines: 2})
 	pd := newPD(t, d)
 	var sges [2]atomic.Pointer[verbs.SGE]
 	var stop atomic.Bool
@@ -169,8 +165,7 @@ func TestDereg(t *testing.T) {
 
 // TestDeregWaits: Dereg does not return while an engine that has found the region is held.
 func TestDeregWaits(t *testing.T) {
-	network := wiretest.New(wiretest.Options{Manual: true})
-	d := device(t, network, "a", addrA, Options{Engines: 2})
+	d := alone(t, Options{Engines: 2})
 	pd := newPD(t, d)
 	b := make([]byte, 8)
 	m := testutil.Value(pd.RegMR(b, lw))(t)
