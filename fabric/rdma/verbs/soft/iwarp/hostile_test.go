@@ -2,8 +2,10 @@ package iwarp
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,148 +14,100 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
+// The region that the peer of TestHostile may write, not read.
+const openRegion, openSize = 1 << 20, 4096
+
+// hostileOps are the operations of testdata/hostile.txt.
+var hostileOps = map[string]header{
+	"SEND": {op: opSend}, "SEND-solicited": {op: opSendSolicited},
+	"SEND-invalidate": {op: opSendInvalidate}, "WRITE": {op: opWrite},
+	"READ":     {op: opReadRequest, queue: queueRead, stag: 7, size: 100},
+	"RESPONSE": {op: opReadResponse}, "TERMINATE": {op: opTerminate, queue: queueTerminate},
+}
+
+// fpdus makes the FPDUs of a row of testdata/hostile.txt, which describes them.
+func (x *attacker) fpdus(text string, key uint32) (all []byte) {
+	x.t.Helper()
+	for one := range strings.SplitSeq(text, "; ") {
+		words := strings.Fields(one)
+		h, known := hostileOps[words[0]]
+		testutil.MustTrue(x.t, known, "unknown operation %s", words[0])
+		h.last, h.msn = true, 1
+		if h.op == opWrite || h.op == opSendInvalidate {
+			h.stag = key
+		}
+		if h.op == opWrite {
+			h.to = x.at(openRegion)
+		}
+		n, set := 0, map[int]byte{}
+		for _, word := range words[1:] {
+			name, value, _ := strings.Cut(word, "=")
+			v, err := strconv.ParseInt(cmp.Or(value, "0"), 0, 64)
+			testutil.MustEqual(x.t, err, nil, "%s", one)
+			switch at, isByte := strings.CutPrefix(name, "b"); name {
+			case "n":
+				n = int(v)
+			case "msn":
+				h.msn = uint32(v)
+			case "mo":
+				h.mo = uint32(v)
+			case "queue":
+				h.queue = uint32(v)
+			case "key":
+				h.stag ^= uint32(v)
+			case "to":
+				h.to += uint64(v)
+			case "address":
+				h.to = uint64(v)
+			case "more":
+				h.last = false
+			case "local":
+				m := x.region(openRegion, openSize, verbs.AccessLocalWrite)
+				x.t.Cleanup(func() { testutil.Check(x.t, m.Dereg()) })
+				h.stag = m.RKey()
+			case "from-open":
+				h.source, h.sourceTo = key, x.at(openRegion)
+			case "from-all":
+				h.source, h.sourceTo = x.mr.RKey(), x.at(0)
+			default:
+				i, err := strconv.Atoi(at)
+				testutil.MustTrue(x.t, isByte && err == nil, "unknown change %s", word)
+				set[i] = byte(v)
+			}
+		}
+		b := frame(h, strings.Repeat("x", n), false)
+		for i, v := range set {
+			b[i] = v
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
 // TestHostile sends FPDUs that are wrong. The peer is told, the connection ends, memory does not
 // change, and the connection beside it works.
 func TestHostile(t *testing.T) {
-	const open, size = 1 << 20, 4096 // a region that the peer may write, not read
-	send := header{op: opSend, last: true, msn: 1}
-	request := header{
-		op: opReadRequest, last: true, queue: queueRead, msn: 1, stag: 7, size: 100,
-	}
-	for _, c := range []struct {
-		name string
-		make func(x *attacker, key uint32) []byte
-		want reason
-		recv verbs.WCStatus // of the receive
-	}{
-		{"length 0", func(*attacker, uint32) []byte { return make([]byte, 8) }, badLength, 0},
-		{"length of half a header", func(*attacker, uint32) []byte {
-			return append([]byte{0, 10}, frame(send, "", false)[2:]...)
-		}, badLength, 0},
-		{"unknown key", func(x *attacker, key uint32) []byte {
-			h := header{op: opWrite, last: true, stag: key ^ 1, to: x.at(open)}
-			return frame(h, "x", false)
-		}, badSTag, 0},
-		{"local key", func(x *attacker, _ uint32) []byte {
-			m := x.region(open, size, verbs.AccessLocalWrite)
-			x.t.Cleanup(func() { testutil.Check(x.t, m.Dereg()) })
-			h := header{op: opWrite, last: true, stag: m.RKey(), to: x.at(open)}
-			return frame(h, "x", false)
-		}, badSTag, 0},
-		{"beyond the region", func(x *attacker, key uint32) []byte {
-			h := header{op: opWrite, last: true, stag: key, to: x.at(open + size - 1)}
-			return frame(h, "xx", false)
-		}, badSTag, 0},
-		{"end of the address space", func(_ *attacker, key uint32) []byte {
-			return frame(header{op: opWrite, last: true, stag: key, to: 1<<64 - 1}, "xx", false)
-		}, badSTag, 0},
-		{"message number 0", func(*attacker, uint32) []byte {
-			return frame(header{op: opSend, last: true}, "x", false)
-		}, badMSN, 0},
-		{"gap of message numbers", func(*attacker, uint32) []byte {
-			return frame(header{op: opSend, last: true, msn: 2}, "x", false)
-		}, badMSN, 0},
-		{"offset of the first segment", func(*attacker, uint32) []byte {
-			return frame(header{op: opSend, last: true, msn: 1, mo: 1}, "x", false)
-		}, badOffset, 0},
-		{"gap of offsets", func(*attacker, uint32) []byte {
-			return append(frame(header{op: opSend, msn: 1}, "xxxx", false),
-				frame(header{op: opSend, last: true, msn: 1, mo: 5}, "x", false)...)
-		}, badOffset, verbs.WCWRFlushErr},
-		{"another operation within", func(*attacker, uint32) []byte {
-			return append(frame(header{op: opSend, msn: 1}, "xxxx", false),
-				frame(header{op: opSendSolicited, last: true, msn: 1, mo: 4}, "x", false)...)
-		}, badOpcode, verbs.WCWRFlushErr},
-		{"queue of READs", func(*attacker, uint32) []byte {
-			return frame(header{op: opSend, last: true, queue: queueRead, msn: 1}, "x", false)
-		}, badQueue, 0},
-		{"no receive", func(*attacker, uint32) []byte {
-			next := header{op: opSend, last: true, msn: 2}
-			return append(frame(send, "x", false), frame(next, "x", false)...)
-		}, noBuffer, verbs.WCSuccess},
-		{"longer than its receive", func(*attacker, uint32) []byte {
-			return frame(send, strings.Repeat("x", 101), false)
-		}, tooLong, verbs.WCLocLenErr},
-		{"unknown operation", func(*attacker, uint32) []byte {
-			b := frame(send, "x", false)
-			b[3] |= 15
-			return b
-		}, badOpcode, 0},
-		{"tagged SEND", func(*attacker, uint32) []byte {
-			b := frame(send, "x", false)
-			b[2] |= 0x80
-			return b
-		}, badOpcode, 0},
-		{"DDP version", func(*attacker, uint32) []byte {
-			b := frame(send, "x", false)
-			b[2] &^= 3
-			return b
-		}, badUntaggedVersion, 0},
-		{"DDP version of a WRITE", func(*attacker, uint32) []byte {
-			b := frame(header{op: opWrite, last: true}, "x", false)
-			b[2] &^= 3
-			return b
-		}, badTaggedVersion, 0},
-		{"RDMAP version", func(*attacker, uint32) []byte {
-			b := frame(send, "x", false)
-			b[3] &^= 0xc0
-			return b
-		}, badRDMAPVersion, 0},
-		{"READ without a right", func(x *attacker, key uint32) []byte {
-			h := request
-			h.source, h.sourceTo = key, x.at(open)
-			return frame(h, "", false)
-		}, badSourceSTag, 0},
-		{"READ with payload", func(*attacker, uint32) []byte {
-			return frame(request, "xxxx", false)
-		}, badLength, 0},
-		{"READ out of turn", func(*attacker, uint32) []byte {
-			h := request
-			h.msn = 2
-			return frame(h, "", false)
-		}, badMSN, 0},
-		{"more READs than agreed", func(x *attacker, _ uint32) (b []byte) {
-			for i := range 3 {
-				h := request
-				h.msn, h.source, h.sourceTo = uint32(i+1), x.mr.RKey(), x.at(0)
-				b = append(b, frame(h, "", false)...)
-			}
-			return b
-		}, noBuffer, 0},
-		{"response without a READ", func(*attacker, uint32) []byte {
-			return frame(header{op: opReadResponse, last: true}, "x", false)
-		}, badSTag, 0},
-		{"invalidation of an unknown key", func(_ *attacker, key uint32) []byte {
-			h := send
-			h.op, h.stag = opSendInvalidate, key^1
-			return frame(h, "x", false)
-		}, badInvalidate, verbs.WCRemInvReqErr},
-		{"Terminate on another queue", func(*attacker, uint32) []byte {
-			return frame(header{op: opTerminate, last: true, msn: 1}, "xxxx", false)
-		}, badQueue, 0},
-		{"long Terminate", func(*attacker, uint32) []byte {
-			h := header{op: opTerminate, last: true, queue: queueTerminate, msn: 1}
-			return frame(h, strings.Repeat("x", 1000), false)
-		}, badLength, 0},
-	} {
+	for _, row := range testutil.Rows(t, "hostile") {
+		var name, fpdus, want string
+		var recv verbs.WCStatus
+		row.Scan(&name, &fpdus, &want, testutil.Named(&recv, map[string]verbs.WCStatus{
+			"success": verbs.WCSuccess, "flushed": verbs.WCWRFlushErr,
+			"length": verbs.WCLocLenErr, "request": verbs.WCRemInvReqErr,
+		}))
 		run := func(t *testing.T, write func(*attacker, []byte)) {
 			x := newAttacker(t, mpa.Peer{ResponderResources: 2, InitiatorDepth: 2})
 			x.victim.recv(5, 2<<20, 100)
-			m := x.region(open, size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+			m := x.region(openRegion, openSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			defer func() { testutil.Check(t, m.Dereg()) }()
-			write(x, c.make(x, m.RKey()))
-			testutil.Equal(t, x.terminated(), fmt.Sprintf("%04x", uint16(c.want)), "reason")
-			status := c.recv
-			if status == 0 && c.want != noBuffer || c.name == "more READs than agreed" {
-				status = verbs.WCWRFlushErr
-			}
-			x.victim.want(5, status)
+			write(x, x.fpdus(fpdus, m.RKey()))
+			testutil.Equal(t, x.terminated(), want, "reason")
+			x.victim.want(5, recv)
 			testutil.True(t, !bytes.Contains(x.buf[:2<<20], []byte("x")), "memory was written")
 			x.neighbour()
 		}
-		t.Run(c.name, func(t *testing.T) { run(t, (*attacker).write) })
-		if c.name != "more READs than agreed" { // slowly they are no more
-			t.Run(c.name+", slowly", func(t *testing.T) { run(t, (*attacker).writeSlowly) })
+		t.Run(name, func(t *testing.T) { run(t, (*attacker).write) })
+		if name != "more READs than agreed" { // slowly they are no more
+			t.Run(name+", slowly", func(t *testing.T) { run(t, (*attacker).writeSlowly) })
 		}
 	}
 }
