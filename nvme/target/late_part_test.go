@@ -107,8 +107,7 @@ func TestTimeoutOfPart(t *testing.T) {
 // TestLateAllocations: the end of a queue allocates nothing for each of its writes, which are at
 // most as many as its entries, and become late in one step.
 func TestLateAllocations(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
+	r, dev := hangingHarness(t, 1)
 	h := r.connectHost(2)
 	r.ok(h.io[0], write(0, 'x'))
 	dev.Hold(nil)

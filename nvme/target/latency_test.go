@@ -109,8 +109,7 @@ func TestStages(t *testing.T) {
 		}, observe.OperationWrite, fabric.StageWait},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sub, dev := hangingSubsystem(t)
-			r := newHarness(t, 1, sub)
+			r, dev := hangingHarness(t, 1)
 			x := &hang{harness: r, dev: dev, h: r.connectHost(1)}
 			tc.do(r, x)
 			l := r.only(tc.op)
@@ -163,8 +162,7 @@ func (h recorded) Sent(r *fabric.Request) {
 // TestLatencyIsExact: the quantiles of each stage are within 5 % of the exact quantiles of all
 // commands. Counts, errors and bytes are exact.
 func TestLatencyIsExact(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 2, sub)
+	r, dev := hangingHarness(t, 2)
 	var exact [fabric.Stages + 1][]int64
 	io := false
 	for i, h := range r.handlers {

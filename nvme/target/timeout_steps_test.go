@@ -12,8 +12,7 @@ import (
 // found in the end.
 func TestManyTimeouts(t *testing.T) {
 	const queues, each = 24, 100
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
+	r, dev := hangingHarness(t, 1)
 	var list []*fabrictest.Command
 	dev.Hold(nil)
 	for range queues {

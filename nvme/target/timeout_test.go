@@ -27,6 +27,11 @@ func hangingSubsystem(t *testing.T) (subsystems.Config, *backendtest.Faulty) {
 	return sub, dev
 }
 
+func hangingHarness(t *testing.T, reactors int) (*harness, *backendtest.Faulty) {
+	sub, dev := hangingSubsystem(t)
+	return newHarness(t, reactors, sub), dev
+}
+
 // onHanging connects a host to a target with hangingSubsystem.
 func onHanging(t *testing.T, reactors, queues int) (*harness, *host, *backendtest.Faulty) {
 	t.Helper()

@@ -90,6 +90,30 @@ func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) s
 	return s
 }
 
+// faultyTurns makes a target with a faulty namespace, and further ones.
+func faultyTurns(t *testing.T, more ...func(backend.Device) backend.Device) (r *harness,
+	f *backendtest.Faulty,
+) {
+	first := func(dev backend.Device) backend.Device {
+		f = backendtest.NewFaulty(dev)
+		return f
+	}
+	r = newHarness(t, 1, turnsSubsystem(t, slices.Insert(more, 0, first)...))
+	return r, f
+}
+
+// countedTurns is faultyTurns with a device that counts.
+func countedTurns(t *testing.T, d *counter) (r *harness, f *backendtest.Faulty) {
+	r = newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+		f = backendtest.NewFaulty(dev)
+		d.Device = f
+		return d
+	}))
+	return r, f
+}
+
+func asIs(dev backend.Device) backend.Device { return dev }
+
 // turnsKinds are the commands that take turns. Each of them, except commands with data, is for
 // several pieces.
 var turnsKinds = []struct {
@@ -130,12 +154,7 @@ func TestTurns(t *testing.T) {
 		for _, queues := range []int{1, 128} {
 			t.Run(fmt.Sprintf("%s/%d", kind.name, queues), func(t *testing.T) {
 				var d counter
-				var f *backendtest.Faulty
-				r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-					f = backendtest.NewFaulty(dev)
-					d.Device = f
-					return &d
-				}))
+				r, f := countedTurns(t, &d)
 				a := r.connectHost(queues)
 				b := r.connectOther()
 				r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
@@ -266,11 +285,7 @@ func TestPostponed(t *testing.T) {
 	const most = 2 * mostCompounds / 3
 	for _, kind := range turnsKinds {
 		t.Run(kind.name, func(t *testing.T) {
-			var f *backendtest.Faulty
-			r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-				f = backendtest.NewFaulty(dev)
-				return f
-			}))
+			r, f := faultyTurns(t)
 			a, b := r.connectHost(5), r.connectOther()
 			h := r.raw[0]
 			f.Hold(nil)
@@ -318,14 +333,8 @@ func TestPostponed(t *testing.T) {
 func TestTurnsEnd(t *testing.T) {
 	for _, kind := range turnsKinds {
 		t.Run(kind.name, func(t *testing.T) {
-			var f *backendtest.Faulty
-			hang := func(dev backend.Device) backend.Device {
-				f = backendtest.NewFaulty(dev)
-				return f
-			}
-			same := func(dev backend.Device) backend.Device { return dev }
-			r, a := joined(t, 1, 3, turnsSubsystem(t, hang, same))
-			b := r.connectOther()
+			r, f := faultyTurns(t, asIs)
+			a, b := r.connectHost(3), r.connectOther()
 			r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 			f.Hold(nil)
 			var all [3][]*fabrictest.Command
@@ -422,11 +431,7 @@ func (l *slowLoop) Now() int64 { return l.Loop.Now() + l.more }
 // TestTurnsTakeTime: commands that wait for their turn, and chunks that were read and wait for
 // theirs, are with no device, so that they do not time out.
 func TestTurnsTakeTime(t *testing.T) {
-	var f *backendtest.Faulty
-	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-		f = backendtest.NewFaulty(dev)
-		return f
-	}))
+	r, f := faultyTurns(t)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 	f.Hold(nil)
@@ -461,12 +466,7 @@ func TestRefusedInTurns(t *testing.T) {
 		}
 		t.Run(kind.name, func(t *testing.T) {
 			var d counter
-			var f *backendtest.Faulty
-			r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-				f = backendtest.NewFaulty(dev)
-				d.Device = f
-				return &d
-			}))
+			r, f := countedTurns(t, &d)
 			q := r.connectHost(1).io[0]
 			r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 			f.Hold(nil)
@@ -491,11 +491,7 @@ func TestRefusedInTurns(t *testing.T) {
 // TestTimeoutsOfOthers: when commands of a host are given up, others go on. These do not keep
 // commands of another host from being given up in the same look.
 func TestTimeoutsOfOthers(t *testing.T) {
-	var f *backendtest.Faulty
-	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-		f = backendtest.NewFaulty(dev)
-		return f
-	}, func(dev backend.Device) backend.Device { return dev }))
+	r, f := faultyTurns(t, asIs)
 	b, a := r.connectOther(), r.connectHost(4)
 	for nsid := range uint32(2) { // opens the channels
 		r.ok(a.io[0], rw(nvme.NVMVerify, nsid+1, 0, 1, nil))
@@ -525,11 +521,7 @@ func TestTimeoutsOfOthers(t *testing.T) {
 // TestPostponedEnd: commands of a host at a device that hangs keep its other commands from being
 // executed until they are given up, and no longer.
 func TestPostponedEnd(t *testing.T) {
-	var f *backendtest.Faulty
-	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
-		f = backendtest.NewFaulty(dev)
-		return f
-	}, func(dev backend.Device) backend.Device { return dev }))
+	r, f := faultyTurns(t, asIs)
 	a := r.connectHost(5)
 	h := r.raw[0]
 	for nsid := range uint32(2) { // opens the channels

@@ -125,8 +125,7 @@ func TestEndSteps(t *testing.T) {
 
 // TestOneLookForTimeouts: a look for timeouts that takes long is the only one.
 func TestOneLookForTimeouts(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
+	r, dev := hangingHarness(t, 1)
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
 	h := r.raw[0]
@@ -148,8 +147,7 @@ func TestOneLookForTimeouts(t *testing.T) {
 
 // TestLongRounds: commands time out, and queues end, while rounds of fences take long.
 func TestLongRounds(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
+	r, dev := hangingHarness(t, 1)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	r.ok(a.io[0], register(1))
 	dev.Full(true)
@@ -186,8 +184,7 @@ func TestLongRounds(t *testing.T) {
 // TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another
 // host at once, which is not aborted.
 func TestPreemptLeavesOthers(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
+	r, dev := hangingHarness(t, 1)
 	a, b, other := r.numbered(0, 1), r.numbered(1, 5), r.numbered(2, 1)
 	r.ok(a.io[0], register(1))
 	r.ok(b.io[0], register(2))
