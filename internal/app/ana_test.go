@@ -38,10 +38,7 @@ func TestANAWhileApplying(t *testing.T) {
 // TestANATransition: a transition ends after the time that hosts know.
 func TestANATransition(t *testing.T) {
 	for limit, ends := range map[time.Duration]bool{time.Hour: false, time.Millisecond: true} {
-		l := &live{t: t, dir: t.TempDir()}
-		l.s = started(t, Options{
-			Config: l.parse(listenAny, sub(anyHosts, inRAM)), ANATransition: limit,
-		})
+		l := newLive(t, listenAny, sub(anyHosts, inRAM), Options{ANATransition: limit})
 		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		set := func(state string) {
 			t.Helper()

@@ -25,10 +25,13 @@ type live struct {
 
 const listenAny = "{transport: tcp, address: 127.0.0.1, port: 0}"
 
-func newLive(t *testing.T, listeners, subsystems string) *live {
+// newLive starts a server with a configuration, and perhaps with other options.
+func newLive(t *testing.T, listeners, subsystems string, other ...Options) *live {
 	t.Helper()
 	l := &live{t: t, dir: t.TempDir()}
-	l.s = started(t, Options{Config: l.parse(listeners, subsystems), Retry: time.Millisecond})
+	o := append(other, Options{Retry: time.Millisecond})[0]
+	o.Config = l.parse(listeners, subsystems)
+	l.s = started(t, o)
 	return l
 }
 

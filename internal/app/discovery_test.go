@@ -27,12 +27,9 @@ func TestMDNS(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	n := &netiftest.Network{}
 	n.Set("lo 127.0.0.1", "other0 192.0.2.1")
-	l := &live{t: t, dir: t.TempDir()}
 	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
 		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
-	l.s = started(t, Options{
-		Config: l.parse(on, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
-	})
+	l := newLive(t, on, sub(anyHosts, inRAM), Options{Network: n, Retry: time.Hour})
 	port := l.s.Addrs()[0].Port()
 	until := func(gone bool) {
 		t.Helper()

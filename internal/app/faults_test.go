@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -47,9 +45,7 @@ func (f *faults) reached() bool {
 // and taken back, even if nothing can be opened any more to undo it.
 func TestEveryFault(t *testing.T) {
 	t.Parallel()
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	network := rdmaNetwork(t, "127.0.0.1")
 	var fail faults
 	stack := &listenStack{Provider: network.Provider("target")}
 	stack.onListen = func() {

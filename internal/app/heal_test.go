@@ -20,12 +20,9 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *netif
 	t.Helper()
 	n := &netiftest.Network{}
 	n.Set(addresses...)
-	l := &live{t: t, dir: t.TempDir()}
-	l.s = started(t, Options{
-		Config: l.parse(listeners, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
-		Settle: time.Millisecond,
-	})
-	return l, n
+	return newLive(t, listeners, sub(anyHosts, inRAM), Options{
+		Network: n, Retry: time.Hour, Settle: time.Millisecond,
+	}), n
 }
 
 // ports returns the listeners as "name: address state", in the order of their port IDs.
@@ -70,11 +67,9 @@ func TestTooManyAddresses(t *testing.T) {
 // not lost.
 func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
-	l := &live{t: t, dir: t.TempDir()}
 	log, n := new(testutil.Log), &netiftest.Network{}
-	l.s = started(t, Options{
-		Config: l.parse(at("127.0.9.0/24", port), sub(anyHosts, inRAM)), Network: n,
-		Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
+	l := newLive(t, at("127.0.9.0/24", port), sub(anyHosts, inRAM), Options{
+		Network: n, Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
 	})
 	for i := range 1000 {
 		n.Set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))

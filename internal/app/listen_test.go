@@ -81,10 +81,7 @@ func onRDMA(keys string) string {
 // TestTypeOfService: a listener has its type of service from the beginning, and after a change. If
 // it cannot be opened again it is as before, or waits.
 func TestTypeOfService(t *testing.T) {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
-	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	network := rdmaNetwork(t, "127.0.0.1")
 	stack := &listenStack{Provider: network.Provider("target")}
 	up := make(chan fabric.Addr, 1)
 	s := started(t, Options{
@@ -122,9 +119,7 @@ func TestTypeOfService(t *testing.T) {
 // TestRestoredListener: a removed listener that cannot be opened again when the removal is undone
 // waits, with any on_unavailable, and is there for the next change.
 func TestRestoredListener(t *testing.T) {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	network := rdmaNetwork(t, "127.0.0.1")
 	stack := &listenStack{Provider: network.Provider("target")}
 	up := make(chan fabric.Addr, 1)
 	required := anyPort + ", " + onRDMA("on_unavailable: fail")
@@ -145,9 +140,7 @@ func TestRestoredListener(t *testing.T) {
 
 // TestWaitingListenerChanges: a listener can be changed while attempts to open it go on.
 func TestWaitingListenerChanges(t *testing.T) {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target")
+	network := rdmaNetwork(t, "")
 	up := make(chan fabric.Addr, 1)
 	stack := &listenStack{Provider: network.Provider("target")}
 	s := started(t, Options{

@@ -22,7 +22,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -102,11 +101,7 @@ func TestMetricsWhileDraining(t *testing.T) {
 // io_timeout.
 func TestMetricsOfRDMA(t *testing.T) {
 	t.Parallel()
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close) // after the server has stopped, which needs it
-	addr := netip.MustParseAddr("10.0.0.1")
-	network.AddHost("target", verbstest.RoCE("rxe0", addr))
-	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	network := rdmaNetwork(t, "10.0.0.1")
 	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
 		"metrics: {listen: '127.0.0.1:0'}")
 	c.Subsystems[0].Namespaces[0].Timeout = 100 * time.Millisecond
@@ -118,8 +113,9 @@ func TestMetricsOfRDMA(t *testing.T) {
 		OpenDevice: func(*config.Namespace) (backend.Device, error) { return hung, nil },
 	})
 	ctx := testutil.Context(t)
-	_, q := oneQueue(ctx, t,
-		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
+	_, q := oneQueue(ctx, t, host.RDMA{
+		Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("10.0.0.1:4420"),
+	})
 	testutil.MustTrue(t, hosttest.Flush(ctx, q, 1) != nil, "a flush above io_timeout succeeded")
 	expect(t, scrape(t, s), map[string]float64{
 		`nvmf_target_connections{transport="rdma"}`:    2,

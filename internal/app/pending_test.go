@@ -1,14 +1,12 @@
 package app
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
 const (
@@ -29,9 +27,7 @@ func (l *live) wantUp(up <-chan uint32) {
 
 // TestAppearsAtStart: storage may appear before everything else has been started.
 func TestAppearsAtStart(t *testing.T) {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	network := rdmaNetwork(t, "127.0.0.1")
 	l := &live{t: t, dir: t.TempDir()}
 	up := make(chan uint32, 1)
 	stack := &listenStack{Provider: network.Provider("target")}

@@ -108,13 +108,10 @@ func TestDamagedPromise(t *testing.T) {
 	promised(t, dir, 1)
 	file := onlyFile(t, dir, "reservations")
 	testutil.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
-	l := &live{t: t, dir: t.TempDir()}
-	up := make(chan uint32, 1)
-	log := new(testutil.Log)
+	up, log := make(chan uint32, 1), new(testutil.Log)
 	second := "{nsid: 2, backend: ram, size: 1MiB}"
-	l.s = started(t, Options{
-		Config: l.parse(listenAny, sub(anyHosts, inRAM, second)), StateDir: dir,
-		Retry: time.Millisecond, Log: log.Logger(),
+	l := newLive(t, listenAny, sub(anyHosts, inRAM, second), Options{
+		StateDir: dir, Retry: time.Millisecond, Log: log.Logger(),
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
@@ -154,11 +151,8 @@ func TestDamagedPromise(t *testing.T) {
 func TestDeletedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
-	l := &live{t: t, dir: t.TempDir()}
 	log := new(testutil.Log)
-	l.s = started(t, Options{
-		Config: l.parse(listenAny, sub(anyHosts, inRAM)), StateDir: dir, Log: log.Logger(),
-	})
+	l := newLive(t, listenAny, sub(anyHosts, inRAM), Options{StateDir: dir, Log: log.Logger()})
 	file := onlyFile(t, dir, "reservations")
 	testutil.Must(t, os.Remove(file))
 	l.s.restoreState()
@@ -172,10 +166,7 @@ func TestDeletedPromise(t *testing.T) {
 func TestPromiseNotKept(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	l := &live{t: t, dir: t.TempDir()}
-	l.s = started(t, Options{
-		Config: l.parse(listenAny, sub(anyHosts, onFile(1, "disk"))), StateDir: dir,
-	})
+	l := newLive(t, listenAny, sub(anyHosts, onFile(1, "disk")), Options{StateDir: dir})
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	q := testutil.Value(c.OpenQueue(t.Context(), 1, 16))(t)
 	defer q.Close()
@@ -255,9 +246,7 @@ func TestPortWaitsForID(t *testing.T) {
 	n := &netiftest.Network{}
 	n.Set("eth0 127.0.9.1")
 	dir := filepath.Join(t.TempDir(), "state")
-	l := &live{t: t, dir: t.TempDir()}
-	l.s = started(t, Options{
-		Config:  l.parse("{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM)),
+	l := newLive(t, "{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM), Options{
 		Network: n, StateDir: dir, Retry: time.Millisecond, Settle: time.Millisecond,
 	})
 	testutil.Must(t, os.Rename(dir, dir+".moved"))

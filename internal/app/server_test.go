@@ -81,12 +81,20 @@ func waitUp(t *testing.T, up <-chan fabric.Addr) {
 	testutil.Receive(t, "the listener is up", up)
 }
 
-func TestRDMAWaitsForItsDevice(t *testing.T) {
+// rdmaNetwork makes a network with a host at 10.0.0.2 and the target, which has a device if it has
+// an address. The network ends after the server has stopped, which needs it.
+func rdmaNetwork(t *testing.T, target string) *verbstest.Fabric {
 	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close) // after the server has stopped, which needs it
-	addr := netip.MustParseAddr("10.0.0.1")
-	network.AddHost("target")
+	t.Cleanup(network.Close)
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	if network.AddHost("target"); target != "" {
+		network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr(target)))
+	}
+	return network
+}
+
+func TestRDMAWaitsForItsDevice(t *testing.T) {
+	network, addr := rdmaNetwork(t, ""), netip.MustParseAddr("10.0.0.1")
 	up := make(chan fabric.Addr, 1)
 	s := started(t, Options{
 		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), Verbs: network.Provider("target"),

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -59,10 +58,7 @@ func TestTransportKeys(t *testing.T) {
 // TestDepthOfController: the queues of a controller may be as deep as it has announced, even if new
 // controllers announce less.
 func TestDepthOfController(t *testing.T) {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
-	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	network := rdmaNetwork(t, "127.0.0.1")
 	both := anyPort + ", " + onRDMA("port: 4420")
 	s := started(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
 	ctx := testutil.Context(t)
