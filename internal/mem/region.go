@@ -61,9 +61,9 @@ func (r *Region) ID() RegionID { return r.id }
 func (r *Region) Bytes() []byte { return r.b }
 
 // Discard gives the pages of Bytes()[off:off+n] back to the kernel; off and n are multiples of the
-// page size. They read as zeroes afterwards. Nothing may write there meanwhile. If a device has part
-// of the range registered (Pin), Discard does nothing and returns ErrPinned, because the device
-// would keep the old pages.
+// page size. They read as zeroes afterwards. Nothing may write there meanwhile. If a device has
+// part of the range registered (Pin), Discard does nothing and returns ErrPinned, because the
+// device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"testing"
 )
@@ -14,13 +13,6 @@ func TestMain(m *testing.M) {
 	}
 	if arg := os.Getenv(floodKey); arg != "" {
 		os.Exit(floodHellos(arg))
-	}
-	if file := os.Getenv(gatewayKey); file != "" {
-		if err := runGateway(file); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
 	}
 	Main(m)
 }

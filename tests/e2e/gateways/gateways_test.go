@@ -1,4 +1,4 @@
-package e2e
+package gateways
 
 import (
 	"bufio"
@@ -27,6 +27,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
 
 // gatewayKey is the environment variable with the configuration file of a gateway, which the test
@@ -93,8 +94,8 @@ subsystems:
         backend: rbd
         image: %s
         ceph: {conf: %s, user: gateway, keyring: %s}
-`, g.socket(), g.addr.Port(), name, cephtest.Pool, c.Conf(), keyring, SubNQN, cntlid, cntlid+1000,
-		name, image, c.Conf(), keyring), 0o600))
+`, g.socket(), g.addr.Port(), name, cephtest.Pool, c.Conf(), keyring, e2e.SubNQN, cntlid,
+		cntlid+1000, name, image, c.Conf(), keyring), 0o600))
 	t.Cleanup(func() {
 		if g.cmd != nil {
 			g.signal(t, syscall.SIGKILL)
@@ -163,7 +164,7 @@ func (p *path) do(id byte, op *host.Op) bool {
 	defer cancel()
 	if p.ctrl == nil {
 		ctrl, err := host.Connect(ctx, host.TCP{Addr: p.addr}, host.Options{
-			HostNQN: manyHostNQN(int(id)), HostID: [16]byte{1, id}, SubNQN: SubNQN,
+			HostNQN: fmt.Sprint(e2e.HostNQN, id), HostID: [16]byte{1, id}, SubNQN: e2e.SubNQN,
 			Timeout: p.hang,
 		})
 		if err != nil {
