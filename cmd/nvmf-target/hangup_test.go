@@ -25,8 +25,17 @@ func TestMain(m *testing.M) {
 }
 
 // TestEarlyHangup sends SIGHUP repeatedly while the program starts, from before it drops its
-// privileges until it serves. The program survives every signal.
+// privileges until it serves. The program survives every signal. If its parent ignores SIGHUP, that
+// holds from its first instruction.
 func TestEarlyHangup(t *testing.T) {
+	self := testutil.Value(os.Executable())(t)
+	t.Run("ignored by the program", func(t *testing.T) { earlyHangup(t, self) })
+	t.Run("ignored by its parent", func(t *testing.T) {
+		earlyHangup(t, "sh", "-c", `trap "" HUP; exec "$0" "$@"`, self)
+	})
+}
+
+func earlyHangup(t *testing.T, program ...string) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a.yaml")
 	text := "listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]\nsubsystems:\n" +
@@ -34,7 +43,7 @@ func TestEarlyHangup(t *testing.T) {
 		"[{nsid: 1, backend: ram, size: 1MiB}]}\nreactors: {count: 1, memory: 8MiB}\n"
 	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	log := new(testutil.Log)
-	child := exec.Command("/proc/self/exe", "serve", file)
+	child := exec.Command(program[0], append(program[1:], "serve", file)...)
 	child.Env = append(os.Environ(), asProgram+"=1", "STATE_DIRECTORY="+dir,
 		"RUNTIME_DIRECTORY="+dir)
 	child.Stdout, child.Stderr = log, log
