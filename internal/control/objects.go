@@ -96,6 +96,11 @@ func (s *Server) objectRoutes() (all []route) {
 			observed.Listener{},
 			s.port,
 		},
+		{
+			"GET /v1/groups/{group}", "Look at an ANA group shared by gateways", Read, nil,
+			observed.Group{},
+			s.group,
+		},
 		lists(GetObjects, s.src.Objects),
 		lists(Get[[]Referral]{"/v1/referrals", "The referrals"}, s.src.Referrals),
 	}...)
@@ -195,22 +200,31 @@ func (s *Server) referral(o Object, c *observed.Configured) (Referral, bool) {
 }
 
 func (s *Server) controller(r *http.Request) (any, error) {
-	id, err := number(r, "cntlid", 16)
-	v, ok := find(s.src.Hosts(), func(h *observed.Host) bool {
-		return h.Subsystem == r.PathValue("nqn") && uint64(h.CNTLID) == id
-	})
-	if err == nil && !ok {
-		err = NotThere("controller "+r.PathValue("cntlid"), "/v1/hosts")
-	}
-	return v, err
+	return numbered(r, "cntlid", "controller", "/v1/hosts", s.src.Hosts(),
+		func(h *observed.Host, id uint64) bool {
+			return h.Subsystem == r.PathValue("nqn") && uint64(h.CNTLID) == id
+		})
 }
 
 func (s *Server) port(r *http.Request) (any, error) {
-	id, err := number(r, "port", 16)
-	v, ok := find(s.src.Listeners(),
-		func(l *observed.Listener) bool { return uint64(l.PortID) == id })
+	return numbered(r, "port", "port", "/v1/listeners", s.src.Listeners(),
+		func(l *observed.Listener, id uint64) bool { return uint64(l.PortID) == id })
+}
+
+func (s *Server) group(r *http.Request) (any, error) {
+	return numbered(r, "group", "group", "/v1/groups", s.src.Groups(),
+		func(g *observed.Group, id uint64) bool { return uint64(g.ANAGroup) == id })
+}
+
+// numbered returns the entry of a list that the number called name in the path of a request is for.
+// others is the path of the list.
+func numbered[T any](r *http.Request, name, what, others string, list []T,
+	is func(*T, uint64) bool,
+) (any, error) {
+	id, err := number(r, name, 16)
+	v, ok := find(list, func(v *T) bool { return is(v, id) })
 	if err == nil && !ok {
-		err = NotThere("port "+r.PathValue("port"), "/v1/listeners")
+		err = NotThere(what+" "+r.PathValue(name), others)
 	}
 	return v, err
 }
