@@ -12,7 +12,7 @@ import (
 // Drive is hardware with health data. Any goroutine may use it.
 type Drive struct {
 	m Machine
-	d *Disk // as found by DriveOf
+	d *disk // as found by DriveOf
 }
 
 // DriveOf returns the drive of the block device with this number ("8:1"), a whole disk or a
@@ -26,7 +26,7 @@ func (m Machine) DriveOf(number string) *Drive {
 		place = filepath.Dir(place)
 	}
 	d := m.disk(filepath.Base(place))
-	if !d.Drive() {
+	if !d.drive() {
 		return nil
 	}
 	return &Drive{m, d}
@@ -71,18 +71,18 @@ func (d *Drive) device() (string, error) {
 	return "", fmt.Errorf("%s: %w", d.ID(), os.ErrNotExist)
 }
 
-// smart returns the health as log page 02h (Base section 5.1.12.1.3). A failing drive counts as
+// smart returns a health as log page 02h (Base section 5.1.12.1.3). A failing drive counts as
 // unreliable, an unknown spare as full.
-func (h Health) smart() *nvme.SMARTLog {
+func smart(h *Health) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{AvailableSpare: 100}
 	if h.Celsius != 0 {
 		l.Temperature = uint16(h.Celsius + kelvin)
 	}
-	if h.Hours >= 0 {
-		l.PowerOnHours = nvme.MakeUint128(uint64(h.Hours))
+	if h.PowerOnHours >= 0 {
+		l.PowerOnHours = nvme.MakeUint128(uint64(h.PowerOnHours))
 	}
-	if h.Used >= 0 {
-		l.PercentageUsed = uint8(min(h.Used, 255))
+	if h.UsedPercent >= 0 {
+		l.PercentageUsed = uint8(min(h.UsedPercent, 255))
 	}
 	if h.State == Failing {
 		l.CriticalWarning = nvme.SMARTReliability

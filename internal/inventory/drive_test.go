@@ -45,22 +45,22 @@ func TestSMARTOfHealth(t *testing.T) {
 		want nvme.SMARTLog
 	}{
 		{
-			Health{State: Good, Celsius: 30, Hours: 70000, Used: 3},
+			Health{State: Good, Celsius: 30, PowerOnHours: 70000, UsedPercent: 3},
 			nvme.SMARTLog{
 				AvailableSpare: 100, Temperature: 303,
 				PowerOnHours: nvme.MakeUint128(70000), PercentageUsed: 3,
 			},
 		},
-		{Health{State: Warning, Hours: -1, Used: -1}, nvme.SMARTLog{AvailableSpare: 100}},
+		{Health{State: Warning, PowerOnHours: -1, UsedPercent: -1}, nvme.SMARTLog{AvailableSpare: 100}},
 		{
-			Health{State: Failing, Celsius: -5, Hours: -1, Used: 300},
+			Health{State: Failing, Celsius: -5, PowerOnHours: -1, UsedPercent: 300},
 			nvme.SMARTLog{
 				AvailableSpare: 100, Temperature: 268, PercentageUsed: 255,
 				CriticalWarning: nvme.SMARTReliability,
 			},
 		},
 	} {
-		got := tc.h.smart()
+		got := smart(&tc.h)
 		testutil.True(t, *got == tc.want, "%+v: %+v", tc.h, got)
 	}
 }

@@ -6,54 +6,50 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/dswarbrick/smart/drivedb"
 	"github.com/dswarbrick/smart/scsi"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// State summarizes a Health.
-type State uint8
+// Health is the health that a drive reports.
+type Health = observed.DiskHealth
 
 // The states, from good to bad; Unknown is for disks that were not asked.
 const (
-	Unknown State = iota
-	Good
-	Warning
-	Failing
+	Unknown = "unknown"
+	Good    = "good"
+	Warning = "warning"
+	Failing = "failing"
 )
 
-// String returns the state in one word.
-func (s State) String() string {
-	return [...]string{Unknown: "unknown", Good: "good", Warning: "warning", Failing: "failing"}[s]
+var states = []string{Unknown, Good, Warning, Failing}
+
+// fresh is a Health without problems.
+func fresh(state string) Health {
+	return Health{State: state, Notes: []string{}, PowerOnHours: -1, UsedPercent: -1}
 }
 
-// Health is the health that a drive reports.
-type Health struct {
-	State State
-	// Notes describe problems, or the reason for an unknown health.
-	Notes []string
-	// Celsius is the temperature, 0 if unknown. Hours is the power-on time, -1 if unknown. Used is
-	// the used endurance in percent, -1 if unknown.
-	Celsius int
-	Hours   int64
-	Used    int
+func unknown(why string) Health {
+	h := fresh(Unknown)
+	note(&h, Unknown, "%s", why)
+	return h
 }
 
-func unknown(why string) Health { return Health{Notes: []string{why}, Hours: -1, Used: -1} }
-
-// note adds a finding and worsens the state to at least s.
-func (h *Health) note(s State, format string, args ...any) {
-	h.State = max(h.State, s)
+// note adds a finding and worsens the state to at least state.
+func note(h *Health, state, format string, args ...any) {
+	h.State = states[max(slices.Index(states, h.State), slices.Index(states, state))]
 	h.Notes = append(h.Notes, fmt.Sprintf(format, args...))
 }
 
 // ask reads the health of a drive.
-func ask(d *Disk) Health {
+func ask(d *observed.Disk) Health {
 	h, _, err := readHealth(d.Bus, "/dev/"+d.Name)
 	switch {
 	case errors.Is(err, os.ErrPermission):
@@ -82,7 +78,7 @@ func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
 	if err != nil {
 		return Health{}, nil, err
 	}
-	return h, h.smart(), nil
+	return h, smart(&h), nil
 }
 
 // readNVMe reads log page 02h, which the library only prints, without the status of the command.
@@ -98,14 +94,14 @@ func readNVMe(device string) (*nvme.SMARTLog, error) {
 // nvmeHealth evaluates log page 02h (Base section 5.1.12.1.3).
 func nvmeHealth(l *nvme.SMARTLog) Health {
 	hours, _ := l.PowerOnHours.Uint64()
-	h := Health{State: Good, Hours: int64(hours), Used: int(l.PercentageUsed)}
+	h := fresh(Good)
+	h.PowerOnHours, h.UsedPercent = int64(hours), int(l.PercentageUsed)
 	if l.Temperature > 0 {
 		h.Celsius = int(l.Temperature) - kelvin
 	}
 	for _, w := range []struct {
-		bit   uint8
-		state State
-		text  string
+		bit         uint8
+		state, text string
 	}{
 		{nvme.SMARTReliability, Failing, "reliability degraded"},
 		{nvme.SMARTReadOnly, Failing, "read-only"},
@@ -114,14 +110,14 @@ func nvmeHealth(l *nvme.SMARTLog) Health {
 		{nvme.SMARTVolatileMemory, Warning, "volatile memory backup failed"},
 	} {
 		if l.CriticalWarning&w.bit != 0 {
-			h.note(w.state, "%s", w.text)
+			note(&h, w.state, "%s", w.text)
 		}
 	}
 	if n, _ := l.MediaErrors.Uint64(); n > 0 {
-		h.note(Warning, "%d media errors", n)
+		note(&h, Warning, "%d media errors", n)
 	}
 	if l.PercentageUsed >= 100 {
-		h.note(Warning, "worn out")
+		note(&h, Warning, "worn out")
 	}
 	return h
 }
@@ -161,7 +157,7 @@ var attributes = func() drivedb.DriveModel {
 // TYPE UPDATED RAW. found reports whether there was one. Thresholds of the vendor are ignored; the
 // counters of bad sectors, which all vendors share, decide.
 func ataHealth(r io.Reader) (h Health, found bool) {
-	h = Health{State: Good, Hours: -1, Used: -1}
+	h = fresh(Good)
 	text, err := io.ReadAll(r)
 	if err != nil {
 		return h, false
@@ -180,13 +176,13 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 		switch id {
 		case 5:
 			if raw &= 0xFFFFFFFF; raw > 0 {
-				h.note(Warning, "%d reallocated sectors", raw)
+				note(&h, Warning, "%d reallocated sectors", raw)
 			}
 		case 9: // some vendors have minutes in the upper bytes
-			h.Hours = int64(raw & 0xFFFFFF)
+			h.PowerOnHours = int64(raw & 0xFFFFFF)
 		case 187:
 			if raw > 0 {
-				h.note(Warning, "%d uncorrectable errors", raw)
+				note(&h, Warning, "%d uncorrectable errors", raw)
 			}
 		// Airflow temperature, which not all drives have, and temperature of the drive. The upper
 		// bytes have the minimum and maximum.
@@ -196,11 +192,11 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			}
 		case 197:
 			if raw > 0 {
-				h.note(Failing, "%d sectors cannot be read", raw)
+				note(&h, Failing, "%d sectors cannot be read", raw)
 			}
 		case 198:
 			if raw > 0 {
-				h.note(Failing, "%d sectors are uncorrectable", raw)
+				note(&h, Failing, "%d sectors are uncorrectable", raw)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dswarbrick/smart/ata"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -32,11 +33,11 @@ func unhex(t *testing.T, file string) []byte {
 // through ataHealth.
 func TestATA(t *testing.T) {
 	for file, want := range map[string]Health{
-		"testdata/smart-good.hex": {State: Good, Celsius: 30, Hours: 21389, Used: -1},
+		"testdata/smart-good.hex": {State: Good, Celsius: 30, PowerOnHours: 21389, UsedPercent: -1},
 		"testdata/smart-failing.hex": {
 			State: Failing,
 			Notes: []string{"8 reallocated sectors", "16 sectors cannot be read"}, Celsius: 38,
-			Hours: 50123, Used: -1,
+			PowerOnHours: 50123, UsedPercent: -1,
 		},
 	} {
 		var page ata.SmartPage
@@ -46,7 +47,8 @@ func TestATA(t *testing.T) {
 		ata.PrintSMARTPage(page, attributes, &out)
 		got, found := ataHealth(&out)
 		testutil.True(t, found && got.State == want.State && slices.Equal(got.Notes, want.Notes) &&
-			got.Celsius == want.Celsius && got.Hours == want.Hours && got.Used == want.Used,
+			got.Celsius == want.Celsius && got.PowerOnHours == want.PowerOnHours &&
+			got.UsedPercent == want.UsedPercent,
 			"%s: %t %+v, want %+v", file, found, got, want)
 	}
 	if _, found := ataHealth(
@@ -91,7 +93,7 @@ func TestNVMe(t *testing.T) {
 
 // TestAsk: missing devices are errors, and nothing panics.
 func TestAsk(t *testing.T) {
-	for _, d := range []Disk{
+	for _, d := range []observed.Disk{
 		{Name: "none", Bus: "nvme"},
 		{Name: "none", Bus: "sata"},
 		{Name: "none", Bus: "sas"},

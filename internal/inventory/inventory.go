@@ -9,47 +9,32 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/storage"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Disk is a whole block device.
-type Disk struct {
-	// Name is the name in /dev. Path is the link below /dev/disk/by-id, "" if there is none.
-	Name, Path    string
-	Model, Serial string
-	// Size is in bytes, BlockSize the logical block size.
-	Size      int64
-	BlockSize int
-	// Bus is "nvme", "sata", "sas", "scsi", "usb", "virtio", "mmc" or "virtual".
-	Bus        string
-	Rotational bool
-	ReadOnly   bool
-	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
-	Zoned      string
-	Partitions []string
-	// Uses lists the users of the disk and of its partitions: "mounted at / (vda1)", "swap",
-	// "dm-0", "namespace 2 of nqn...", "process 812 (qemu)".
-	Uses   []string
-	Health Health
-
+// disk is a whole block device.
+type disk struct {
+	observed.Disk
+	zoned   string   // the zone model of a zoned device ("host-managed"), "" for others
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive reports whether the disk may be hardware with health data. Drives behind some adapters are
+// drive reports whether the disk may be hardware with health data. Drives behind some adapters are
 // "scsi", as are disks of virtual machines and arrays, which have none.
-func (d *Disk) Drive() bool {
+func (d *disk) drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }
 
-// Exportable returns why a disk cannot be exported as a whole, "" if it can.
-func (d *Disk) Exportable() string {
+// notExportable returns why a disk cannot be exported as a whole, "" if it can.
+func (d *disk) notExportable() string {
 	switch {
-	case d.Size == 0:
+	case d.SizeBytes == 0:
 		return "no medium"
 	case len(d.Uses) > 0:
 		return "in use"
-	case d.Zoned == "host-managed":
+	case d.zoned == "host-managed":
 		return "host-managed zones"
 	}
 	return ""
@@ -62,7 +47,7 @@ type Machine struct {
 	// ByID is the directory in which udev links disks by their identifiers.
 	ByID string
 	// Ask reads the health of a drive.
-	Ask func(d *Disk) Health
+	Ask func(d *observed.Disk) Health
 }
 
 // Linux returns this machine.
@@ -72,7 +57,7 @@ func Linux() Machine {
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
 // the numbers ("8:1") of all devices behind them.
-func (m Machine) List(users map[string][]string) ([]*Disk, error) {
+func (m Machine) List(users map[string][]string) ([]observed.Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {
 		return nil, fmt.Errorf("block devices: %w", err)
@@ -83,11 +68,11 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 		return nil, err
 	}
 	processes, paths := where.Processes(), m.paths()
-	var list []*Disk
+	list := []observed.Disk{}
 	for _, e := range entries {
 		d := m.disk(e.Name())
 		d.Path = paths[d.Name]
-		if d.Size == 0 && d.Bus == "virtual" {
+		if d.SizeBytes == 0 && d.Bus == "virtual" {
 			continue // such as unused loop devices
 		}
 		ours := map[string]bool{} // users of the disk through its partitions
@@ -103,12 +88,12 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 			}
 		}
 		slices.Sort(d.Uses)
-		if d.Drive() && m.Ask != nil {
-			d.Health = m.Ask(d)
+		if d.NotExportable = d.notExportable(); d.drive() && m.Ask != nil {
+			d.Health = m.Ask(&d.Disk)
 		}
-		list = append(list, d)
+		list = append(list, d.Disk)
 	}
-	slices.SortFunc(list, func(a, b *Disk) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b observed.Disk) int { return compareNames(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -127,7 +112,7 @@ func (m Machine) paths() map[string]string {
 }
 
 // use adds a user of the disk (part 0) or of its partition part-1.
-func (d *Disk) use(who string, part int) {
+func (d *disk) use(who string, part int) {
 	if part > 0 {
 		who += " (" + d.Partitions[part-1] + ")"
 	}
@@ -135,26 +120,26 @@ func (d *Disk) use(who string, part int) {
 }
 
 // disk reads the properties of a disk from sysfs. Missing ones stay zero.
-func (m Machine) disk(name string) *Disk {
+func (m Machine) disk(name string) *disk {
 	dir := filepath.Join(m.Sys, "block", name)
 	text := func(file string) string { return sys.Attribute(filepath.Join(dir, file)) }
 	number := func(file string) int64 {
 		n, _ := sys.Number(filepath.Join(dir, file))
 		return n
 	}
-	d := &Disk{
-		Name: name, Size: number("size") << 9,
-		BlockSize:  int(number("queue/logical_block_size")),
-		Rotational: number("queue/rotational") == 1, ReadOnly: number("ro") == 1,
+	d := &disk{numbers: []string{text("dev")}, Disk: observed.Disk{
+		Name: name, SizeBytes: number("size") << 9,
+		BlockSizeBytes: int(number("queue/logical_block_size")),
+		Rotational:     number("queue/rotational") == 1, ReadOnly: number("ro") == 1,
 		Model: text("device/model"), Serial: text("device/serial"),
-		Health: Health{Hours: -1, Used: -1}, numbers: []string{text("dev")},
-	}
+		Partitions: []string{}, Uses: []string{}, Health: fresh(Unknown),
+	}}
 	// after the header of four bytes
 	if vpd, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(vpd) > 4 {
 		d.Serial = strings.TrimSpace(string(vpd[4:]))
 	}
 	if z := text("queue/zoned"); z != "none" {
-		d.Zoned = z
+		d.zoned = z
 	}
 	real, _ := filepath.EvalSymlinks(dir)
 	transport := text("device/transport")
@@ -175,7 +160,7 @@ func (m Machine) disk(name string) *Disk {
 }
 
 // holders adds device-mapper, RAID and bcache devices that use the disk or a partition.
-func (d *Disk) holders(dir string, part int) {
+func (d *disk) holders(dir string, part int) {
 	list, _ := os.ReadDir(filepath.Join(dir, "holders"))
 	for _, h := range list {
 		d.use(h.Name(), part)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -57,16 +58,16 @@ func machine(t *testing.T, file string) Machine {
 func TestList(t *testing.T) {
 	m := machine(t, "testdata/machine.txt")
 	asked := map[string]bool{}
-	m.Ask = func(d *Disk) Health {
+	m.Ask = func(d *observed.Disk) Health {
 		asked[d.Name] = true
 		switch d.Name {
 		case "sda":
 			return Health{
 				State: Warning, Notes: []string{"3 reallocated sectors"}, Celsius: 34,
-				Hours: 20000, Used: -1,
+				PowerOnHours: 20000, UsedPercent: -1,
 			}
 		case "nvme0n1":
-			return Health{State: Good, Celsius: 41, Hours: 12, Used: 3}
+			return Health{State: Good, Celsius: 41, PowerOnHours: 12, UsedPercent: 3}
 		}
 		return unknown("only root may ask")
 	}
@@ -82,8 +83,8 @@ func TestList(t *testing.T) {
 	} {
 		testutil.Equal(t, asked[name], want, "%s: asked for its health", name)
 	}
-	for _, d := range list {
-		path := ""
+	for i := range list {
+		d, path := &list[i], ""
 		if d.Name == "sda" {
 			path = filepath.Join(m.ByID, "ata-Samsung_840_S1")
 		}
@@ -92,7 +93,7 @@ func TestList(t *testing.T) {
 	}
 	var out strings.Builder
 	for _, d := range list {
-		fmt.Fprintf(&out, "%s: %+v, export: %s\n", d.Name, *d, d.Exportable())
+		fmt.Fprintf(&out, "%s: %+v\n", d.Name, d)
 	}
 	golden(t, "testdata/machine.golden", out.String())
 }
@@ -113,7 +114,7 @@ func TestListProcesses(t *testing.T) {
 	list := testutil.Value(m.List(nil))(t)
 	for _, d := range list {
 		used := slices.Equal(d.Uses, []string{"process 812 (nvmf-target)"})
-		testutil.True(t, used == (d.Name == "nvme0n1") && (!used || d.Exportable() == "in use"),
+		testutil.True(t, used == (d.Name == "nvme0n1") && (!used || d.NotExportable == "in use"),
 			"%s: %q", d.Name, d.Uses)
 	}
 }
@@ -136,7 +137,7 @@ func TestThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range list {
-		testutil.True(t, d.Name != "" && (d.Size != 0 || d.Bus != "virtual"), "%+v", d)
+		testutil.True(t, d.Name != "" && (d.SizeBytes != 0 || d.Bus != "virtual"), "%+v", d)
 	}
 	if _, err := (Machine{Sys: "/does/not/exist", Proc: "/proc"}).List(nil); err == nil {
 		t.Error("no error without sysfs")

@@ -66,7 +66,7 @@ func askSCSI(device string) (Health, error) {
 
 // scsiHealth evaluates informational exceptions, which drives must have, temperature and wear.
 func scsiHealth(read scsiRead) (Health, error) {
-	h := Health{State: Good, Hours: -1, Used: -1}
+	h := fresh(Good)
 	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {
 		if code != 0 || len(v) < 2 {
 			return
@@ -74,11 +74,11 @@ func scsiHealth(read scsiRead) (Health, error) {
 		switch asc, ascq := v[0], v[1]; asc {
 		case 0:
 		case ascPrediction:
-			h.note(Failing, "predicts its failure (%02X/%02Xh)", asc, ascq)
+			note(&h, Failing, "predicts its failure (%02X/%02Xh)", asc, ascq)
 		case ascWarning:
-			h.note(Warning, "warns (%02X/%02Xh)", asc, ascq)
+			note(&h, Warning, "warns (%02X/%02Xh)", asc, ascq)
 		default:
-			h.note(Warning, "reports an exception (%02X/%02Xh)", asc, ascq)
+			note(&h, Warning, "reports an exception (%02X/%02Xh)", asc, ascq)
 		}
 		if len(v) > 2 && v[2] != noTemperature {
 			h.Celsius = int(v[2])
@@ -98,20 +98,20 @@ func scsiHealth(read scsiRead) (Health, error) {
 		}
 	})
 	if err == nil && limit > 0 && h.Celsius > limit {
-		h.note(Warning, "hotter than its %d °C", limit)
+		note(&h, Warning, "hotter than its %d °C", limit)
 	}
 	_ = logParameters(read, pageScan, func(code uint16, v []byte) {
 		if code == 0 && len(v) >= 4 {
-			h.Hours = int64(binary.BigEndian.Uint32(v)) / 60
+			h.PowerOnHours = int64(binary.BigEndian.Uint32(v)) / 60
 		}
 	})
 	_ = logParameters(read, pageSolidState, func(code uint16, v []byte) {
 		if code == 1 && len(v) >= 4 {
-			h.Used = int(v[3])
+			h.UsedPercent = int(v[3])
 		}
 	})
-	if h.Used >= 100 {
-		h.note(Warning, "worn out")
+	if h.UsedPercent >= 100 {
+		note(&h, Warning, "worn out")
 	}
 	return h, nil
 }

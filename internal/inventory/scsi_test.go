@@ -35,11 +35,11 @@ func (a answers) read(cdb, data []byte) (sys.SCSIResult, error) {
 }
 
 func TestSCSI(t *testing.T) {
-	states := map[string]State{"": 0, "Good": Good, "Warning": Warning, "Failing": Failing}
+	states := map[string]string{"": "", "Good": Good, "Warning": Warning, "Failing": Failing}
 	for _, row := range testutil.Rows(t, "scsi") {
 		var name, pages, state, note, wantErr string
 		var want Health
-		row.Scan(&name, &pages, &state, &want.Celsius, &want.Hours, &want.Used, &note, &wantErr)
+		row.Scan(&name, &pages, &state, &want.Celsius, &want.PowerOnHours, &want.UsedPercent, &note, &wantErr)
 		drive := answers{}
 		for page := range strings.FieldsFuncSeq(pages, func(r rune) bool { return r == ';' }) {
 			number, content, _ := strings.Cut(strings.TrimSpace(page), ": ")
@@ -54,8 +54,8 @@ func TestSCSI(t *testing.T) {
 			continue
 		}
 		testutil.True(t, err == nil && h.State == want.State && slices.Equal(h.Notes,
-			want.Notes) && h.Celsius == want.Celsius && h.Hours == want.Hours &&
-			h.Used == want.Used, "%s: %+v, %v, want %+v", name, h, err, want)
+			want.Notes) && h.Celsius == want.Celsius && h.PowerOnHours == want.PowerOnHours &&
+			h.UsedPercent == want.UsedPercent, "%s: %+v, %v, want %+v", name, h, err, want)
 	}
 }
 

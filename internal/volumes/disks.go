@@ -19,25 +19,7 @@ func ListDisks(c *config.Config) ([]observed.Disk, error) {
 	if c != nil {
 		users = diskUsers(c)
 	}
-	all, err := inventory.Linux().List(users)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]observed.Disk, len(all))
-	for i, d := range all {
-		list[i] = observed.Disk{
-			Name: d.Name, Path: d.Path, Bus: d.Bus, Model: d.Model, Serial: d.Serial,
-			SizeBytes:      d.Size,
-			BlockSizeBytes: d.BlockSize, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
-			Partitions: append([]string{}, d.Partitions...), Uses: append([]string{}, d.Uses...),
-			NotExportable: d.Exportable(), Health: observed.DiskHealth{
-				State: d.Health.State.String(), Notes: append([]string{}, d.Health.Notes...),
-				Celsius: d.Health.Celsius, PowerOnHours: d.Health.Hours,
-				UsedPercent: d.Health.Used,
-			},
-		}
-	}
-	return list, nil
+	return inventory.Linux().List(users)
 }
 
 // diskAge is the age at which a list of disks is renewed.
