@@ -22,8 +22,6 @@ type Options struct {
 	Host      host.Options
 	// NSID is the namespace; 0 means 1.
 	NSID uint32
-	// Retry repeats failed connects until the context ends, for a target that is starting.
-	Retry bool
 	// Timeout bounds the wait for an answer to a command; 0 means no limit.
 	Timeout time.Duration
 }
@@ -33,7 +31,6 @@ type Load struct {
 	o           Options
 	controllers []*host.Controller
 	streams     []*Stream
-	idle        []*host.Queue
 }
 
 // aloneTurn is the turn of a load with a single queue: as much as the socket accepts.
@@ -57,29 +54,22 @@ func New(ctx context.Context, o Options, list ...Workload) (*Load, error) {
 }
 
 func (l *Load) add(ctx context.Context, w *Workload) error {
-	for opened := 0; opened < w.Queues+w.Connected; {
-		c, err := l.connect(ctx)
+	for opened := 0; opened < w.Queues; {
+		c, err := host.Connect(ctx, l.o.Transport, l.o.Host)
 		if err != nil {
 			return err
 		}
 		l.controllers = append(l.controllers, c)
-		n := min(w.Queues+w.Connected-opened, queuesPerController)
+		n := min(w.Queues-opened, queuesPerController)
 		if granted, err := c.SetQueueCount(ctx, n); err != nil || granted < n {
 			return errors.Join(fmt.Errorf("the controller grants %d I/O queues, and %d are needed",
 				granted, n), err)
 		}
 		for qid := range n {
-			if opened++; opened <= w.Queues {
-				err = l.open(ctx, c, uint16(qid+1), w, opened-1)
-			} else {
-				var q *host.Queue
-				if q, err = c.OpenQueue(ctx, uint16(qid+1), 2); err == nil {
-					l.idle = append(l.idle, q)
-				}
-			}
-			if err != nil {
+			if err := l.open(ctx, c, uint16(qid+1), w, opened); err != nil {
 				return err
 			}
+			opened++
 		}
 	}
 	return nil
@@ -133,27 +123,10 @@ func Usable(ns *nvme.IdentifyNamespace) error {
 	return nil
 }
 
-func (l *Load) connect(ctx context.Context) (*host.Controller, error) {
-	for {
-		c, err := host.Connect(ctx, l.o.Transport, l.o.Host)
-		if err == nil || !l.o.Retry {
-			return c, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to the target: %w", err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 // Close disconnects without a shutdown. A host with time calls Shutdown first.
 func (l *Load) Close() {
 	for _, s := range l.streams {
 		_ = s.queue.Close()
-	}
-	for _, q := range l.idle {
-		_ = q.Close()
 	}
 	for _, c := range l.controllers {
 		c.Close()

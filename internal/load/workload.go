@@ -11,13 +11,12 @@ import (
 type Workload struct {
 	Name string
 	// Size is the size of an I/O in bytes. Sizes has other sizes for some of the I/Os.
-	Size      int
-	Sizes     []Share
-	Depth     int // I/Os in flight on each queue
-	Queues    int
-	Connected int           // further queues, which are idle
-	Reads     int           // percent; the others are writes
-	Think     time.Duration // from a completion to the next submission
+	Size   int
+	Sizes  []Share
+	Depth  int // I/Os in flight on each queue
+	Queues int
+	Reads  int           // percent; the others are writes
+	Think  time.Duration // from a completion to the next submission
 	// Sequential queues begin at evenly distributed places.
 	Sequential bool
 	Burst      int // I/Os between flushes, which run alone; 0 for no flushes

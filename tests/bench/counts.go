@@ -176,7 +176,7 @@ func (b *bench) idleRound() error {
 	if err != nil {
 		return err
 	}
-	l, err := connect(s.transport(false), load.Workload{Connected: 1024})
+	l, err := connect(s.transport(false), idleQueues(1024))
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,15 @@ func connect(t host.Transport, list ...load.Workload) (*load.Load, error) {
 	h := host.Options{
 		HostNQN: hostNQN, HostID: [16]byte{15: 1}, SubNQN: benchNQN, Timeout: limit,
 	}
-	return load.New(ctx, load.Options{Transport: t, Host: h, Retry: true}, list...)
+	c, err := host.Connect(ctx, t, h)
+	for ; err != nil; c, err = host.Connect(ctx, t, h) {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("connect to the target: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.Close()
+	return load.New(ctx, load.Options{Transport: t, Host: h}, list...)
 }
 
 // fillTarget writes the whole namespace once, so that reads find real data.

@@ -273,6 +273,13 @@ func (b *bench) measureTarget(w workload) (figures, error) {
 		return nil, err
 	}
 	defer l.Close()
+	if w.beside > 0 {
+		idle, err := connect(s.transport(w.digests), idleQueues(w.beside))
+		if err != nil {
+			return nil, err
+		}
+		defer idle.Close()
+	}
 	var warmUp, o load.Outcome
 	if err := l.Run(min(time.Second, b.duration/2), into(&warmUp)); err != nil {
 		return nil, err

@@ -13,11 +13,15 @@ type workload struct {
 	digests bool
 	// The floor receives into a large area, like the target, instead of one buffer that stays in
 	// the cache.
-	cold  bool
-	timed bool    // the latency of the floor is measured, too
-	on    variant // of the target
-	extra bool    // only with -all
+	cold   bool
+	timed  bool    // the latency of the floor is measured, too
+	beside int     // further queues of the target, which are idle
+	on     variant // of the target
+	extra  bool    // only with -all
 }
+
+// idleQueues are n queues for a load that is not run.
+func idleQueues(n int) load.Workload { return load.Workload{Size: 4 << 10, Depth: 1, Queues: n} }
 
 // pattern returns the same traffic for the floor.
 func (w workload) pattern() []floorShape {
@@ -109,7 +113,7 @@ func workloads(filter string, all bool) ([]workload, error) {
 	gc := random4K(gcName, 32)
 	gc.timed, gc.on.own = true, "collecting"
 	idle := random4K(besideIdle, 32)
-	idle.Connected = 1023
+	idle.beside = 1023
 	list = append(list, polling, asleep, cold, digests, dataset, checkpoint, gc, idle)
 	for _, queues := range connections {
 		w := random4K(connectionsName(queues), inFlight/queues)
