@@ -51,7 +51,10 @@ func TestSMARTOfHealth(t *testing.T) {
 				PowerOnHours: nvme.MakeUint128(70000), PercentageUsed: 3,
 			},
 		},
-		{Health{State: Warning, PowerOnHours: -1, UsedPercent: -1}, nvme.SMARTLog{AvailableSpare: 100}},
+		{
+			Health{State: Warning, PowerOnHours: -1, UsedPercent: -1},
+			nvme.SMARTLog{AvailableSpare: 100},
+		},
 		{
 			Health{State: Failing, Celsius: -5, PowerOnHours: -1, UsedPercent: 300},
 			nvme.SMARTLog{

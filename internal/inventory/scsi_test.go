@@ -39,7 +39,8 @@ func TestSCSI(t *testing.T) {
 	for _, row := range testutil.Rows(t, "scsi") {
 		var name, pages, state, note, wantErr string
 		var want Health
-		row.Scan(&name, &pages, &state, &want.Celsius, &want.PowerOnHours, &want.UsedPercent, &note, &wantErr)
+		row.Scan(&name, &pages, &state, &want.Celsius, &want.PowerOnHours, &want.UsedPercent, &note,
+			&wantErr)
 		drive := answers{}
 		for page := range strings.FieldsFuncSeq(pages, func(r rune) bool { return r == ';' }) {
 			number, content, _ := strings.Cut(strings.TrimSpace(page), ": ")
