@@ -177,9 +177,7 @@ func ReadSPDK(ctx context.Context, socket string) ([]byte, error) {
 		Subsystem string            `json:"subsystem"`
 		Config    []json.RawMessage `json:"config"`
 	}
-	out := struct {
-		Subsystems []part `json:"subsystems"`
-	}{}
+	var out []part
 	for _, p := range parts {
 		saved := part{Subsystem: p.Subsystem}
 		var config json.RawMessage
@@ -197,9 +195,9 @@ func ReadSPDK(ctx context.Context, socket string) ([]byte, error) {
 			}
 			saved.Config = append(saved.Config, states...)
 		}
-		out.Subsystems = append(out.Subsystems, saved)
+		out = append(out, saved)
 	}
-	return json.MarshalIndent(out, "", "  ")
+	return json.MarshalIndent(map[string][]part{"subsystems": out}, "", "  ")
 }
 
 // spdkClient makes calls of JSON-RPC 2.0, one at a time.
@@ -260,13 +258,14 @@ func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 		if s.Subtype != "NVMe" {
 			continue
 		}
+		type groupState struct {
+			Group uint64 `json:"ana_group"`
+			State string `json:"ana_state"`
+		}
 		var listeners []struct {
-			Address map[string]any `json:"address"`
-			State   string         `json:"ana_state"` // of older versions, for all groups
-			States  []struct {
-				Group uint64 `json:"ana_group"`
-				State string `json:"ana_state"`
-			} `json:"ana_states"`
+			Address    map[string]any `json:"address"`
+			groupState                // of older versions, for all groups
+			States     []groupState   `json:"ana_states"`
 		}
 		params := map[string]any{"nqn": s.NQN}
 		err := c.call("nvmf_subsystem_get_listeners", params, &listeners)
@@ -274,26 +273,21 @@ func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 			return nil, err
 		}
 		for _, l := range listeners {
-			add := func(group uint64, state string) error {
-				if state == "" || state == "optimized" {
-					return nil
+			for _, g := range append([]groupState{l.groupState}, l.States...) {
+				if g.State == "" || g.State == "optimized" {
+					continue
 				}
 				rpc, err := json.Marshal(map[string]any{
 					"method": "nvmf_subsystem_listener_set_ana_state",
 					"params": map[string]any{
-						"nqn": s.NQN, "listen_address": l.Address, "ana_state": state,
-						"anagrpid": group,
+						"nqn": s.NQN, "listen_address": l.Address, "ana_state": g.State,
+						"anagrpid": g.Group,
 					},
 				})
+				if err != nil {
+					return nil, err
+				}
 				rpcs = append(rpcs, rpc)
-				return err
-			}
-			err := add(0, l.State)
-			for _, state := range l.States {
-				err = errors.Join(err, add(state.Group, state.State))
-			}
-			if err != nil {
-				return nil, err
 			}
 		}
 	}

@@ -114,13 +114,7 @@ func find(list []Instance, id string) *Instance {
 
 // without returns the list without the instances that drop selects.
 func without(list []Instance, drop func(*Instance) bool) []Instance {
-	var out []Instance
-	for i := range list {
-		if !drop(&list[i]) {
-			out = append(out, list[i])
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(list), func(i Instance) bool { return drop(&i) })
 }
 
 // holds reports whether the instance with this ID is the holder.
