@@ -44,9 +44,7 @@ subsystems:
 
 // TestFileKeyProblems: errors are reported at the key that names the file.
 func TestFileKeyProblems(t *testing.T) {
-	dir := write(t, map[string]string{
-		"large": strings.Repeat("x", 4<<10+1), "uuid": "none\n",
-	})
+	dir := write(t, map[string]string{"large": strings.Repeat("x", 4<<10+1), "uuid": "none\n"})
 	for keys, text := range map[string]string{
 		"serial_file: absent":          "serial: stat " + dir + "/absent: no such file",
 		"serial_file: .":               "not a regular file",

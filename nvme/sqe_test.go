@@ -68,8 +68,7 @@ func TestCommands(t *testing.T) {
 		{
 			"TCP data",
 			func(s *SQE) {
-				s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0,
-					0x100000)
+				s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0, 0x100000)
 			}, "32:00001000 39:5a",
 		},
 		{

@@ -111,8 +111,7 @@ func TestOfflineAndBack(t *testing.T) {
 		testutil.Receive(t, "an attempt to open the disk", p.refused)
 		// A different file is put back, to show which one is used.
 		testutil.Must(t, errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
-			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
-				0o600)))
+			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...), 0o600)))
 		p.refuse.Store(nil)
 		i = p.change()
 		testutil.True(t, !i.Offline && !i.Degraded, "back: %+v", i)

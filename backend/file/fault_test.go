@@ -109,9 +109,7 @@ func TestFullFileSystem(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skipf("no small file system to fill: mounting tmpfs needs CAP_SYS_ADMIN: %v", err)
 	}
-	defer func() {
-		testutil.Check(t, unix.Unmount(dir, 0))
-	}()
+	defer func() { testutil.Check(t, unix.Unmount(dir, 0)) }()
 	cfg := Config{Path: filepath.Join(dir, "disk.img"), Size: 1 << 20, BlockSize: 4096}
 	cfg.Preallocate = true
 	if r := Probe(cfg); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What,

@@ -86,8 +86,7 @@ func TestDirect(t *testing.T) {
 	f := testutil.Value(os.Create(filepath.Join(t.TempDir(), "disk.img")))(t)
 	defer func() { _ = f.Close() }()
 	var stx unix.Statx_t
-	testutil.Must(t, unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN,
-		&stx))
+	testutil.Must(t, unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx))
 	unit := int(stx.Dio_offset_align)
 	if stx.Mask&unix.STATX_DIOALIGN == 0 { // not reported, as on tmpfs
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, unix.O_DIRECT); err == nil {

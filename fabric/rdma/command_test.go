@@ -220,9 +220,7 @@ func FuzzParseSGL(f *testing.F) {
 	d.SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 32)
 	f.Add(d[:], append(keyed, keyed...))
 	region := testutil.Value(mem.Map("test", 8192))(f)
-	f.Cleanup(func() {
-		testutil.Check(f, region.Unmap())
-	})
+	f.Cleanup(func() { testutil.Check(f, region.Unmap()) })
 	q := &queue{icd: 4096, g: &group{}, p: &poller{dev: &device{}}}
 	q.recv, q.own.shift = &q.own, 16
 	q.own.slabs = []*slab{{region: region, inCapsule: 4096, stride: 4096, icd: 4096}}

@@ -19,8 +19,7 @@ func TestOffenders(t *testing.T) {
 			"short capsule": func(q *hostQueue) { q.sendBytes(make([]byte, 63), nil) },
 			"empty capsule": func(q *hostQueue) { q.sendBytes(nil, nil) },
 			"long capsule": func(q *hostQueue) {
-				q.sendBytes(make([]byte, 64),
-					make([]byte, 4097))
+				q.sendBytes(make([]byte, 64), make([]byte, 4097))
 			},
 			"foreign key of a write": func(q *hostQueue) {
 				s := command(opWrite, 1, 0, 512)

@@ -93,8 +93,7 @@ func TestRegistrationLimit(t *testing.T) {
 	for name, limit := range map[string]func(b *harness){
 		"limit": func(b *harness) { b.mrs().limit = 1 },
 		"memlock": func(b *harness) {
-			b.f.FailCalls("target", verbstest.CallRegMR, 1, -1,
-				unix.ENOMEM)
+			b.f.FailCalls("target", verbstest.CallRegMR, 1, -1, unix.ENOMEM)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,8 +28,7 @@ func both(t *testing.T, fn func(t *testing.T, o harnessOptions)) {
 			continue // has run
 		}
 		t.Run(name, func(t *testing.T) {
-			fn(t,
-				harnessOptions{fabric: verbstest.Options{IWARP: iwarp}})
+			fn(t, harnessOptions{fabric: verbstest.Options{IWARP: iwarp}})
 		})
 	}
 }

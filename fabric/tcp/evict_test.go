@@ -14,9 +14,7 @@ import (
 // A connection may be evicted at any stage, and gives everything back.
 func TestEvict(t *testing.T) {
 	reason := errors.New("test")
-	adopt := func(h *manual, c *conn) {
-		testutil.Must(t, h.g.Adopt(c))
-	}
+	adopt := func(h *manual, c *conn) { testutil.Must(t, h.g.Adopt(c)) }
 	ic := pdu.ICReq(&pdu.Params{}, 1)
 	for name, run := range map[string]func(h *manual, c *conn){
 		"before Adopt": func(h *manual, c *conn) {

@@ -255,9 +255,7 @@ web: {listen: "127.0.0.1:0"}
 	t.Cleanup(func() { _ = q.Close() })
 	ctx2, end := context.WithCancel(context.Background())
 	var reads sync.WaitGroup
-	reads.Go(func() {
-		testutil.Check(t, readMany(ctx2, h, q, b.atOnce))
-	})
+	reads.Go(func() { testutil.Check(t, readMany(ctx2, h, q, b.atOnce)) })
 	stop = sync.OnceFunc(func() {
 		end()
 		reads.Wait()

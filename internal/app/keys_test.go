@@ -185,6 +185,5 @@ func TestExpiringKeys(t *testing.T) {
 	for minute := range 10 {
 		w.check(c, log.Logger(), start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
 	}
-	testutil.Equal(t, strings.Count(log.String(), "expired on")-before, 1,
-		"lines when keys expire")
+	testutil.Equal(t, strings.Count(log.String(), "expired on")-before, 1, "lines when keys expire")
 }

@@ -64,6 +64,5 @@ func TestBlockedCallback(t *testing.T) {
 		_, err := l.s.Apply(wanted)
 		applied <- err
 	}()
-	testutil.Check(t, testutil.Receive(t, "the change does not wait for the callback",
-		applied))
+	testutil.Check(t, testutil.Receive(t, "the change does not wait for the callback", applied))
 }

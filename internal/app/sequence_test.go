@@ -246,8 +246,7 @@ func (s *sequence) change(text, line string) string {
 	if !replace {
 		return text + line + "\n"
 	}
-	testutil.MustTrue(s.t, strings.Contains(text, before), "%s: no %s in the file", s.d.Pos,
-		before)
+	testutil.MustTrue(s.t, strings.Contains(text, before), "%s: no %s in the file", s.d.Pos, before)
 	return strings.Replace(text, before, after, 1)
 }
 

@@ -188,9 +188,7 @@ func testRestartRoCE(t *testing.T) {
 				},
 			}
 		},
-		host: func(at netip.AddrPort) host.Transport {
-			return host.RDMA{Provider: p, Addr: at}
-		},
+		host: func(at netip.AddrPort) host.Transport { return host.RDMA{Provider: p, Addr: at} },
 		waits: func() {
 			sent := count("cm_sent")
 			testutil.Until(t, "the request", func() bool { return count("cm_sent") > sent })
@@ -267,8 +265,7 @@ func (r restartCase) test(t *testing.T) {
 	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- first.Stop(ctx) }()
-	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError,
-		"event")
+	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError, "event")
 	again := make(chan *host.Controller, 1)
 	c.Close() // as in a reset; the target accepts nobody
 	go func() {

@@ -74,8 +74,7 @@ func TestDepthOfController(t *testing.T) {
 	for _, tr := range transports {
 		before = append(before, connect(tr))
 	}
-	testutil.Value(s.Apply(parse(t, both, "tcp: {queue_depth: 32}",
-		"rdma: {queue_depth: 32}")))(t)
+	testutil.Value(s.Apply(parse(t, both, "tcp: {queue_depth: 32}", "rdma: {queue_depth: 32}")))(t)
 	for i, tr := range transports {
 		depth := int(before[i].CAP().MQES()) + 1
 		q, err := before[i].OpenQueue(ctx, 1, depth)

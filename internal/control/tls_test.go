@@ -116,9 +116,7 @@ func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *
 		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server"),
 	}, Refused: r.add}, src, log)
 	a.must(err)
-	t.Cleanup(func() {
-		testutil.Check(t, s.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, s.Close()) })
 	return s, r
 }
 

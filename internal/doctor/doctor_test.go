@@ -92,9 +92,7 @@ type check struct {
 }
 
 func (c check) test(t *testing.T) {
-	t.Run(c.name, func(t *testing.T) {
-		expect(t, c.run(machine(t, c.files), c.t), c.want...)
-	})
+	t.Run(c.name, func(t *testing.T) { expect(t, c.run(machine(t, c.files), c.t), c.want...) })
 }
 
 // with returns files with additional ones.

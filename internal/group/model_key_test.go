@@ -38,8 +38,7 @@ func (x *model) key(w *world) []byte {
 				text(o.action.Instances[j].ID)
 			}
 			if o.applied {
-				flags(r.Err == ErrFenced, r.Err == ErrConflict, r.Err == ErrHeld,
-					r.Err == ErrLost)
+				flags(r.Err == ErrFenced, r.Err == ErrConflict, r.Err == ErrHeld, r.Err == ErrLost)
 				text(r.Lessee)
 				if r.Record != nil {
 					text(x.recordKey(r.Record))

@@ -110,9 +110,7 @@ func missingTerms(terms []string, files []*goFile) []string {
 	}
 	for _, f := range files {
 		var b strings.Builder
-		add := func(text string) {
-			b.WriteString("\n " + strings.Join(wordsOf(text), " "))
-		}
+		add := func(text string) { b.WriteString("\n " + strings.Join(wordsOf(text), " ")) }
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if id, ok := n.(*ast.Ident); ok {
 				add(id.Name)

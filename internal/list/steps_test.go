@@ -17,8 +17,6 @@ func TestSteps(t *testing.T) {
 	}
 	n := s.Most()
 	testutil.True(t, n == StepsMost && s.Most() == 0, "%d steps at most", n)
-	defer func() {
-		testutil.True(t, recover() != nil, "nothing has noticed one step too many")
-	}()
+	defer func() { testutil.True(t, recover() != nil, "nothing has noticed one step too many") }()
 	s.Add(1)
 }

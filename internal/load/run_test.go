@@ -31,9 +31,7 @@ subsystems:
 `), nil))(t)
 	s := app.NewServer(app.Options{Config: c, Log: new(testutil.Log).Logger(), Version: "load"})
 	testutil.Must(t, s.Start())
-	t.Cleanup(func() {
-		testutil.Check(t, s.Stop(context.Background()))
-	})
+	t.Cleanup(func() { testutil.Check(t, s.Stop(context.Background())) })
 	o := Options{
 		Transport: host.TCP{Addr: s.Addrs()[0].AddrPort},
 		Host: host.Options{

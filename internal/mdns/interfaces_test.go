@@ -49,9 +49,7 @@ func TestInterfaces(t *testing.T) {
 	r := New(new(testutil.Log).Logger())
 	r.pause = time.Millisecond
 	defer r.Close()
-	announce := func() {
-		r.Set(map[string][]Service{"v0": {service("mdnstest", "10.9.8.1:4420")}})
-	}
+	announce := func() { r.Set(map[string][]Service{"v0": {service("mdnstest", "10.9.8.1:4420")}}) }
 	const record = "host-mdnstest.local. A 10.9.8.1"
 	addLink(t)
 	l, six := newListener(t, "udp4", "v1"), newListener(t, "udp6", "v1")

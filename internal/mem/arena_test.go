@@ -12,9 +12,7 @@ import (
 func newArena(tb testing.TB, size int) *Arena {
 	tb.Helper()
 	a := testutil.Value(NewArena("test arena", size))(tb)
-	tb.Cleanup(func() {
-		testutil.Check(tb, a.Close())
-	})
+	tb.Cleanup(func() { testutil.Check(tb, a.Close()) })
 	return a
 }
 
@@ -264,9 +262,7 @@ func TestArenaMisuse(t *testing.T) {
 	segs, _ := a.Alloc(nil, 3*BlockMin)
 	testutil.MustTrue(t, a.Close() != nil, "closed with memory out")
 	mustPanic := func(what string, segs []Segment) {
-		defer func() {
-			testutil.True(t, recover() != nil, "%s: no panic", what)
-		}()
+		defer func() { testutil.True(t, recover() != nil, "%s: no panic", what) }()
 		a.Free(segs)
 	}
 	mustPanic("moved", []Segment{{B: segs[0].B[BlockMin:]}})

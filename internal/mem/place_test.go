@@ -31,9 +31,7 @@ func TestPrefer(t *testing.T) {
 	for i := range regions {
 		r := testutil.Value(Map("place test", 3*4096))(t)
 		regions[i] = r
-		defer func() {
-			testutil.Check(t, r.Unmap())
-		}()
+		defer func() { testutil.Check(t, r.Unmap()) }()
 	}
 	testutil.Must(t, regions[0].Prefer(0))
 	testutil.Check(t, regions[1].Follow(regions[0]))

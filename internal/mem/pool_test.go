@@ -34,9 +34,7 @@ func newTestPool(t *testing.T, size, reserve int) *Pool {
 	t.Helper()
 	a := testutil.Value(NewArena("test pool", size))(t)
 	p := NewPool(a, reserve)
-	t.Cleanup(func() {
-		testutil.Check(t, p.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, p.Close()) })
 	return p
 }
 

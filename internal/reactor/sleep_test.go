@@ -13,9 +13,7 @@ import (
 func TestWait(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		r := testutil.Value(New(Config{CPU: -1}))(t)
-		t.Cleanup(func() {
-			testutil.Check(t, r.Close())
-		})
+		t.Cleanup(func() { testutil.Check(t, r.Close()) })
 		r.spin.short = short
 		wait := func(ms int) int {
 			for {

@@ -58,9 +58,7 @@ func TestTimerStop(t *testing.T) {
 	})
 	testutil.Receive(t, "the last timer", done)
 	testutil.True(t, len(ran) == 2 && ran["kept"] && ran["in the past"], "ran: %v", ran)
-	do(t, r, func() {
-		testutil.Equal(t, len(r.timers), 0, "timers are left")
-	})
+	do(t, r, func() { testutil.Equal(t, len(r.timers), 0, "timers are left") })
 }
 
 // TestTimerWhileBusy: timers fire although there is always work, and a timer that starts another at

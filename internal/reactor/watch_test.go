@@ -39,14 +39,10 @@ func TestWatch(t *testing.T) {
 				put(t, wr)
 				testutil.MustEqual(t, testutil.Receive(t, "the event", got), unix.EPOLLIN, "event")
 			}
-			do(t, r, func() {
-				testutil.Check(t, r.Unwatch(rd))
-			})
+			do(t, r, func() { testutil.Check(t, r.Unwatch(rd)) })
 			put(t, wr)
 			do(t, r, func() {})
-			do(t, r, func() {
-				testutil.Equal(t, r.watches.n, 0, "watches are left")
-			})
+			do(t, r, func() { testutil.Equal(t, r.watches.n, 0, "watches are left") })
 		})
 	}
 }
@@ -71,10 +67,7 @@ func TestUnwatchWithinBatch(t *testing.T) {
 				// same number, another file, not readable
 				testutil.Check(t, unix.Dup2(mustEventfd(t), other))
 				testutil.Check(t, r.Watch(other, unix.EPOLLIN,
-					func(uint32) {
-						t.Error(
-							"called for an event of its predecessor")
-					}))
+					func(uint32) { t.Error("called for an event of its predecessor") }))
 			}))
 		}
 		testutil.Equal(t, r.pollEvents(), 1, "functions were called")

@@ -29,9 +29,7 @@ func (q *queue) add(who byte, known bool) *Job {
 	q.pending.Add(1)
 	j := &Job{
 		Known: known, Done: q.pending.Done,
-		Run: func() {
-			q.order, q.nice = append(q.order, who), append(q.nice, nice())
-		},
+		Run: func() { q.order, q.nice = append(q.order, who), append(q.nice, nice()) },
 	}
 	j.From(netip.AddrFrom4([4]byte{192, 0, 2, who}))
 	q.Submit(j)

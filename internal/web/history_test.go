@@ -143,6 +143,5 @@ func TestHistoryOfTheBusiest(t *testing.T) {
 	}
 	look(true)
 	p := h.of("")
-	testutil.Equal(t, p[len(p)-1].counts[60-firstBucket], 40*50,
-		"commands of unknown namespaces")
+	testutil.Equal(t, p[len(p)-1].counts[60-firstBucket], 40*50, "commands of unknown namespaces")
 }

@@ -127,8 +127,7 @@ func (n *network) serve(address string, handler http.HandlerFunc) (stop func()) 
 
 // page is a Server at an address of the network.
 func (n *network) page(t *testing.T, address string, src Source, targets ...Target) *Server {
-	s := testutil.Value(newServer(httpd.Endpoint{}, src, targets,
-		slog.New(slog.DiscardHandler)))(t)
+	s := testutil.Value(newServer(httpd.Endpoint{}, src, targets, slog.New(slog.DiscardHandler)))(t)
 	for _, o := range s.others.Load().list {
 		o.dial = n.dial
 	}

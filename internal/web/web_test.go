@@ -52,9 +52,7 @@ func serve(t *testing.T, c httpd.Endpoint, src Source) *Server {
 	t.Helper()
 	c.Listen = netip.MustParseAddrPort("127.0.0.1:0")
 	s := testutil.Value(Listen(c, src, nil, slog.New(slog.DiscardHandler)))(t)
-	t.Cleanup(func() {
-		testutil.Check(t, s.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, s.Close()) })
 	return s
 }
 

@@ -154,9 +154,7 @@ func (p *barrierTest) preempt(action nvme.ReservationAction) {
 var barrierUsers = []barrierUser{
 	{
 		name: "quiesce", waits: []string{"device", "orphan", "compound", "zero copy"},
-		start: func(p *barrierTest) {
-			p.done = p.quiesce()
-		},
+		start: func(p *barrierTest) { p.done = p.quiesce() },
 	},
 	{
 		name: "lock", waits: []string{"device", "compound"},

@@ -79,9 +79,7 @@ func newBare(tb testing.TB, dev namespaces.Config, depth int) *bare {
 	b := &bare{w: w, h: h, q: &stubQueue{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
 	b.io, _ = h.Open(b.q)
-	control := func(s fabric.Session, c *fabrictest.Command) {
-		testutil.Must(tb, b.control(s, c))
-	}
+	control := func(s fabric.Session, c *fabrictest.Command) { testutil.Must(tb, b.control(s, c)) }
 	control(admin, adminArgs(testSub).command())
 	control(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	a := adminArgs(testSub)

@@ -44,21 +44,14 @@ func TestSubsystemConfig(t *testing.T) {
 		"nsid must be 1 to": func(
 			c *subsystems.Config,
 		) {
-			c.Namespaces = ns(namespaces.Config{
-				NSID:   namespaces.MaxNSID + 1,
-				Device: dev,
-			})
+			c.Namespaces = ns(namespaces.Config{NSID: namespaces.MaxNSID + 1, Device: dev})
 		},
 		"namespace 0: nsid": func(
 			c *subsystems.Config,
 		) {
 			c.Namespaces = ns(namespaces.Config{Device: dev})
 		},
-		"no device": func(
-			c *subsystems.Config,
-		) {
-			c.Namespaces = ns(namespaces.Config{NSID: 1})
-		},
+		"no device": func(c *subsystems.Config) { c.Namespaces = ns(namespaces.Config{NSID: 1}) },
 		"namespace 2 is given twice": func(c *subsystems.Config) {
 			c.Namespaces = ns(namespaces.Config{NSID: 2, Device: dev},
 				namespaces.Config{NSID: 2, Device: dev})

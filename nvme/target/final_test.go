@@ -20,9 +20,7 @@ const (
 func TestChangedMeanwhile(t *testing.T) {
 	r := newHarness(t, 1, subsystems.Config{NQN: testSub, Hosts: []string{otherHost}},
 		subsystems.Config{NQN: testSub + "2", AllowAnyHost: true})
-	r.remove(func() (<-chan struct{}, error) {
-		return r.target.RemoveSubsystem(testSub+"2", true)
-	})
+	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub+"2", true) })
 	for nqn, want := range map[string]nvme.Status{
 		testSub: nvme.ConnectInvalidHost, testSub + "2": notHere,
 	} {

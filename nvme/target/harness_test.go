@@ -170,9 +170,7 @@ func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
 
 // closeLast closes a device after everything that was registered later, the harness for instance.
 func closeLast(t testing.TB, d backend.Device) {
-	t.Cleanup(func() {
-		testutil.Check(t, d.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, d.Close()) })
 }
 
 func info(tr nvme.TransportType) fabric.QueueInfo {

@@ -33,8 +33,7 @@ func TestSwapSmaller(t *testing.T) {
 		write = r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 		next.take()
 		r.must(x.end(next, nil))
-		r.until("commands continue",
-			func() bool { return fits.Done && beyond.Done && write.Done })
+		r.until("commands continue", func() bool { return fits.Done && beyond.Done && write.Done })
 		return fits, beyond, write
 	}
 	fits, beyond, write := swap(false)

@@ -52,8 +52,7 @@ func TestPause(t *testing.T) {
 		"a reactor is told anew")
 	r.target.common.CloseDeadline = closeDeadline
 	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {
-		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done,
-			dev.channels.Load())
+		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done, dev.channels.Load())
 	}
 	r.during(func() error {
 		return r.target.UpdateNamespace(testSub, namespaces.Config{NSID: 1, ReadOnly: true}, nil)

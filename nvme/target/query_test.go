@@ -58,8 +58,7 @@ func testManyWait(t *testing.T) {
 			h := r.connectHost(0)
 			hosts = append(hosts, h)
 			for range 31 {
-				commands = append(commands,
-					r.send(h.admin, identifyCommand(nvme.CNSNamespace, 1)))
+				commands = append(commands, r.send(h.admin, identifyCommand(nvme.CNSNamespace, 1)))
 			}
 		}
 	}

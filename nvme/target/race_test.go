@@ -43,10 +43,7 @@ func TestRaceForTheLastController(t *testing.T) {
 	c := &claims{held: map[uint16]bool{}}
 	for i := range 6 {
 		hosts.Go(func() {
-			(&stressHost{
-				t: t, cores: cores,
-				rnd: rand.New(rand.NewPCG(uint64(i), 1)),
-			}).race(i, c)
+			(&stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 1))}).race(i, c)
 		})
 	}
 	hosts.Wait()

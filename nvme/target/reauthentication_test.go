@@ -296,8 +296,7 @@ func TestReauthenticateBusy(t *testing.T) {
 	h := testHostSide(t)
 	negotiate := authCommand(nvme.FabricsAuthSend, h.Negotiate(7))
 	x.send(x.admin, negotiate)
-	testutil.MustTrue(t, x.sessionOf(x.admin).auth.Busy(),
-		"no message waits: nothing is tested")
+	testutil.MustTrue(t, x.sessionOf(x.admin).auth.Busy(), "no message waits: nothing is tested")
 	for range 2 * authn.Limit / connectDeadline {
 		x.w.Advance(time.Duration(connectDeadline))
 		x.none("the message waits")

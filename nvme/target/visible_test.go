@@ -88,8 +88,7 @@ func TestHiddenNamespace(t *testing.T) {
 		}
 	}
 	r.enableCopy(h)
-	r.status(h.io[0], copyTo(8, nvme.CopyNamespaces, source{nsid: 2, blocks: 1}),
-		inactiveNamespace)
+	r.status(h.io[0], copyTo(8, nvme.CopyNamespaces, source{nsid: 2, blocks: 1}), inactiveNamespace)
 }
 
 // TestHiddenBeforeItIsOpened: the same for a command that gets to a namespace only after the

@@ -41,8 +41,7 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 	if b.q.done != 6 || b.q.bad != 0 { // 4 commands went before
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
-	if got := b.h.t.find(testSub).Namespaces.Load().Get(
-		1).Total(); got[backend.OpRead] != 2 ||
+	if got := b.h.t.find(testSub).Namespaces.Load().Get(1).Total(); got[backend.OpRead] != 2 ||
 		got[dispatch.Sectors] != 16 {
 		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[dispatch.Sectors])
 	}
@@ -128,8 +127,7 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 	b.h.Abandon(reqs[2])
 	b.h.EndZeroCopy(reqs[2])
 	testutil.EqualSlices(t, b.firstBytes(5), []byte{1, 0, 0, 0, 0}, "written")
-	if got := b.h.t.find(testSub).Namespaces.Load().Get(
-		1).Total(); got[backend.OpWrite] != 1 ||
+	if got := b.h.t.find(testSub).Namespaces.Load().Get(1).Total(); got[backend.OpWrite] != 1 ||
 		got[dispatch.Sectors+1] != 128 {
 		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite],
 			got[dispatch.Sectors+1])

@@ -18,8 +18,7 @@ func TestBrokenWrites(t *testing.T) {
 		window = 512 << 10
 	)
 	eachVariant(t, func(o *Options) { o.Reactors = 2 }, func(t *testing.T, h *Env, v Variant) {
-		reader := h.Dial(v,
-			func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
+		reader := h.Dial(v, func(o *host.Options) { o.HostNQN, o.HostID = HostNQN2, [16]byte{9} })
 		q := h.Open(reader, 1, 8)
 		buf := h.Buffer(reader, window)
 		check := func() bool {

@@ -19,8 +19,7 @@ func (h *Env) setLimits(l limitsOf) {
 	h.T.Helper()
 	testutil.Value(h.Target.UpdateSubsystem(
 		subsystems.Config{NQN: SubNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
-	h.Must(h.Target.UpdateNamespace(SubNQN,
-		namespaces.Config{NSID: 1, Limits: l.namespace}, nil))
+	h.Must(h.Target.UpdateNamespace(SubNQN, namespaces.Config{NSID: 1, Limits: l.namespace}, nil))
 }
 
 // TestDataAtLimit: data written and read at a limit is intact on every path: in capsules, by R2T,

@@ -65,9 +65,7 @@ func TestTLSHostile(t *testing.T) {
 			_, _ = c.Write(b)
 		}
 	}
-	send := func(b []byte) func(c net.Conn) {
-		return func(c net.Conn) { _, _ = c.Write(b) }
-	}
+	send := func(b []byte) func(c net.Conn) { return func(c net.Conn) { _, _ = c.Write(b) } }
 	for _, tc := range []struct {
 		name string
 		do   func(c net.Conn)

@@ -87,9 +87,7 @@ func (p *place) has(m *model) {
 	noticed := func() bool {
 		return !slices.ContainsFunc([]string{"tcp 4", "tcp 5"}, func(name string) bool {
 			return m.listens(name) != slices.ContainsFunc(p.Server.Addrs(),
-				func(a fabric.Addr) bool {
-					return a.AddrPort == p.transport(name).(host.TCP).Addr
-				})
+				func(a fabric.Addr) bool { return a.AddrPort == p.transport(name).(host.TCP).Addr })
 		})
 	}
 	testutil.Until(p.t, fmt.Sprintf("the target serves the addresses %v", m.machine), noticed)

@@ -87,8 +87,7 @@ func TestGolden(t *testing.T) {
 		},
 		{
 			"H2CData", func() []byte {
-				data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096,
-					8192)
+				data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096, 8192)
 				return data[:]
 			},
 			"06 04 18 18 18200000 3412 7856 00100000 00200000 00000000",

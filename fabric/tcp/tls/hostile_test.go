@@ -366,9 +366,7 @@ func hostile(t testing.TB, report func(name string, err error)) {
 func TestHostileHandshakes(t *testing.T) {
 	needTLS(t)
 	hostile(t, func(name string, err error) {
-		t.Run(name, func(t *testing.T) {
-			testutil.Check(t, err)
-		})
+		t.Run(name, func(t *testing.T) { testutil.Check(t, err) })
 	})
 }
 

@@ -22,8 +22,6 @@ func TestTiming(t *testing.T) {
 	binder := make([]byte, 48)
 	testutil.SameTime(t, 100_000, func(class int) func() {
 		copy(binder, binders[class])
-		return func() {
-			testutil.True(t, !h.bindsTo(psk, binder), "a wrong binder is taken")
-		}
+		return func() { testutil.True(t, !h.bindsTo(psk, binder), "a wrong binder is taken") }
 	})
 }

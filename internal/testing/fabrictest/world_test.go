@@ -10,9 +10,7 @@ import (
 
 func newWorld(t *testing.T, n int) *World {
 	w := testutil.Value(NewWorld(n))(t)
-	t.Cleanup(func() {
-		testutil.Check(t, w.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, w.Close()) })
 	return w
 }
 

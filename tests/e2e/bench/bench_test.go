@@ -228,8 +228,7 @@ func TestBenchHungTarget(t *testing.T) {
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
 	s.Runtime = testutil.Patience
-	r, err := bench.Measure(testutil.Context(t), c, s, "e2e",
-		func(bench.Progress) { g.Hold(nil) })
+	r, err := bench.Measure(testutil.Context(t), c, s, "e2e", func(bench.Progress) { g.Hold(nil) })
 	g.Release()
 	testutil.True(t, err != nil && strings.Contains(err.Error(),
 		"no answer for 2s, with 8 commands") && r.Runs[0].Groups[0].Reads != nil, "%v, report: %+v",

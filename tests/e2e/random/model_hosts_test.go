@@ -132,9 +132,7 @@ func (x *modelRun) send(batch []*modelCommand) {
 		c.got = make([]nvme.CQE, len(c.ops))
 		if c.queue == 0 {
 			wait := x.hosts[c.c].c.AdminAsync(x.ctx, &c.ops[0])
-			admin = append(admin, func() {
-				c.got[0] = testutil.Value(wait())(x.T)
-			})
+			admin = append(admin, func() { c.got[0] = testutil.Value(wait())(x.T) })
 			continue
 		}
 		for half := range c.ops {

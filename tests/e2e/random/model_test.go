@@ -136,9 +136,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		ns.Keys = map[int]uint64{}
 		ns.Notify = func(h int, typ nvme.ReservationNotification) { x.m.tell(ns, h, typ) }
 		x.m.namespaces = append(x.m.namespaces, ns)
-		t.Cleanup(func() {
-			testutil.Check(t, d.Close())
-		})
+		t.Cleanup(func() { testutil.Check(t, d.Close()) })
 	}
 	return x
 }

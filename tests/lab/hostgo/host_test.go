@@ -59,9 +59,7 @@ func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Contr
 func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 	t.Helper()
 	q := testutil.Value(c.OpenQueue(context.Background(), qid, size))(t)
-	t.Cleanup(func() {
-		testutil.Equal(t, q.Close(), nil, "close queue %d", qid)
-	})
+	t.Cleanup(func() { testutil.Equal(t, q.Close(), nil, "close queue %d", qid) })
 	return q
 }
 

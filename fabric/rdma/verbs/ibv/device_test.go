@@ -23,9 +23,7 @@ func addresses(t *testing.T) []netip.Addr {
 		t.Skipf("needs an RDMA device: %v", err)
 	}
 	testutil.Must(t, err)
-	defer func() {
-		testutil.Check(t, c.Close())
-	}()
+	defer func() { testutil.Check(t, c.Close()) }()
 	ifaces := testutil.Value(net.Interfaces())(t)
 	type key struct {
 		dev verbs.Device

@@ -81,9 +81,7 @@ func TestConformanceTCP(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			open := func() *Provider {
-				p := New(Options{
-					IWARP: true, Engines: c.engines, Background: true, MPA: c.options,
-				})
+				p := New(Options{IWARP: true, Engines: c.engines, Background: true, MPA: c.options})
 				t.Cleanup(func() { testutil.Must(t, p.Close()) })
 				return p
 			}

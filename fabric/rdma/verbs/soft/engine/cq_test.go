@@ -67,9 +67,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 	var consumed [3]int
 	var posted [3]atomic.Int64
 	var room [3]chan struct{} // completions that may be made
-	push := func(kind uint64) {
-		testutil.True(t, cq.Push(&verbs.WC{WRID: kind}), "overrun")
-	}
+	push := func(kind uint64) { testutil.True(t, cq.Push(&verbs.WC{WRID: kind}), "overrun") }
 	// Packets of B, one completion in three.
 	to := attach(t, e, &endpoint{onReceive: func(ep *endpoint) {
 		if ep.last%3 == 0 {

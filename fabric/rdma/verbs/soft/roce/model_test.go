@@ -203,9 +203,7 @@ func TestModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				f.Seed = seed
 				f.Filter = zeroPadding(t)
-				p := newPair(t, options{
-					Options: f, reads: uint8(1 + seed), mtu: 256 << seed,
-				})
+				p := newPair(t, options{Options: f, reads: uint8(1 + seed), mtu: 256 << seed})
 				testModel(t, p, seed)
 				if f.Loss+f.Corrupt+f.Reorder+f.Refuse == 0 {
 					n := p.a.st.Retransmissions.Load() + p.b.st.Retransmissions.Load()
