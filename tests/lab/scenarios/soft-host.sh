@@ -2,7 +2,7 @@
 # what it has written, with small and large I/O on several queues. The kernel's target fetches the
 # data of large writes with RDMA READ. Then the same while packets are lost, which both sides repeat.
 # variants: soft soft6 softiw softiw6
-# covers: nvme/host fabric/rdma/verbs/soft fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm internal/bench
+# covers: nvme/host fabric/rdma/verbs/soft fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/ids fabric/rdma/verbs/soft/cm internal/bench
 # cpus: 2
 # limit: 240
 . "$LAB_DIR/lib.sh"

@@ -2,7 +2,7 @@
 # one smaller at the target, a VLAN, two interfaces of which one goes down while fio writes, and
 # comes back.
 # variants: soft soft6 softiw softiw6
-# covers: fabric/rdma fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
+# covers: fabric/rdma fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/ids fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
 # cpus: 2
 # limit: 300
 . "$LAB_DIR/lib.sh"

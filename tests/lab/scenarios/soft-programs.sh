@@ -1,7 +1,7 @@
 # rping, the example program of librdmacm, from a host over soft RoCE (rxe) or soft iWARP (siw) to a
 # small server on the software stack: READs and WRITEs of three sizes, and rping compares the data.
 # variants: soft soft6 softiw softiw6
-# covers: fabric/rdma/verbs/soft fabric/rdma/verbs/soft/packet fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
+# covers: fabric/rdma/verbs/soft fabric/rdma/verbs/soft/packet fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/ids fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
 # go-test: ./fabric/rdma/verbs/soft
 . "$LAB_DIR/lib.sh"
 need rping

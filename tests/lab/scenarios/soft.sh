@@ -3,7 +3,7 @@
 # a small MTU.
 # variants: soft soft6 softiw softiw6
 # smoke: soft softiw
-# covers: fabric/rdma fabric/rdma/verbs/soft fabric/rdma/verbs/soft/packet fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
+# covers: fabric/rdma fabric/rdma/verbs/soft fabric/rdma/verbs/soft/packet fabric/rdma/verbs/soft/wire fabric/rdma/verbs/soft/engine fabric/rdma/verbs/soft/roce fabric/rdma/verbs/soft/ids fabric/rdma/verbs/soft/cm fabric/rdma/verbs/soft/iwarp fabric/rdma/verbs/soft/mpa
 # cpus: 2
 # limit: 480
 . "$LAB_DIR/lib.sh"

@@ -3,7 +3,7 @@
 // the kernel's rdma_rxe and siw connect to it unmodified.
 //
 //	                         RoCEv2       iWARP
-//	verbs.CM, verbs.ID       soft/cm      soft/mpa    connections
+//	verbs.CM, verbs.ID       soft/cm      soft/mpa    connections; soft/ids is the common part
 //	verbs.QP                 soft/roce    soft/iwarp  queue pairs: messages, and their ends
 //	verbs.CQ, PD, MR, SRQ    soft/engine              queues and memory; one engine per
 //	                                                  completion vector

@@ -6,24 +6,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
 // Connect sends a REQ.
 func (id *ID) Connect(p verbs.ConnParam) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.state != idRouted || id.qp == nil {
-		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.remote, unix.EINVAL)
+	if id.State != ids.Routed || id.QP == nil {
+		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.To, unix.EINVAL)
 	}
-	if err := m.check(&p, reqPrivate); err != nil {
-		return fmt.Errorf("connect to %v: %w", id.remote, err)
+	if err := id.Check(&p, reqPrivate); err != nil {
+		return fmt.Errorf("connect to %v: %w", id.To, err)
 	}
-	id.state = idDone
+	id.State = ids.Done
 	c := m.newConn(id, wire.Path{
-		Local: id.local.Addr(), Remote: id.remote.Addr(), MTU: id.mtu,
+		Local: id.From.Addr(), Remote: id.To.Addr(), MTU: id.MTU,
 	})
 	c.active = true
 	c.peer.ResponderResources, c.peer.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
@@ -31,15 +32,15 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	c.peer.AckTimeout = m.opt.AckTimeout
 
 	q := c.message(attrREQ)
-	q.service, q.guid, q.transport = serviceTCP|uint64(id.remote.Port()), m.guid, transportRC
-	q.qpn, q.psn, q.srq = id.qp.Num(), id.qp.QP.PSN(), id.qp.srq
+	q.service, q.guid, q.transport = serviceTCP|uint64(id.To.Port()), m.guid, transportRC
+	q.qpn, q.psn, q.srq = id.QP.Num(), id.QP.Of.PSN(), id.QP.SRQ
 	q.responder, q.initiator = p.ResponderResources, p.InitiatorDepth
 	q.retries, q.rnrRetry, q.flowControl = c.peer.RetryCount, min(p.RNRRetryCount, 7), p.FlowControl
 	q.remoteWait, q.localWait = m.opt.ResponseTimeout, m.opt.ResponseTimeout
 	q.maxCMRetries, q.ackTimeout = uint8(min(m.opt.Retries, 15)), m.opt.AckTimeout
-	q.pkey, q.mtu, q.hopLimit = packet.PKeyDefault, mtuCode(id.mtu), 64
-	q.from, q.to = plain(id.local.Addr()), plain(id.remote.Addr())
-	ip := ipPrivate{port: id.local.Port(), from: q.from, to: q.to}
+	q.pkey, q.mtu, q.hopLimit = packet.PKeyDefault, mtuCode(id.MTU), 64
+	q.from, q.to = ids.Plain(id.From.Addr()), ids.Plain(id.To.Addr())
+	ip := ipPrivate{port: id.From.Port(), from: q.from, to: q.to}
 	ip.encode(q.private[:])
 	copy(q.private[ipHeader:], p.PrivateData)
 	c.send(q)
@@ -76,9 +77,9 @@ func (m *Manager) accepted(c *conn, q *message) {
 	c.peer.ResponderResources = min(c.peer.ResponderResources, q.initiator)
 	c.peer.InitiatorDepth = min(c.peer.InitiatorDepth, q.responder)
 	err := error(unix.EINVAL)
-	if id.qp != nil && q.qpn > wire.CMQPN {
-		id.qp.QP.OnFatal(func() { c.note(noteFatal) })
-		err = id.qp.QP.Connect(c.peer)
+	if id.QP != nil && q.qpn > wire.CMQPN {
+		id.QP.Of.OnFatal(func() { c.note(noteFatal) })
+		err = id.QP.Of.Connect(c.peer)
 	}
 	if err != nil {
 		r := c.message(attrREJ)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
@@ -82,17 +83,17 @@ func (m *Manager) free(c *conn) {
 		}
 	}
 	if c.id != nil {
-		c.id.conn = nil
+		c.id.conn, c.id.State = nil, ids.Done
 		c.id = nil
 	}
 }
 
-func (c *conn) key(n uint32) remoteKey { return remoteKey{plain(c.peer.Path.Remote), n} }
+func (c *conn) key(n uint32) remoteKey { return remoteKey{ids.Plain(c.peer.Path.Remote), n} }
 
 // post sends an event to the program.
 func (c *conn) post(ev verbs.Event) {
 	if c.id != nil {
-		c.id.post(ev)
+		c.id.Post(ev)
 	}
 }
 
@@ -289,7 +290,7 @@ func (m *Manager) receiveREJ(p *wire.Packet, q *message) {
 	case c != nil && !c.active && c.remote == q.local &&
 		(c.state == repSent || c.state == reqReceived):
 	case q.reason == rejTimeout: // the sender may not know our communication ID
-		c = m.remotes[remoteKey{plain(p.Remote.Addr()), q.local}]
+		c = m.remotes[remoteKey{ids.Plain(p.Remote.Addr()), q.local}]
 		if c != nil && (c.state == repSent || c.state == reqReceived) {
 			break
 		}
@@ -300,18 +301,15 @@ func (m *Manager) receiveREJ(p *wire.Packet, q *message) {
 	}
 	id := c.id
 	m.free(c)
-	if l := id.parent; l != nil {
+	if id.Withdraw() {
 		// Next has not returned the request. It leaves nothing behind: otherwise requests that are
 		// withdrawn at once would fill the backlog beyond the limits of half-open connections.
-		l.pending--
 		id.destroy()
 		return
 	}
 	// As with librdmacm the queue pair fails.
-	if id.qp != nil {
-		_ = id.qp.QP.ToError()
-	}
-	id.post(verbs.Event{
+	id.Fail()
+	id.Post(verbs.Event{
 		Type: verbs.EventRejected, Status: int(q.reason),
 		Param: verbs.ConnParam{PrivateData: append([]byte(nil), q.data()...)},
 	})
@@ -335,7 +333,7 @@ func (m *Manager) receiveMRA(p *wire.Packet, q *message) {
 // disconnects as well.
 func (m *Manager) receiveDREQ(p *wire.Packet, q *message) {
 	c := m.find(p, q)
-	if c != nil && c.id != nil && c.id.qp != nil && c.id.qp.Num() != q.qpn {
+	if c != nil && c.id != nil && c.id.QP != nil && c.id.QP.Num() != q.qpn {
 		m.stray()
 		return
 	}

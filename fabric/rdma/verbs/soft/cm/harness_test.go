@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -123,7 +124,8 @@ func (w *world) settle() {
 func (h *machine) pending() bool {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	return len(h.cm.(*channel).queue) > 0
+	_, events := h.cm.(*channel).Count()
+	return events > 0
 }
 
 // run lets time pass.
@@ -173,7 +175,8 @@ func (h *machine) empty(what string) {
 		h.w.t.Fatalf("%s: host %v is left with %v (conns, remotes, queues, hosts, timers, notes, "+
 			"networks), accounts %v", what, h.addr, left, m.total)
 	}
-	testutil.MustEqual(h.w.t, h.cm.(*channel).ids, 0, "%s: IDs of host %v", what, h.addr)
+	n, _ := h.cm.(*channel).Count()
+	testutil.MustEqual(h.w.t, n, 0, "%s: IDs of host %v", what, h.addr)
 }
 
 func (h *machine) listen(port uint16, backlog int) verbs.ID {
@@ -197,13 +200,13 @@ func (h *machine) route(to *machine, port uint16) verbs.ID {
 func (h *machine) queue(id verbs.ID) *queue {
 	h.w.t.Helper()
 	q := testutil.Value(id.CreateQP(nil, verbs.QPInit{}))(h.w.t)
-	return q.(*qp).QP.(*queue)
+	return q.(*ids.QP[QP]).QP.(*queue)
 }
 
 // end frees an ID with its queue pair.
 func (h *machine) end(id verbs.ID) {
 	h.w.t.Helper()
-	if q := id.(*ID).qp; q != nil {
+	if q := id.(*ID).QP; q != nil {
 		testutil.Must(h.w.t, q.Destroy())
 	}
 	testutil.Must(h.w.t, id.Destroy())

@@ -319,7 +319,7 @@ func TestBacklog(t *testing.T) {
 		ids = append(ids, id)
 	}
 	p.m.step() // the program reads no events
-	testutil.Equal(t, l.(*ID).pending, 2, "requests that wait")
+	testutil.Equal(t, l.(*ID).Pending, 2, "requests that wait")
 	testutil.Equal(t, p.m.stats.Dropped.Load(), 3, "requests dropped")
 	p.serve()
 	w.run(ever)
@@ -348,9 +348,10 @@ func TestWithdrawnUnread(t *testing.T) {
 		p.m.step()
 	}
 	testutil.Equal(t, p.m.stats.Dropped.Load(), 0, "requests dropped")
-	testutil.Equal(t, l.(*ID).pending, 0, "requests that wait")
-	testutil.Equal(t, len(p.cm.(*channel).queue), 0, "events")
-	testutil.Equal(t, p.cm.(*channel).ids, 1, "IDs")
+	testutil.Equal(t, l.(*ID).Pending, 0, "requests that wait")
+	n, events := p.cm.(*channel).Count()
+	testutil.Equal(t, events, 0, "events")
+	testutil.Equal(t, n, 1, "IDs")
 	p.serve()
 	w.connected(a, p)
 }

@@ -1,26 +1,20 @@
 package cm
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 )
 
 // channel is an event channel: a verbs.CM.
 type channel struct {
-	m      *Manager
-	wake   sync.Cond // on Manager.mu
-	queue  []verbs.Event
-	ids    int
-	closed bool
+	ids.Channel[QP]
+	m *Manager
 }
 
 // NewCM opens a communication manager with its own event channel.
@@ -30,136 +24,25 @@ func (m *Manager) NewCM() (verbs.CM, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
-	c := &channel{m: m}
-	c.wake.L = &m.mu
+	c := &channel{m: m, Channel: ids.Channel[QP]{
+		Lock: &m.mu, Net: m.net, Dev: m.dev, Port: ephemeralPort,
+	}}
+	c.Make = func() verbs.ID { return c.newID() }
+	c.Open()
 	return c, nil
 }
 
-func (c *channel) Next() (verbs.Event, error) {
-	c.m.mu.Lock()
-	defer c.m.mu.Unlock()
-	for !c.closed && len(c.queue) == 0 {
-		c.wake.Wait()
-	}
-	if c.closed {
-		return verbs.Event{}, verbs.ErrClosed
-	}
-	ev := c.queue[0]
-	c.queue = slices.Delete(c.queue, 0, 1)
-	if ev.Type == verbs.EventConnectRequest {
-		id := ev.ID.(*ID)
-		id.parent.pending--
-		id.parent = nil
-	}
-	return ev, nil
-}
-
-func (c *channel) Close() error {
-	c.m.mu.Lock()
-	defer c.m.mu.Unlock()
-	if !c.closed && c.ids > 0 {
-		return fmt.Errorf("close event channel: %d IDs use it: %w", c.ids, unix.EBUSY)
-	}
-	c.closed = true
-	c.wake.Broadcast()
-	return nil
-}
-
-// idState is the state of an ID without a connection.
-type idState uint8
-
-const (
-	idNew idState = iota
-	idListening
-	idResolved // has a local address and a device
-	idRouted   // may connect
-	idDone     // has a connection, or had one
-)
-
 // ID is a verbs.ID: a listener or one connection.
 type ID struct {
-	m         *Manager
-	cm        *channel
-	ctx       any
-	state     idState
-	destroyed bool
-	bound     bool // to the device
-	local     netip.AddrPort
-	remote    netip.AddrPort
-	mtu       int
-	qp        *qp
-	conn      *conn
-
-	// of a listener
-	backlog, pending int
-	// of a request that Next has not returned yet
-	parent *ID
-}
-
-// qp is the queue pair of an ID.
-type qp struct {
-	QP
-	id  *ID
-	srq bool
-}
-
-func (q *qp) Destroy() error {
-	m := q.id.m
-	m.mu.Lock()
-	q.id.qp = nil
-	m.mu.Unlock()
-	err := q.QP.Destroy()
-	if err != nil {
-		m.mu.Lock()
-		q.id.qp = q
-		m.mu.Unlock()
-	}
-	return err
+	ids.ID[QP]
+	cm   *channel
+	conn *conn
 }
 
 func (c *channel) newID() *ID {
-	c.ids++
-	return &ID{m: c.m, cm: c}
-}
-
-func (c *channel) NewID() (verbs.ID, error) {
-	c.m.mu.Lock()
-	defer c.m.mu.Unlock()
-	if c.closed {
-		return nil, verbs.ErrClosed
-	}
-	return c.newID(), nil
-}
-
-// post sends an event to the channel of the ID.
-func (id *ID) post(ev verbs.Event) {
-	ev.ID = id
-	id.cm.queue = append(id.cm.queue, ev)
-	id.cm.wake.Signal()
-}
-
-func (id *ID) SetContext(v any) { id.ctx = v }
-func (id *ID) Context() any     { return id.ctx }
-
-func (id *ID) Device() verbs.Device {
-	id.m.mu.Lock()
-	defer id.m.mu.Unlock()
-	if !id.bound {
-		return nil
-	}
-	return id.m.dev
-}
-
-func (id *ID) Local() netip.AddrPort {
-	id.m.mu.Lock()
-	defer id.m.mu.Unlock()
-	return id.local
-}
-
-func (id *ID) Remote() netip.AddrPort {
-	id.m.mu.Lock()
-	defer id.m.mu.Unlock()
-	return id.remote
+	id := &ID{cm: c}
+	id.Init(&c.Channel, id)
+	return id
 }
 
 // ephemeral is the first port that is chosen for a program.
@@ -173,27 +56,17 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, _ uint8) (verbs.ID, e
 		return nil, fmt.Errorf("listen at %v: %w", addr, err)
 	}
 	a := addr.Addr()
-	if !a.IsValid() {
-		return fail(unix.EINVAL)
-	}
-	if !a.IsUnspecified() {
-		list, err := m.net.Addrs()
-		if err != nil {
-			return fail(err)
-		}
-		is := func(i wire.Interface) bool { return plain(i.Addr) == plain(a) }
-		if !slices.ContainsFunc(list, is) {
-			return fail(verbs.ErrNoDevice)
-		}
+	if err := c.Usable(a); err != nil {
+		return fail(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c.closed {
+	if c.Closed {
 		return fail(verbs.ErrClosed)
 	}
 	taken := func(port uint16) bool {
 		return slices.ContainsFunc(m.listeners, func(l *ID) bool {
-			return l.local.Port() == port && (takes(l.local.Addr(), a) || takes(a, l.local.Addr()))
+			return l.From.Port() == port && (takes(l.From.Addr(), a) || takes(a, l.From.Addr()))
 		})
 	}
 	port := addr.Port()
@@ -203,114 +76,34 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, _ uint8) (verbs.ID, e
 	if taken(port) {
 		return fail(unix.EADDRINUSE)
 	}
-	if backlog <= 0 || backlog > maxBacklog {
-		backlog = maxBacklog
-	}
 	id := c.newID()
-	id.state, id.local, id.backlog = idListening, netip.AddrPortFrom(a, port), backlog
-	id.bound = !a.IsUnspecified()
+	id.Listen(netip.AddrPortFrom(a, port), backlog)
 	m.listeners = append(m.listeners, id)
 	return id, nil
 }
 
-// maxBacklog is the largest number of requests that Next has not returned
-// (drivers/infiniband/core/ucma.c, max_backlog).
-const maxBacklog = 1024
-
 // takes reports whether a listener gets the requests for an address. :: takes IPv4 as well.
 func takes(listen, to netip.Addr) bool {
-	listen, to = plain(listen), plain(to)
+	listen, to = ids.Plain(listen), ids.Plain(to)
 	return listen == to || listen.IsUnspecified() && (listen.Is6() || to.Is4())
 }
 
 // listener finds the ID that listens at an address, rather a specific one than a wildcard.
 func (m *Manager) listener(to netip.AddrPort) (found *ID) {
 	for _, l := range m.listeners {
-		if l.local.Port() == to.Port() && takes(l.local.Addr(), to.Addr()) &&
-			(found == nil || found.local.Addr().IsUnspecified()) {
+		if l.From.Port() == to.Port() && takes(l.From.Addr(), to.Addr()) &&
+			(found == nil || found.From.Addr().IsUnspecified()) {
 			found = l
 		}
 	}
 	return found
 }
 
-// ResolveAddr chooses the local address. The system needs no time for it.
-func (id *ID) ResolveAddr(src, dst netip.AddrPort, _ time.Duration) error {
-	m := id.m
-	from := src.Addr()
-	if from.IsValid() && from.IsUnspecified() {
-		from = netip.Addr{}
-	}
-	var local netip.Addr
-	var mtu int
-	err := error(unix.EINVAL)
-	if dst.Addr().IsValid() {
-		local, mtu, err = m.net.Route(from, dst.Addr())
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if id.state != idNew || !dst.Addr().IsValid() {
-		return fmt.Errorf("resolve %v: %w", dst, unix.EINVAL)
-	}
-	if err != nil {
-		id.state = idDone
-		errno := unix.EHOSTUNREACH
-		if e, ok := errors.AsType[unix.Errno](err); ok {
-			errno = e
-		}
-		id.post(verbs.Event{Type: verbs.EventAddrError, Status: -int(errno)})
-		return nil
-	}
-	port := src.Port()
-	if port == 0 {
-		port = ephemeralPort()
-	}
-	id.local, id.remote, id.mtu = netip.AddrPortFrom(local, port), dst, mtu
-	id.state, id.bound = idResolved, true
-	id.post(verbs.Event{Type: verbs.EventAddrResolved})
-	return nil
-}
-
-// ResolveRoute has nothing to do: Ethernet needs no path record.
-func (id *ID) ResolveRoute(time.Duration) error {
-	id.m.mu.Lock()
-	defer id.m.mu.Unlock()
-	if id.state != idResolved {
-		return fmt.Errorf("resolve route to %v: %w", id.remote, unix.EINVAL)
-	}
-	id.state = idRouted
-	id.post(verbs.Event{Type: verbs.EventRouteResolved})
-	return nil
-}
-
-func (id *ID) CreateQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
-	m := id.m
-	m.mu.Lock()
-	ok := !id.destroyed && id.qp == nil &&
-		(id.state == idResolved || id.state == idRouted || id.conn != nil)
-	m.mu.Unlock()
-	if !ok {
-		return nil, fmt.Errorf("create queue pair: no address, or the request is withdrawn: %w",
-			unix.EINVAL)
-	}
-	inner, err := m.dev.NewQP(pd, init)
-	if err != nil {
-		return nil, err
-	}
-	q := &qp{QP: inner, id: id, srq: init.SRQ != nil}
-	m.mu.Lock()
-	id.qp = q
-	m.mu.Unlock()
-	return q, nil
-}
-
 func (id *ID) Disconnect() error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.qp != nil {
-		_ = id.qp.QP.ToError() // it may be in the error state already
-	}
+	id.Fail()
 	if c := id.conn; c != nil {
 		switch c.state {
 		case established:
@@ -324,18 +117,16 @@ func (id *ID) Disconnect() error {
 }
 
 func (id *ID) Destroy() error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.destroyed {
+	if id.Destroyed {
 		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
 	}
-	if id.state == idListening {
+	if id.State == ids.Listening {
 		m.listeners = slices.DeleteFunc(m.listeners, func(l *ID) bool { return l == id })
-		for _, ev := range slices.Clone(id.cm.queue) {
-			if ev.Type == verbs.EventConnectRequest && ev.Listener == verbs.ID(id) {
-				ev.ID.(*ID).destroy() // nobody else will
-			}
+		for _, r := range id.Requests() {
+			r.(*ID).destroy() // nobody else will
 		}
 	}
 	id.destroy()
@@ -345,10 +136,7 @@ func (id *ID) Destroy() error {
 
 // destroy forgets the ID and its events.
 func (id *ID) destroy() {
-	id.destroyed = true
-	id.cm.ids--
-	id.cm.queue = slices.DeleteFunc(id.cm.queue,
-		func(ev verbs.Event) bool { return ev.ID == verbs.ID(id) })
+	id.Forget()
 	if id.conn != nil {
 		id.conn.drop()
 	}

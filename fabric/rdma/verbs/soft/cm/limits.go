@@ -3,6 +3,7 @@ package cm
 import (
 	"net/netip"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
@@ -82,7 +83,7 @@ func (c *conn) account(to class) {
 		return
 	}
 	if c.host == nil {
-		addr := plain(c.peer.Path.Remote)
+		addr := ids.Plain(c.peer.Path.Remote)
 		if c.host = m.hosts[addr]; c.host == nil {
 			c.host = &host{addr: addr}
 			m.hosts[addr] = c.host

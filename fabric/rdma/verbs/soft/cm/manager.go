@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
@@ -370,8 +371,8 @@ func (m *Manager) find(p *wire.Packet, q *message) *conn {
 // findLocal is like find for the first answer of the passive side, with its new communication ID.
 func (m *Manager) findLocal(p *wire.Packet, q *message) *conn {
 	c := m.conns[q.remote]
-	if c == nil || plain(p.Remote.Addr()) != plain(c.peer.Path.Remote) ||
-		plain(p.Local.Addr()) != plain(c.peer.Path.Local) {
+	if c == nil || ids.Plain(p.Remote.Addr()) != ids.Plain(c.peer.Path.Remote) ||
+		ids.Plain(p.Local.Addr()) != ids.Plain(c.peer.Path.Local) {
 		return nil
 	}
 	return c
@@ -380,8 +381,6 @@ func (m *Manager) findLocal(p *wire.Packet, q *message) *conn {
 func (m *Manager) stray() { m.stats.Strays.Add(1) }
 
 // plain makes addresses comparable: IPv4 is not mapped, and messages have no zones.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
-
 // maxExpired is the largest number of deadlines that a step handles.
 const maxExpired = 64
 

@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
 
 // receiveREQ handles a connection request.
 func (m *Manager) receiveREQ(p *wire.Packet, q *message) {
-	from, to := plain(p.Remote.Addr()), plain(p.Local.Addr())
+	from, to := ids.Plain(p.Remote.Addr()), ids.Plain(p.Local.Addr())
 	if c := m.remotes[remoteKey{from, q.local}]; c != nil && !m.newer(c, q) {
 		m.repeatedREQ(c, p, q)
 		return
@@ -44,12 +45,12 @@ func (m *Manager) receiveREQ(p *wire.Packet, q *message) {
 		return
 	}
 	class, ok := m.admit(from)
-	if !ok || l.pending >= l.backlog {
+	if !ok || l.Full() {
 		m.stats.Dropped.Add(1) // the peer will try again
 		return
 	}
 	local, mtu, err := m.net.Route(p.Local.Addr(), p.Remote.Addr())
-	if err != nil || plain(local) != to {
+	if err != nil || ids.Plain(local) != to {
 		m.stats.Dropped.Add(1)
 		return
 	}
@@ -91,9 +92,6 @@ func (m *Manager) repeatedREQ(c *conn, p *wire.Packet, q *message) {
 // request makes the connection of a request, and tells the listener.
 func (m *Manager) request(l *ID, class class, p *wire.Packet, q *message, port uint16) {
 	id := l.cm.newID()
-	id.state, id.parent, id.bound = idDone, l, true
-	id.local = netip.AddrPortFrom(p.Local.Addr(), uint16(q.service))
-	id.remote = netip.AddrPortFrom(p.Remote.Addr(), port)
 	c := m.newConn(id, wire.Path{
 		Local: p.Local.Addr(), Remote: p.Remote.Addr(), TOS: q.trafficClass &^ 3, MTU: mtuOf(q.mtu),
 	})
@@ -108,14 +106,12 @@ func (m *Manager) request(l *ID, class class, p *wire.Packet, q *message, port u
 	c.account(class)
 	m.remotes[c.key(c.remote)] = c
 	m.queues[c.key(q.qpn)] = c
-	l.pending++
-	c.post(verbs.Event{
-		Type: verbs.EventConnectRequest, Listener: l, Param: verbs.ConnParam{
+	id.Request(&l.ID, netip.AddrPortFrom(p.Local.Addr(), uint16(q.service)),
+		netip.AddrPortFrom(p.Remote.Addr(), port), verbs.ConnParam{
 			PrivateData:        append([]byte(nil), q.data()[ipHeader:]...),
 			ResponderResources: q.initiator, InitiatorDepth: q.responder,
 			RetryCount: q.retries, RNRRetryCount: q.rnrRetry, FlowControl: q.flowControl,
-		},
-	})
+		})
 }
 
 const (
@@ -133,28 +129,28 @@ const (
 
 // Accept sends a REP.
 func (id *ID) Accept(p verbs.ConnParam) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := id.conn
-	if c == nil || c.state != reqReceived || id.qp == nil {
-		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.remote, unix.EINVAL)
+	if c == nil || c.state != reqReceived || id.QP == nil {
+		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.To, unix.EINVAL)
 	}
-	err := m.check(&p, repPrivate)
+	err := id.Check(&p, repPrivate)
 	if err == nil {
 		peer := c.peer
 		peer.ResponderResources = p.ResponderResources
 		peer.InitiatorDepth = min(p.InitiatorDepth, peer.InitiatorDepth)
-		id.qp.QP.OnFirstPacket(func() { c.note(notePacket) })
-		id.qp.QP.OnFatal(func() { c.note(noteFatal) })
-		err = id.qp.QP.Connect(peer)
+		id.QP.Of.OnFirstPacket(func() { c.note(notePacket) })
+		id.QP.Of.OnFatal(func() { c.note(noteFatal) })
+		err = id.QP.Of.Connect(peer)
 	}
 	if err != nil {
-		return fmt.Errorf("accept %v: %w", id.remote, err)
+		return fmt.Errorf("accept %v: %w", id.To, err)
 	}
 	q := c.message(attrREP)
 	q.guid, q.ackDelay = m.guid, ackDelay
-	q.qpn, q.psn, q.srq = id.qp.Num(), id.qp.QP.PSN(), id.qp.srq
+	q.qpn, q.psn, q.srq = id.QP.Num(), id.QP.Of.PSN(), id.QP.SRQ
 	q.responder, q.initiator = p.ResponderResources, p.InitiatorDepth
 	q.rnrRetry, q.flowControl = min(p.RNRRetryCount, 7), p.FlowControl
 	copy(q.private[:], p.PrivateData)
@@ -166,15 +162,15 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 
 // Reject sends a REJ.
 func (id *ID) Reject(private []byte) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := id.conn
 	switch {
 	case c == nil || c.state != reqReceived:
-		return fmt.Errorf("reject %v: no request: %w", id.remote, unix.EINVAL)
+		return fmt.Errorf("reject %v: no request: %w", id.To, unix.EINVAL)
 	case len(private) > rejPrivate:
-		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.remote,
+		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.To,
 			len(private), rejPrivate, unix.EINVAL)
 	}
 	c.refuse(rejConsumer, private)
@@ -196,18 +192,4 @@ func (m *Manager) receiveRTU(p *wire.Packet, q *message) {
 	default:
 		m.stats.Duplicates.Add(1)
 	}
-}
-
-// check checks the parameters of a Connect or Accept.
-func (m *Manager) check(p *verbs.ConnParam, private int) error {
-	a := m.dev.Attr()
-	switch {
-	case len(p.PrivateData) > private:
-		return fmt.Errorf("%d bytes of private data, at most %d: %w", len(p.PrivateData), private,
-			unix.EINVAL)
-	case int(p.ResponderResources) > a.MaxQPRdAtom || int(p.InitiatorDepth) > a.MaxQPInitRdAtom:
-		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
-			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom, unix.EINVAL)
-	}
-	return nil
 }

@@ -287,7 +287,7 @@ func TestChaos(t *testing.T) {
 					h.queue(ev.ID)
 					testutil.Must(t, ev.ID.Accept(verbs.ConnParam{}))
 				case ev.Type == verbs.EventEstablished:
-					q := ev.ID.(*ID).qp.QP.(*queue)
+					q := ev.ID.(*ID).QP.QP.(*queue)
 					switch rnd.IntN(4) {
 					case 0:
 						testutil.Must(t, ev.ID.Disconnect())

@@ -11,20 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 )
 
 // Connect connects and sends a request, in a goroutine.
 func (id *ID) Connect(p verbs.ConnParam) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.state != idRouted || id.qp == nil {
-		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.remote, unix.EINVAL)
+	if id.State != ids.Routed || id.QP == nil {
+		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.To, unix.EINVAL)
 	}
-	if err := m.check(&p); err != nil {
-		return fmt.Errorf("connect to %v: %w", id.remote, err)
+	if err := id.Check(&p, userPrivate); err != nil {
+		return fmt.Errorf("connect to %v: %w", id.To, err)
 	}
-	id.state = idConnecting
+	id.State = ids.Connecting
 	f := &frame{revision: m.opt.Revision, flags: flagLarge, private: p.PrivateData}
 	if f.revision >= 2 {
 		f.flags |= flagEnhanced
@@ -39,11 +40,11 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	ctx, cancel := context.WithTimeout(m.ctx, m.opt.SetupTime)
 	id.cancel = cancel
 	d := net.Dialer{
-		LocalAddr: net.TCPAddrFromAddrPort(id.local), Control: m.control,
+		LocalAddr: net.TCPAddrFromAddrPort(id.From), Control: m.control,
 		KeepAliveConfig: m.keepAlive(),
 	}
 	d.SetMultipathTCP(false)
-	to := id.remote.String()
+	to := id.To.String()
 	m.running.Go(func() {
 		defer cancel()
 		c, r, err := exchange(ctx, &d, to, f)
@@ -72,8 +73,8 @@ func exchange(ctx context.Context, d *net.Dialer, to string, f *frame) (net.Conn
 
 // answered handles the reply r to the request q, or the error. m.mu is held.
 func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
-	m := id.m
-	if id.state != idConnecting {
+	m := id.cm.m
+	if id.State != ids.Connecting {
 		if c != nil {
 			_ = c.Close()
 		}
@@ -106,7 +107,7 @@ func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
 	if q.rtr() != NoRTR {
 		peer.RTR = r.rtr()
 	}
-	id.local = addrPort(c.LocalAddr())
+	id.From = addrPort(c.LocalAddr())
 	if err := id.connect(c, peer); err != nil {
 		id.failed(err)
 		return
@@ -130,31 +131,24 @@ func (id *ID) failed(err error) {
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
 		errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH) ||
 		errors.Is(err, unix.ENETUNREACH):
-		id.state = idDone
-		id.post(verbs.Event{
-			Type: verbs.EventUnreachable, Status: status(err, unix.ETIMEDOUT),
+		id.State = ids.Done
+		id.Post(verbs.Event{
+			Type: verbs.EventUnreachable, Status: ids.Status(err, unix.ETIMEDOUT),
 		})
-		id.flush()
+		id.Fail() // as librdmacm does
 	case errors.Is(err, errFrame) || errors.Is(err, unix.EINVAL):
-		id.state = idDone
-		id.post(verbs.Event{Type: verbs.EventConnectError, Status: -int(unix.EINVAL)})
-		id.flush()
+		id.State = ids.Done
+		id.Post(verbs.Event{Type: verbs.EventConnectError, Status: -int(unix.EINVAL)})
+		id.Fail() // as librdmacm does
 	default: // refused, reset, or closed
-		id.refused(status(err, unix.ECONNRESET), nil)
+		id.refused(ids.Status(err, unix.ECONNRESET), nil)
 	}
 }
 
 func (id *ID) refused(status int, private []byte) {
-	id.state = idDone
-	id.post(verbs.Event{
+	id.State = ids.Done
+	id.Post(verbs.Event{
 		Type: verbs.EventRejected, Status: status, Param: verbs.ConnParam{PrivateData: private},
 	})
-	id.flush()
-}
-
-// flush makes the queue pair fail, as librdmacm does.
-func (id *ID) flush() {
-	if id.qp != nil {
-		_ = id.qp.QP.ToError()
-	}
+	id.Fail()
 }

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 )
 
 // Limits on connections that peers open and leave. A host is an address.
@@ -50,13 +52,10 @@ func (m *Manager) leave(addr netip.Addr) {
 	}
 }
 
-func remoteAddr(c net.Conn) netip.Addr { return plain(addrPort(c.RemoteAddr()).Addr()) }
+func remoteAddr(c net.Conn) netip.Addr { return ids.Plain(addrPort(c.RemoteAddr()).Addr()) }
 
 // addrPort returns a TCP address; IPv4 is not mapped.
 func addrPort(a net.Addr) netip.AddrPort {
 	p := a.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
-
-// plain makes addresses comparable: only one of them may have a zone.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

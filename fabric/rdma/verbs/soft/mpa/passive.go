@@ -6,18 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 )
-
-// maxBacklog is the largest number of requests that Next has not returned
-// (drivers/infiniband/core/ucma.c, max_backlog).
-const maxBacklog = 1024
 
 // Listen opens a TCP socket.
 func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
@@ -25,19 +20,8 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	fail := func(err error) (verbs.ID, error) {
 		return nil, fmt.Errorf("listen at %v: %w", addr, err)
 	}
-	a := addr.Addr()
-	if !a.IsValid() {
-		return fail(unix.EINVAL)
-	}
-	if !a.IsUnspecified() {
-		list, err := m.net.Addrs()
-		if err != nil {
-			return fail(err)
-		}
-		is := func(i wire.Interface) bool { return plain(i.Addr) == plain(a) }
-		if !slices.ContainsFunc(list, is) {
-			return fail(verbs.ErrNoDevice)
-		}
+	if err := c.Usable(addr.Addr()); err != nil {
+		return fail(err)
 	}
 	l, err := m.listen(addr)
 	if err != nil {
@@ -45,17 +29,13 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c.closed {
+	if c.Closed {
 		m.closeListener(l)
 		return fail(verbs.ErrClosed)
 	}
-	if backlog <= 0 || backlog > maxBacklog {
-		backlog = maxBacklog
-	}
 	id := c.newID()
-	id.state, id.backlog, id.listener = idListening, backlog, l
-	id.local = netip.AddrPortFrom(a, addrPort(l.Addr()).Port())
-	id.bound = !a.IsUnspecified()
+	id.listener = l
+	id.Listen(netip.AddrPortFrom(addr.Addr(), addrPort(l.Addr()).Port()), backlog)
 	m.running.Go(func() { m.accept(id, tos) })
 	return id, nil
 }
@@ -218,24 +198,19 @@ func (m *Manager) serve(l *ID, c net.Conn) {
 		_, _ = c.Write(r.encode(replyKey))
 		refuse(&m.stats.Refused)
 		return
-	case l.destroyed:
+	case l.Destroyed:
 		refuse(&m.stats.Refused)
 		return
-	case l.pending >= l.backlog:
+	case l.Full():
 		refuse(&m.stats.Dropped)
 		return
 	}
 	m.stats.Requests.Add(1)
 	id := l.cm.newID()
-	id.state, id.parent, id.bound, id.counted = idRequested, l, true, true
-	id.local, id.remote = addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
-	id.conn, id.request = c, f
-	l.pending++
+	id.counted, id.conn, id.request = true, c, f
 	ird, ord := f.depths()
-	id.post(verbs.Event{
-		Type: verbs.EventConnectRequest, Listener: l, Param: verbs.ConnParam{
-			PrivateData: f.private, ResponderResources: ord, InitiatorDepth: ird,
-		},
+	id.Request(&l.ID, addrPort(c.LocalAddr()), addrPort(c.RemoteAddr()), verbs.ConnParam{
+		PrivateData: f.private, ResponderResources: ord, InitiatorDepth: ird,
 	})
 }
 
@@ -253,14 +228,14 @@ func (id *ID) reply(f *frame) {
 
 // Accept sends a reply.
 func (id *ID) Accept(p verbs.ConnParam) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.state != idRequested || id.qp == nil {
-		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.remote, unix.EINVAL)
+	if id.State != ids.Requested || id.QP == nil {
+		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.To, unix.EINVAL)
 	}
-	if err := m.check(&p); err != nil {
-		return fmt.Errorf("accept %v: %w", id.remote, err)
+	if err := id.Check(&p, userPrivate); err != nil {
+		return fmt.Errorf("accept %v: %w", id.To, err)
 	}
 	q := id.request
 	ird, ord := q.depths()
@@ -278,20 +253,20 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 	c := id.conn
 	id.reply(f)
 	if err := id.connect(c, peer); err != nil {
-		id.state = idDone
+		id.State = ids.Done
 		id.uncount()
-		return fmt.Errorf("accept %v: %w", id.remote, err)
+		return fmt.Errorf("accept %v: %w", id.To, err)
 	}
 	if peer.RTR == NoRTR {
 		id.establish(verbs.ConnParam{})
 		return nil
 	}
-	id.state = idAccepted
+	id.State = ids.Accepted
 	id.timer = time.AfterFunc(m.opt.SetupTime, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if id.state == idAccepted && id.qp != nil {
-			_ = id.qp.QP.ToError()
+		if id.State == ids.Accepted {
+			id.Fail()
 		}
 	})
 	return nil
@@ -299,32 +274,18 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 
 // Reject sends a reply that refuses the request.
 func (id *ID) Reject(private []byte) error {
-	m := id.m
+	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case id.state != idRequested:
-		return fmt.Errorf("reject %v: no request: %w", id.remote, unix.EINVAL)
+	case id.State != ids.Requested:
+		return fmt.Errorf("reject %v: no request: %w", id.To, unix.EINVAL)
 	case len(private) > userPrivate:
-		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.remote,
+		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.To,
 			len(private), userPrivate, unix.EINVAL)
 	}
 	id.reply(&frame{flags: flagReject, private: private})
-	id.state = idDone
+	id.State = ids.Done
 	id.uncount()
-	return nil
-}
-
-// check checks the parameters of a Connect or Accept.
-func (m *Manager) check(p *verbs.ConnParam) error {
-	a := m.dev.Attr()
-	switch {
-	case len(p.PrivateData) > userPrivate:
-		return fmt.Errorf("%d bytes of private data, at most %d: %w", len(p.PrivateData),
-			userPrivate, unix.EINVAL)
-	case int(p.ResponderResources) > a.MaxQPRdAtom || int(p.InitiatorDepth) > a.MaxQPInitRdAtom:
-		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
-			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom, unix.EINVAL)
-	}
 	return nil
 }
