@@ -98,9 +98,6 @@ func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
 	binary.LittleEndian.PutUint16(e.TSAS[8:], pkey)
 }
 
-// RDMAProvider is the provider type of an RDMA entry.
-func (e *DiscoveryEntry) RDMAProvider() RDMAProvider { return RDMAProvider(e.TSAS[1]) }
-
 // TCPSecurity is SECTYPE (TCP section 3.6.1.1, figure 17).
 type TCPSecurity uint8
 

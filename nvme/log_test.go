@@ -66,7 +66,6 @@ func TestDiscovery(t *testing.T) {
 	PutText(want[32:64], "4420")
 	PutText(want[512:768], "10.0.0.1")
 	testutil.True(t, bytes.Equal(b, want), "got % x", b)
-	testutil.Equal(t, e.RDMAProvider(), RDMAProviderRoCEv2, "provider")
 	e.SetTCP(TCPTLS13)
 	testutil.True(t, e.TCPSecurity() == TCPTLS13 && e.TSAS[8] == 0, "TCP")
 }

@@ -28,9 +28,6 @@ func (s *SQE) CID() uint16 { return binary.LittleEndian.Uint16(s[2:]) }
 // NSID is the namespace identifier.
 func (s *SQE) NSID() uint32 { return binary.LittleEndian.Uint32(s[4:]) }
 
-// MPTR is the metadata pointer.
-func (s *SQE) MPTR() uint64 { return binary.LittleEndian.Uint64(s[16:]) }
-
 // SGL1 is the first SGL descriptor (bytes 24 to 39, the DPTR field).
 func (s *SQE) SGL1() *SGLDescriptor { return (*SGLDescriptor)(s[24:40]) }
 

@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 func TestCommandFields(t *testing.T) {
 	s := SQE(hexBytes(t, SQESize, "0:02 1:c2 2:3412 4:d4c3b2a1 16:0807060504030201"))
 	testutil.True(t, s.Opcode() == NVMRead && s.Flags() == 0xC2 && s.FUSE() == 2 && s.PSDT() == 3 &&
-		s.CID() == 0x1234 && s.NSID() == 0xA1B2C3D4 && s.MPTR() == 0x0102030405060708 &&
+		s.CID() == 0x1234 && s.NSID() == 0xA1B2C3D4 &&
 		s.CDW(1) == 0xA1B2C3D4, "common: % x", s)
 	s = SQE{}
 	s.RW().Set(1<<40, 65536, RWFUA)

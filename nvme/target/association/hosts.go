@@ -29,9 +29,6 @@ func (h *Hosts[C]) Other(nqn string, id [16]byte) (c C) {
 	return c
 }
 
-// Empty reports whether there are no controllers.
-func (h *Hosts[C]) Empty() bool { return len(h.byNQN)+len(h.byID) == 0 }
-
 // index has controllers by the NQN and then the identifier of their host, or the reverse. No set is
 // empty.
 type index[K, L, C comparable] map[K]map[L]map[C]struct{}
