@@ -72,7 +72,8 @@ func TestCluster(t *testing.T) {
 		"Refused": refused, "Resize": resize, "Fence": fence, "Hang": hang, "Full": full,
 		"Snapshot": snapshot, "Encrypted": encrypted,
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
-		"Gate": gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
+		"Steps": steps,
+		"Gate":  gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
 		"Groups":      groups,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,
@@ -521,6 +522,27 @@ func longRanges(t *testing.T, c *cephtest.Cluster) {
 				"%v of %d at %d: %d at %d", op.Op, op.Len, op.Off, b[0], off)
 		}
 	}
+}
+
+// steps: a step starts some operations, and the reactor does not sleep before the next one. Then it
+// may, since the submitter can keep the others.
+func steps(t *testing.T, c *cephtest.Cluster) {
+	dev := mustOpen(t, admin(c, c.Image(t, "8M", "layering")))
+	defer mustClose(t, dev)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	defer client.Close()
+	var ios []*backend.IO
+	for i := range 2 * stepMost {
+		ios = append(ios, client.Read(int64(i*block), client.Memory(i*block, block)))
+	}
+	ch, ended, done := client.Channel, 0, make([]*backend.IO, len(ios))
+	n := ch.Submit(ios)
+	testutil.True(t, n == stepMost && !ch.Arm(), "%d have started, or it may sleep", n)
+	testutil.Until(t, "they end", func() bool {
+		ended += ch.Poll(done)
+		return ended == n
+	})
+	testutil.True(t, ch.Arm(), "the reactor never sleeps")
 }
 
 // caches: an image for which librbd would have a cache is refused.

@@ -244,7 +244,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 64*bs)
 	defer c.Close()
-	ios := make([]*backend.IO, 32)
+	ios := make([]*backend.IO, 16)
 	done := make([]*backend.IO, len(ios))
 	for i := range ios {
 		b := c.Memory(i*bs, bs)
