@@ -47,7 +47,8 @@ gateways_down() {
   umount /tmp/fs
   e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "ext4 is damaged"; }
   host_disconnect
-  for g in a b; do gateway_end $g TERM; done
+  # A gateway that has just lost Ceph waits for it, longer than shutdown_timeout.
+  for g in a b; do wait_for 60 at_rest $g; gateway_end $g TERM; done
   ceph_down
   if [ ${GW_TRTYPE[b]} = rdma ]; then rdma link del host1; on_gateway b rdma link del target1; fi
   ip link del veth3; ip netns del b; ip addr del $CEPH_ADDR/32 dev lo
@@ -99,6 +100,10 @@ serving() { if usable a; then echo a; elif usable b; then echo b; else return 1;
 sees_both() { # reports whether a gateway knows of both, and of no differences
   "$TARGET_BIN" group status -o json --socket /run/$1.sock >/tmp/group || return
   jq -e '.[0] | (.gateways | length) == 2 and (has("differences") | not)' /tmp/group >/tmp/ok
+}
+at_rest() { # NAME: reports whether the gateway neither takes its group nor gives it up
+  "$TARGET_BIN" group status -o json --socket /run/$1.sock >/tmp/group || return
+  jq -e '.[0].state | IN("serving", "standby")' /tmp/group >/tmp/ok
 }
 settled() { # both paths are there, and one is optimized
   live a && live b && serving >/dev/null &&

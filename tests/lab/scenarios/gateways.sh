@@ -65,11 +65,13 @@ writing() { # the gateway in use has writes; prints how many
 SIZE=8M
 taken_over() { usable $other && ! usable $active; }
 event() { # NAME
-  local active other
+  local active other seconds
   wait_for 60 settled
   active=$(serving); [ $active = a ] && other=b || other=a
   STALL=0
-  load events --bs=4k --size=$SIZE --iodepth=16 --time_based --runtime=$(sized 3 3 5)
+  seconds=$(sized 3 3 5)
+  [ $1 != late ] || seconds=20 # its writes must not end before the gateway is cut off
+  load events --bs=4k --size=$SIZE --iodepth=16 --time_based --runtime=$seconds
   wait_for 20 load_moved 20
   fault $1
   [ $1 = crash ] || wait_for 60 taken_over
