@@ -119,6 +119,7 @@ case $what in
     "700|tests that measure or take long|measurements"
     "120|fuzzing|fuzz_all 20000x"
     "1100|isolation|$isolation"
+    "90|steps of reactors|env NVMF_TURNS=1 go test -v -tags invariants -count=1 -run ^TestSteps\$ ./tests/isolation"
     "230|random configurations and commands|$random"
     "300|packages, built twice and installed|scripts/package-test.sh all"
     "2300|lab in full|$lab 5h"

@@ -7,7 +7,6 @@ import (
 	"os"
 	"reflect"
 	"runtime"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,27 +14,36 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// stepMost is the limit of the processor time of one step of a reactor.
-const stepMost = 100 * time.Microsecond
-
-// measuring: the environment has NVMF_TURNS, so the time of each step is measured, and steps beyond
-// stepMost are listed on standard error when the reactor stops. The time is the processor time of
-// the thread, which the reactor has for itself then: other goroutines and processes do not count,
-// but garbage collection does, and packets that the kernel handles meanwhile.
+// measuring: the environment has NVMF_TURNS, so the time of each step is measured, and functions
+// with steps that take too long are listed on standard error when the reactor stops. The time is
+// the processor time of the thread, which the reactor has for itself then: other goroutines and
+// processes do not count, but garbage collection does, and interrupts, with the packets of others
+// that the kernel handles in them.
 var measuring = os.Getenv("NVMF_TURNS") != ""
 
-// stepTimes has the steps of a reactor that took too long, by the function called.
+// limits are the limits by which longer steps are counted. The first is the bound (ADR 0049).
+var limits = [...]time.Duration{100 * time.Microsecond, 200 * time.Microsecond, time.Millisecond}
+
+// overruns are the steps of a function: how many exceed each limit, of how many, with how much time
+// in all, and the longest.
+type overruns struct {
+	above         [len(limits)]int
+	steps         int
+	time, longest time.Duration
+}
+
+// stepTimes measures the steps of a reactor, by the function called.
 type stepTimes struct {
 	count  list.Steps
 	began  time.Duration
 	locked bool
-	over   map[string]*overrun
+	times  map[function]*overruns
 }
 
-// overrun is the number of times that a function took too long, and its longest time.
-type overrun struct {
-	count   int
-	longest time.Duration
+// function is a Poller, by its type, or a function.
+type function struct {
+	poller reflect.Type
+	pc     uintptr
 }
 
 func (t *stepTimes) begin() {
@@ -44,7 +52,7 @@ func (t *stepTimes) begin() {
 		return
 	}
 	if !t.locked { // other goroutines would run on the thread in the middle of a step
-		t.locked = true
+		t.locked, t.times = true, map[function]*overruns{}
 		runtime.LockOSThread()
 	}
 	t.began = cpuTime()
@@ -56,35 +64,36 @@ func (t *stepTimes) end(step any) {
 		return
 	}
 	took := cpuTime() - t.began
-	if took <= stepMost {
-		return
-	}
-	name := fmt.Sprintf("%T.Poll", step)
+	of := function{poller: reflect.TypeOf(step)}
 	if v := reflect.ValueOf(step); v.Kind() == reflect.Func {
-		name = runtime.FuncForPC(v.Pointer()).Name()
+		of.pc = v.Pointer()
 	}
-	if t.over == nil {
-		t.over = map[string]*overrun{}
-	}
-	o := t.over[name]
+	o := t.times[of]
 	if o == nil {
-		o = new(overrun)
-		t.over[name] = o
+		o = new(overruns)
+		t.times[of] = o
 	}
-	o.count++
-	o.longest = max(o.longest, took)
+	o.steps++
+	o.time, o.longest = o.time+took, max(o.longest, took)
+	for i, limit := range limits {
+		if took > limit {
+			o.above[i]++
+		}
+	}
 }
 
-// report lists the overruns of a reactor.
+// report lists the functions of a reactor with steps that took too long.
 func (t *stepTimes) report(reactor int) {
-	var lines []string
-	for name, o := range t.over {
-		lines = append(lines, fmt.Sprintf("reactor %d: %8v at most, %5d steps above %v: %s\n",
-			reactor, o.longest.Round(time.Microsecond), o.count, stepMost, name))
-	}
-	slices.Sort(lines)
-	for _, l := range lines {
-		fmt.Fprint(os.Stderr, l)
+	for of, o := range t.times {
+		if o.above[0] == 0 {
+			continue
+		}
+		name := fmt.Sprintf("%v.Poll", of.poller)
+		if of.pc != 0 {
+			name = runtime.FuncForPC(of.pc).Name()
+		}
+		fmt.Fprintf(os.Stderr, "reactor %d: %v at most, %v above %v, of %d in %v: %s\n",
+			reactor, o.longest, o.above, limits, o.steps, o.time, name)
 	}
 }
 

@@ -6,7 +6,6 @@ package reactor
 type spin struct {
 	max, cur int64 // nanoseconds
 	// empty counts iterations since the last work. last is the reading of the clock at the first of
-	// empty counts iterations since the last work. last is the reading of the clock at the first of
 	// them, and since the first different reading, or 0.
 	empty       int
 	last, since int64
