@@ -104,6 +104,20 @@ func TestLateRead(t *testing.T) {
 	}
 }
 
+// TestLostRead: the wait for the answer to a READ ends in time, with and without repetitions.
+func TestLostRead(t *testing.T) {
+	for retries := range uint8(8) {
+		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: retries, RNRRetry: 7}})
+		p.mem.SetFaults(wiretest.Options{Loss: 1})
+		begin := p.now()
+		p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())
+		p.until("the connection ends", func() bool { return p.a.dead > 0 })
+		p.a.statuses(1, verbs.WCRetryExcErr)
+		want := 4096 * time.Nanosecond << 16 * time.Duration(retries+1)
+		testutil.Equal(t, p.now()-begin, want, "time, retry count %d", retries)
+	}
+}
+
 // TestSlowRead has a peer that answers some READs late, or very late. They are not sent again, or a
 // few times until the requester has learned that.
 func TestSlowRead(t *testing.T) {

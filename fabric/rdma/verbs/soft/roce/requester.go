@@ -687,7 +687,7 @@ func (q *QP) expire() {
 		q.fail(verbs.WCRetryExcErr)
 	case now < r.since+r.repeatTime():
 		q.nudge()
-		q.Eng.SetDeadline(&q.Handle, r.since+r.repeatTime())
+		q.waitUntil(r.since + r.repeatTime())
 	default:
 		r.since = now
 		q.stats.Timeouts.Add(1)
@@ -700,12 +700,16 @@ func (q *QP) expire() {
 		if r.retries++; r.retries > sameRetries {
 			r.retry = min(2*r.retry, r.ackTimeout)
 		}
-		at := now + r.retry
-		if now < r.giveUp {
-			at = min(at, r.giveUp)
-		}
-		q.Eng.SetDeadline(&q.Handle, at)
+		q.waitUntil(now + r.retry)
 	}
+}
+
+// waitUntil sets the timer, at most to the time when the connection fails.
+func (q *QP) waitUntil(at time.Duration) {
+	if r := &q.requester; q.Eng.Now() < r.giveUp {
+		at = min(at, r.giveUp)
+	}
+	q.Eng.SetDeadline(&q.Handle, at)
 }
 
 // localError fails a work request that cannot be sent. Earlier ones complete first.
