@@ -197,7 +197,7 @@ func (e *Engine) turn() (worked bool) {
 	if e.step.Swap(false) {
 		worked = true
 		if more = e.receive(); more && e.putOff < maxPutOff {
-			e.putOff++ // what waits may be the acknowledgments
+			e.putOff++ // the acknowledgments may be waiting
 		} else {
 			e.putOff = 0
 			more = e.expire() || more

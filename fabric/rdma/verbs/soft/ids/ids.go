@@ -39,7 +39,7 @@ type Channel[Q verbs.QP] struct {
 	n     int // IDs
 }
 
-// Open completes a channel, whose exported fields are set.
+// Open completes a channel after its exported fields are set.
 func (c *Channel[Q]) Open() { c.wake.L = c.Lock }
 
 // NewID implements verbs.CM.

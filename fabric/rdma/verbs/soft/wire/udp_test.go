@@ -456,25 +456,65 @@ func TestUDPAllocations(t *testing.T) {
 	}
 }
 
+// BenchmarkUDP sends and receives the packets of some I/Os in one direction: those of 4K reads to
+// the host, of 4K writes in the capsule and of 128K. "sockets" makes the same system calls for the
+// same packets, but does nothing else: the least cost of a program over these sockets.
 func BenchmarkUDP(b *testing.B) {
-	for _, size := range []int{1024, 4096} {
+	for _, bench := range []struct {
+		name    string
+		ios     int
+		packets []int
+	}{
+		{"4K read", 32, append(slices.Repeat([]int{16 + 4096}, 32), make([]int, 32)...)},
+		{"4K write", 32, slices.Repeat([]int{4096, 64}, 32)},
+		{"128K", 1, slices.Repeat([]int{16 + 4096}, 32)},
+	} {
 		for _, segment := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%d bytes, segments %v", size, segment), func(b *testing.B) {
-				s, r := udpPair(b, 1)
-				p := &Path{Local: loopA, Remote: loopB, Segment: segment}
-				b.ReportAllocs()
-				for b.Loop() {
-					for range 32 {
-						testutil.MustTrue(b, s[0].Alloc(p, packet.BTHSize+size) != nil, "full")
-					}
-					s[0].Flush()
-					for n := 0; n < 32; {
-						n += len(testutil.Value(r[0].Recv())(b))
-					}
-				}
-			})
+			for _, bare := range []bool{true, false} {
+				what := map[bool]string{true: "sockets", false: "wire"}[bare]
+				b.Run(fmt.Sprintf("%s/segments %v/%s", bench.name, segment, what),
+					func(b *testing.B) { benchmarkUDP(b, bench.ios, bench.packets, segment, bare) })
+			}
 		}
 	}
+}
+
+func benchmarkUDP(b *testing.B, ios int, packets []int, segment, bare bool) {
+	from, to := udpPair(b, 1)
+	s, r := from[0].(*udpConn), to[0].(*udpConn)
+	p := &Path{Local: loopA, Remote: loopB, Segment: segment}
+	put := func() {
+		for _, size := range packets {
+			testutil.MustTrue(b, s.Alloc(p, packet.BTHSize+size) != nil, "full")
+		}
+	}
+	if bare {
+		put()
+		s.out.seal(nil, 0)
+	}
+	all := s.out.end
+	for b.Loop() {
+		if !bare {
+			put()
+			s.Flush()
+			for n := 0; n < len(packets); {
+				n += len(testutil.Value(r.Recv())(b))
+			}
+			continue
+		}
+		for n := 0; n < s.out.sends.count; {
+			sent, _ := s.out.messages.Send(s.sender[ip4], n, s.out.sends.count)
+			n += sent
+		}
+		for n := 0; n < all; {
+			got, _ := r.in.messages.Recv(r.receiver[ip4], 0, maxDatagrams)
+			for i := range max(got, 0) {
+				size, _ := r.in.messages.Received(i)
+				n += size
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*ios), "ns/IO")
 }
 
 // Packets of a path that share a send arrive one by one, in order, and have the right ICRC. The
