@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // Group makes this target one of the gateways that serve the images of ANA groups in turn.
@@ -17,6 +19,10 @@ type Group struct {
 	Pool, Conf, User, Keyring string
 	Lease                     time.Duration
 	ANAGroups, Prefers        []uint32
+	// SharesConfiguration: subsystems and hosts come from the pool.
+	SharesConfiguration bool
+	// CNTLIDMin and CNTLIDMax are the controller IDs of these subsystems here.
+	CNTLIDMin, CNTLIDMax uint16
 }
 
 func (g *Group) keys() []lang.Key {
@@ -47,6 +53,15 @@ func (g *Group) keys() []lang.Key {
 			Without("required"),
 		lang.NewKey("prefers", groups(&g.Prefers), "The groups that this gateway takes first. Set "+
 			"it to share the load.").Without("none"),
+		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
+			"hosts are kept in the pool, for all gateways, and changed by `nvmf-target apply "+
+			"--group`. Set it at all gateways, with `managed`, which keeps the version in force, "+
+			"`cntlid_min` and `cntlid_max`."),
+		lang.NewKey("cntlid_min", lang.Int(&g.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
+			"Lowest controller ID of the shared subsystems at this gateway. Set it to a range "+
+				"that no other gateway has.").Without("none"),
+		lang.NewKey("cntlid_max", lang.Int(&g.CNTLIDMax, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
+			"Highest controller ID of the shared subsystems at this gateway.").Without("none"),
 	}
 }
 
@@ -64,6 +79,18 @@ func (v *validator) group(c *Config) {
 	need("group.name", g.Name != "")
 	need("group.pool", g.Pool != "")
 	need("group.ana_groups", len(g.ANAGroups) > 0)
+	if g.SharesConfiguration {
+		need("managed", c.Managed != "")
+		need("group.cntlid_min", g.CNTLIDMin != 0)
+		need("group.cntlid_max", g.CNTLIDMax != 0)
+		if g.CNTLIDMax != 0 && g.CNTLIDMax < g.CNTLIDMin {
+			v.Add("group.cntlid_max", "is below group.cntlid_min", "Exchange them.")
+		}
+	}
+	v.need("group.cntlid_min", g.CNTLIDMin != 0, g.SharesConfiguration,
+		"group.shares_configuration")
+	v.need("group.cntlid_max", g.CNTLIDMax != 0, g.SharesConfiguration,
+		"group.shares_configuration")
 	if v.Faulty("group.ana_groups") {
 		return
 	}

@@ -55,6 +55,9 @@ type Managed struct {
 	Referral string
 }
 
+// GroupFile has the subsystems and hosts that gateways share, see Group.File. No request names it.
+var GroupFile = Managed{Key: "group"}
+
 // subsystem reports whether m names a subsystem.
 func (m Managed) subsystem() bool { return m == Managed{Subsystem: m.Subsystem} }
 
@@ -63,6 +66,8 @@ func (m Managed) subsystem() bool { return m == Managed{Subsystem: m.Subsystem} 
 func (m Managed) Dir(directory string) string {
 	name := fileName(m.Subsystem)
 	switch {
+	case m == GroupFile:
+		name = ",group"
 	case m.Listener != "":
 		name = ",listeners"
 	case m.Referral != "":
@@ -77,6 +82,8 @@ func (m Managed) Dir(directory string) string {
 func (m Managed) File(directory string) string {
 	name := "subsystem"
 	switch {
+	case m == GroupFile:
+		name = "configuration"
 	case m.NSID != 0:
 		name = "namespace-" + strconv.FormatUint(uint64(m.NSID), 10)
 	case m.Subsystem == "":
@@ -112,6 +119,9 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 		})
 	}
 	switch {
+	case m == GroupFile:
+		return c.Kind == KindSubsystem || c.Kind == KindNamespace || c.Kind == KindHost ||
+			c.Op == Modify && only("")
 	case c.Op == Modify && only(""):
 		return true
 	case m.Subsystem != "" && m.Host != "":

@@ -33,8 +33,9 @@ func (e *Edit) covers(file string) bool {
 	return file == e.Path || strings.HasPrefix(file, e.Path+"/")
 }
 
-// ParseBody returns the mapping that a client has sent as JSON, as YAML.
-func ParseBody(body []byte) (*yaml.Node, error) {
+// ParseBody returns the mapping that a client has sent as JSON, as YAML. It may have no keys that
+// name files or programs but files.
+func ParseBody(body []byte, files ...string) (*yaml.Node, error) {
 	if len(body) == 0 {
 		body = []byte("{}")
 	}
@@ -47,7 +48,7 @@ func ParseBody(body []byte) (*yaml.Node, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	given, err := literal(d, maxDepth)
+	given, err := literal(d, maxDepth, files)
 	if err == nil && given.Kind != yaml.MappingNode {
 		err = BadRequest("", "must be a JSON object, not "+KindName(given),
 			"It has the keys of the configuration file.")
@@ -56,7 +57,7 @@ func ParseBody(body []byte) (*yaml.Node, error) {
 }
 
 // literal reads a JSON value as a YAML node, up to a depth of left. The JSON is valid.
-func literal(d *json.Decoder, left int) (*yaml.Node, error) {
+func literal(d *json.Decoder, left int, files []string) (*yaml.Node, error) {
 	token, err := d.Token()
 	if err != nil {
 		return nil, err
@@ -92,14 +93,15 @@ func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 				return nil, BadRequest(Printable(key), "given twice", "Delete one of the two.")
 			}
 			given[key] = true
-			if strings.HasSuffix(key, FileSuffix) || strings.HasSuffix(key, commandSuffix) {
+			if (strings.HasSuffix(key, FileSuffix) || strings.HasSuffix(key, commandSuffix)) &&
+				!slices.Contains(files, key) {
 				return nil, BadRequest(Printable(key), "a request cannot name a file to read, or "+
 					"a program", "Send the value itself.")
 			}
 			n.Content = append(n.Content,
 				&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key})
 		}
-		value, err := literal(d, left-1)
+		value, err := literal(d, left-1, files)
 		if err != nil {
 			return nil, err
 		}

@@ -93,7 +93,9 @@ func (s *Server) controlSource() control.Source {
 		Objects: s.engine.Objects, Configured: s.engine.Object, Referrals: s.engine.Referrals,
 		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
 		Disconnect: s.target.DisconnectHost, Drain: s.engine.Drain, ANA: s.listeners.ANA,
-		SetANA: s.listeners.SetANA, Forget: s.groups.forget, Resize: s.engine.Resize,
+		SetANA: s.listeners.SetANA,
+		Forget: s.groups.forget, GroupVersions: s.groups.versions, ChangeGroup: s.changeGroup,
+		Resize: s.engine.Resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)

@@ -38,6 +38,7 @@ type groups struct {
 	described map[uint32]described // for countHosts
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
+	shared       *group.Shared // nil: there is no configuration of the group
 }
 
 // described has the published facts of a group.
@@ -107,17 +108,17 @@ func (g *groups) hide(ls *listeners.Listeners) {
 }
 
 // startGroups starts the groups.
-func (s *Server) startGroups() {
+func (s *Server) startGroups() error {
 	c := &s.atStart.Group
-	for id, gate := range s.groups.gates {
-		cfg := group.Default(c.Name, s.home(), c.Lease)
-		cfg.Prefers = slices.Contains(c.Prefers, id)
-		place := grouprados.Config{
+	place := func(id uint32) *grouprados.Config {
+		return &grouprados.Config{
 			Access: rados.Access{Conf: c.Conf, User: c.User, Keyring: c.Keyring},
 			Pool:   c.Pool, Group: id,
 		}
-		s.groups.add(id, group.Start(cfg, func() (group.Engine, error) {
-			e, err := grouprados.Connect(place)
+	}
+	connect := func(id uint32) func() (group.Engine, error) {
+		return func() (group.Engine, error) {
+			e, err := grouprados.Connect(*place(id))
 			if err != nil {
 				return nil, err // and not a nil engine
 			}
@@ -125,14 +126,20 @@ func (s *Server) startGroups() {
 			defer s.groups.mu.Unlock()
 			s.groups.fsid = e.Cluster().FSID()
 			return e, nil
-		}, &shared{
-			id: id, name: c.Pool + "/" + place.Object(), gateway: c.Name, gate: gate,
+		}
+	}
+	for id, gate := range s.groups.gates {
+		cfg := group.Default(c.Name, s.home(), c.Lease)
+		cfg.Prefers = slices.Contains(c.Prefers, id)
+		s.groups.add(id, group.Start(cfg, connect(id), &shared{
+			id: id, name: c.Pool + "/" + place(id).Object(), gateway: c.Name, gate: gate,
 			listeners: s.listeners,
 		}, s.log.With("ana_group", id)))
 	}
 	if len(s.groups.list) > 0 {
 		s.groups.stopCounting = watch(countEvery, s.countHosts)
 	}
+	return s.startSharing(connect(0))
 }
 
 // home identifies the state directory, which one process uses at a time; "": there is none.
@@ -282,13 +289,21 @@ func (g *groups) waits(n *config.Namespace) bool {
 func (g *groups) states() (out []observed.Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var version uint64
+	problem := ""
+	if g.shared != nil {
+		version, problem = g.shared.State()
+	}
 	for _, id := range slices.Sorted(maps.Keys(g.list)) {
 		s := g.list[id].Status()
+		if problem != "" {
+			s.Differences = append([]string{problem}, s.Differences...)
+		}
 		out = append(out, observed.Group{
 			Cluster: g.fsid, Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,
 			HolderSeconds: s.HeldFor.Seconds(), LeaseSeconds: s.Left.Seconds(),
 			Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem, Differences: s.Differences,
-			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced),
+			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced), Configuration: version,
 			FenceSeconds: s.FencedFor.Seconds(), CheckSeconds: s.Checked.Seconds(),
 		})
 	}
@@ -317,6 +332,9 @@ func (g *groups) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), groupPatience)
 	defer cancel()
 	var all sync.WaitGroup
+	if g.shared != nil {
+		all.Go(func() { g.shared.Stop(ctx) })
+	}
 	for _, one := range g.list {
 		all.Go(func() { one.Stop(ctx) })
 	}

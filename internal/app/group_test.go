@@ -97,3 +97,23 @@ subsystems:
 	testutil.Equal(t, fmt.Sprint(got.Ranges, got.Own), "map[controller IDs of "+nqn+":[1 100]] "+
 		"[listener tcp 10.0.0.1:4420]", "")
 }
+
+// TestSharedKeys: a gateway that shares its configuration needs a place for it, and controller IDs
+// of its own, but no subsystems.
+func TestSharedKeys(t *testing.T) {
+	parse := func(keys, more string) error {
+		return testutil.Err(Parse("test.yaml", []byte(`
+listeners: [{transport: tcp, address: 10.0.0.1}]
+group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`}
+`+more), nil))
+	}
+	testutil.Check(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"))
+	err := parse("", "")
+	for _, want := range []string{
+		"managed: is missing", "group.cntlid_min: is missing", "group.cntlid_max: is missing",
+	} {
+		testutil.Fails(t, err, want, "")
+	}
+	testutil.Fails(t, parse(", cntlid_min: 2, cntlid_max: 1", "managed: /nowhere"),
+		"group.cntlid_max: is below group.cntlid_min", "")
+}

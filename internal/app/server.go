@@ -224,7 +224,9 @@ func (s *Server) Start() error {
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
-	s.startGroups()
+	if err = s.startGroups(); err != nil {
+		return err
+	}
 	if s.opts.Sockets != nil {
 		s.opts.Sockets.Started()
 	}

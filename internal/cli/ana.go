@@ -58,13 +58,14 @@ func groupCommand() *cobra.Command {
 	forget.Long = forget.Short + ". Its processes have ended for good: its machine is off, or " +
 		"has another name now. A gateway that runs takes part again. One that holds a group " +
 		"cannot be forgotten."
-	return Group("group", "Look at the ANA groups that several gateways share", read("status",
+	return Group("group", "Look at the ANA groups that several gateways share, and change their "+
+		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),
-		forget)
+		forget, historyCommand(), rollbackCommand())
 }
 
 func groups(t *table, list []observed.Group) {
-	t.row("GROUP", "STATE", "HOLDER", "FOR", "LEASE", "GATEWAYS", "FENCED", "PROBLEM")
+	t.row("GROUP", "STATE", "HOLDER", "FOR", "LEASE", "GATEWAYS", "FENCED", "VERSION", "PROBLEM")
 	seconds := func(n float64) string { return (time.Duration(n) * time.Second).String() }
 	for i := range list {
 		g := &list[i]
@@ -88,8 +89,12 @@ func groups(t *table, list []observed.Group) {
 		if g.FenceSeconds > 0 {
 			fenced = append(fenced, "for "+seconds(g.FenceSeconds))
 		}
+		version := "-"
+		if g.Configuration > 0 {
+			version = strconv.FormatUint(g.Configuration, 10)
+		}
 		t.row(g.ANAGroup, state, or(g.Holder), seconds(g.HolderSeconds), seconds(g.LeaseSeconds),
-			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")),
+			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")), version,
 			or(strings.Join(problems, "; ")))
 	}
 }

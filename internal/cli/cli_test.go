@@ -97,6 +97,20 @@ func source() control.Source {
 				Group: a.Group, Listener: a.Listener, State: a.State, Configured: "optimized",
 			}}, nil
 		},
+		GroupVersions: func(context.Context) ([]control.GroupVersion, error) {
+			at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.Local)
+			return []control.GroupVersion{
+				{
+					Version: 2, Applied: true, Time: at, Gateway: "a", Of: 1,
+					Configuration: `{"subsystems":[{"nqn":"nqn.2026-11.x:a"}]}`,
+				},
+				{Version: 1, Time: at, Gateway: "b", Configuration: `{"subsystems":[]}`},
+			}, nil
+		},
+		ChangeGroup: func(_ context.Context, c control.GroupChange) (control.Plan, error) {
+			text := fmt.Sprintf("%s, base %d, rollback %d", c.Configuration, c.Base, c.Rollback)
+			return control.Plan{Changes: []control.Change{{Text: text}}}, nil
+		},
 		Forget: func(gateway string) error {
 			if gateway != "c" {
 				return fmt.Errorf("forget %s", gateway)
@@ -159,7 +173,8 @@ func TestText(t *testing.T) {
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
 		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"undrain 10.0.0.2:4420", "group status", "group forget c", "ana",
+		"undrain 10.0.0.2:4420", "group status", "group forget c", "group history",
+		"group history 2", "group rollback 1", "apply testdata/shared.yaml --group --base 2", "ana",
 		"ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
 		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",

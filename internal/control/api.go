@@ -1,6 +1,10 @@
 package control
 
-import "github.com/nvmf-target/nvmf-target/internal/observed"
+import (
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+)
 
 // This file and package observed are the interface: the content of requests and answers.
 // openapi.json is generated from their comments.
@@ -47,6 +51,37 @@ type ANAState struct {
 type Forget struct {
 	// Gateway is its name. Its processes have ended for good.
 	Gateway string `json:"gateway"`
+}
+
+// GroupChange is a change of the configuration that gateways share.
+type GroupChange struct {
+	// Configuration is the new one, a JSON object with the keys hosts and subsystems of the
+	// configuration file, as text.
+	Configuration string `json:"configuration,omitempty"`
+	// Rollback is the version to repeat, without Configuration.
+	Rollback uint64 `json:"rollback,omitempty"`
+	// Base is the version that the change is made from; it fails if there is a newer one. Without
+	// it the newest is replaced.
+	Base uint64 `json:"base,omitempty"`
+	// DryRun: nothing is changed. The answer has the connected hosts of this gateway that the
+	// changes concern.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// GroupVersion is a version of the configuration that gateways share.
+type GroupVersion struct {
+	// Version counts from 1.
+	Version uint64 `json:"version"`
+	// Applied: it is in force at this gateway.
+	Applied bool `json:"applied"`
+	// Time is when it was stored, on the clock of Gateway.
+	Time time.Time `json:"time"`
+	// Gateway has stored it.
+	Gateway string `json:"gateway"`
+	// Of is the version that it repeats.
+	Of uint64 `json:"of,omitempty"`
+	// Configuration is its content, as in GroupChange.
+	Configuration string `json:"configuration"`
 }
 
 // HostEntry is a host named in the configuration, in one subsystem or in all.

@@ -64,6 +64,12 @@ var (
 	PostANA = Post[ANASet, []ANA]{
 		"/v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
 	}
+	GetGroupVersions = Get[[]GroupVersion]{
+		"/v1/groups/configuration", "The versions of the configuration that gateways share",
+	}
+	PostGroupChange = Post[GroupChange, Plan]{
+		"/v1/groups/apply", "Change the configuration that gateways share", Admin,
+	}
 	PostForget = Post[Forget, []observed.Group]{
 		"/v1/groups/forget", "Remove a gateway that never comes back from the groups", Operate,
 	}
@@ -102,6 +108,13 @@ func (s *Server) routes() []route {
 			"POST /v1/reload", "Apply the configuration file", Operate, nil,
 			Plan{},
 			s.changes(s.changing, src.Reload),
+		},
+		queries(GetGroupVersions, src.GroupVersions),
+		route{
+			"POST " + PostGroupChange.path, PostGroupChange.summary, PostGroupChange.role,
+			GroupChange{},
+			Plan{},
+			s.changeGroup,
 		},
 		PostDrain.route(s.drain(true)), PostUndrain.route(s.drain(false)),
 		lists(GetANA, src.ANA),

@@ -79,6 +79,10 @@ type Source struct {
 	// ANA returns the asymmetric namespace access states. SetANA sets some and returns all.
 	ANA    func() []ANA
 	SetANA func(ANASet) ([]ANA, error)
+	// GroupVersions returns the versions of the configuration that gateways share, newest first.
+	// ChangeGroup stores another one, or only plans that. Its context is as for Plan.
+	GroupVersions func(context.Context) ([]GroupVersion, error)
+	ChangeGroup   func(context.Context, GroupChange) (Plan, error)
 	// Forget removes a gateway from the records of groups, and waits until that is done.
 	Forget func(gateway string) error
 	// Resize changes the size of a namespace.

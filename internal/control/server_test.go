@@ -173,9 +173,13 @@ func testSource(f *feed) Source {
 		},
 		ANA:    filled[[]ANA],
 		SetANA: func(ANASet) ([]ANA, error) { return filled[[]ANA](), nil },
-		Forget: func(string) error { return nil },
-		Resize: func(Resize) error { return nil },
-		Pause:  func(NamespaceID, bool) error { return nil },
+		GroupVersions: func(context.Context) ([]GroupVersion, error) {
+			return filled[[]GroupVersion](), nil
+		},
+		ChangeGroup: func(context.Context, GroupChange) (Plan, error) { return Plan{}, nil },
+		Forget:      func(string) error { return nil },
+		Resize:      func(Resize) error { return nil },
+		Pause:       func(NamespaceID, bool) error { return nil },
 	}
 }
 

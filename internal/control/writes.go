@@ -94,6 +94,19 @@ func (s *Server) setANA(set ANASet) (any, error) {
 	})
 }
 
+func (s *Server) changeGroup(r *http.Request) (any, error) {
+	var change GroupChange
+	if err := read(r, &change); err != nil {
+		return nil, err
+	}
+	if (change.Configuration == "") == (change.Rollback == 0) {
+		return nil, NewProblem(http.StatusBadRequest,
+			"either configuration or rollback must be given",
+			"GET /v1/groups/configuration lists the versions.").At("configuration")
+	}
+	return s.change(func() (any, error) { return listed(s.src.ChangeGroup(s.on(r), change)) })
+}
+
 func (s *Server) forget(which Forget) (any, error) {
 	return s.change(func() (any, error) {
 		err := s.src.Forget(which.Gateway)

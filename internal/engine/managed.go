@@ -161,6 +161,19 @@ func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bo
 	})
 }
 
+// ApplyGroup applies the configuration of the group, see config.Group.File, or only plans that.
+func (e *Engine) ApplyGroup(content []byte, dry bool, by ...any) (control.Plan, error) {
+	r := request{by: by, dry: dry, Managed: config.GroupFile}
+	if dry {
+		r.connections = e.connected()
+	}
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	return e.manage(r, func(c *config.Config, _ bool) (*config.Edit, error) {
+		return &config.Edit{Path: r.File(c.Managed), Content: content}, nil
+	})
+}
+
 // manage makes the change that decide returns; nil means none. The caller holds e.applying.
 func (e *Engine) manage(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
@@ -251,7 +264,7 @@ func (e *Engine) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
 	if err := e.permitted(c, next, m); err != nil {
 		return nil, err
 	}
-	if edit.Content != nil && configured(next, m) == "" {
+	if edit.Content != nil && m != config.GroupFile && configured(next, m) == "" {
 		return nil, control.NewProblem(http.StatusConflict,
 			"an environment variable replaces a list of the files, so this would have no effect",
 			"Unset "+config.EnvPrefix+m.Variable()+" of the target, and start it again.")

@@ -93,12 +93,17 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 // ParseRecord would refuse it.
 func (r *Record) Bytes() ([]byte, error) {
 	data, err := json.Marshal(r)
-	data = fmt.Appendf(data, "\n%08x\n", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
+	data = fmt.Appendf(data, "\n%s", checksum(data))
 	if err == nil && len(data) > MaxRecord {
 		err = fmt.Errorf("the record of the group would have %d bytes, more than %d: make the "+
 			"names of gateways shorter", len(data), MaxRecord)
 	}
 	return data, err
+}
+
+// checksum returns a line with the CRC32C of data.
+func checksum(data []byte) string {
+	return fmt.Sprintf("%08x\n", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // instance returns the instance with this ID that takes part, nil if there is none.

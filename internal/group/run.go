@@ -53,6 +53,7 @@ type Group struct {
 	reported Status // in the log
 
 	differences []string      // between gateways; guarded by mu
+	differsAt   time.Duration // when they last changed; guarded by mu
 	holder      string        // the last that was seen; guarded by mu
 	holderSince time.Duration // guarded by mu
 
@@ -196,7 +197,10 @@ func (g *Group) run(ctx context.Context) {
 			g.mu.Lock()
 			g.machine.Done(boottime(), r)
 			if r.Record != nil {
-				g.differences = r.Record.differences(g.cfg.Gateway, g.machine.facts)
+				now := r.Record.differences(g.cfg.Gateway, g.machine.facts)
+				if !slices.Equal(now, g.differences) {
+					g.differences, g.differsAt = now, boottime()
+				}
 			}
 			g.mu.Unlock()
 		case <-g.wake:
@@ -217,6 +221,9 @@ func (g *Group) step(ctx context.Context) bool {
 	g.access = access
 	status, gone := g.machine.Status(now), g.machine.Left()
 	status.Differences = g.differences
+	if now < g.differsAt+settle { // a change that has not come to all gateways yet
+		status.Differences = g.reported.Differences
+	}
 	if status.Holder != g.holder || g.holderSince == 0 {
 		g.holder, g.holderSince = status.Holder, now
 	}
@@ -303,6 +310,9 @@ func (g *Group) do(ctx context.Context, a *Action) (r *Result) {
 	}
 	return r
 }
+
+// settle is the time for which differences are not in the log.
+const settle = 10 * time.Second
 
 // patience is the time that the storage has to answer.
 const patience = 10 * time.Second

@@ -24,6 +24,9 @@ type Group struct {
 	Hosts bool `json:"hosts"`
 	// Problem is the reason why this gateway cannot take or keep the group.
 	Problem string `json:"problem,omitempty"`
+	// Configuration is the version of the configuration of all gateways that is in force here, 0 if
+	// they do not share one. If a newer one cannot be, Differences has the reason.
+	Configuration uint64 `json:"configuration,omitempty"`
 	// Differences are settings of this gateway that conflict with those of others.
 	Differences []string `json:"differences,omitempty"`
 	// Gateways are the gateways that take part.

@@ -13,9 +13,14 @@ type Config struct {
 	Access rados.Access
 	// Pool has the objects of the group.
 	Pool string
-	// Group is its number.
+	// Group is its number, 0 for the configuration that gateways share.
 	Group uint32
 }
 
 // Object is the name of the object with the record.
-func (c *Config) Object() string { return fmt.Sprintf("nvmf.group.%d", c.Group) }
+func (c *Config) Object() string {
+	if c.Group == 0 {
+		return "nvmf.configuration"
+	}
+	return fmt.Sprintf("nvmf.group.%d", c.Group)
+}

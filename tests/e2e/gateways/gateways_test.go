@@ -21,11 +21,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
@@ -36,16 +38,16 @@ const gatewayKey = "NVMF_TEST_GATEWAY"
 
 // runGateway serves a configuration until SIGTERM.
 func runGateway(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
+	load := func(options ...config.Option) (*config.Config, error) {
+		return config.Load(file, nil, volumes.Backends, options...)
 	}
-	c, err := app.Parse(file, text, nil)
+	c, err := load()
 	if err != nil {
 		return err
 	}
 	s := app.NewServer(app.Options{
-		Config: c, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), StateDir: filepath.Dir(file),
+		Config: c, Load: load, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		StateDir: filepath.Dir(file),
 	})
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
@@ -482,5 +484,87 @@ func TestGateways(t *testing.T) {
 	close(stop)
 	for range hosts {
 		testutil.Check(t, testutil.Receive(t, "the last comparison", results))
+	}
+}
+
+// TestGroupConfiguration: a version that is applied at one gateway is served by both, also by one
+// that starts later, and can be rolled back. One that was made from an older version, or is not
+// valid, is refused, and one that gateways cannot apply changes nothing there.
+func TestGroupConfiguration(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := cephtest.New(t)
+	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
+		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	image := c.Image(t, "32M", "layering")
+	sharing := func(name string, cntlid int) *gateway {
+		g := newGateway(t, c, image, name, cntlid)
+		text := string(testutil.Value(os.ReadFile(g.file))(t))
+		text, _, _ = strings.Cut(text, "subsystems:")
+		text = strings.Replace(text, "ana_groups:", fmt.Sprintf("shares_configuration: true, "+
+			"cntlid_min: %d, cntlid_max: %d, ana_groups:", cntlid, cntlid+1000), 1)
+		testutil.Must(t, os.WriteFile(g.file, []byte(text+"managed: "+
+			filepath.Join(filepath.Dir(g.file), "managed")+"\n"), 0o600))
+		return g
+	}
+	a, b := sharing("a", 1), sharing("b", 2000)
+	ask := func(g *gateway, change control.GroupChange) error {
+		client := control.NewClient(g.socket())
+		defer client.Close()
+		return testutil.Err(control.PostGroupChange.To(testutil.Context(t), client, change))
+	}
+	text := func(model string) string {
+		return fmt.Sprintf(`{"subsystems": [{"nqn": %q, "allow_any_host": true, "model": %q,
+			"namespaces": [{"nsid": 1, "backend": "rbd", "image": %q}]}]}`, e2e.SubNQN, model,
+			image)
+	}
+	serves := func(model string, version uint64, all ...*gateway) {
+		t.Helper()
+		for _, g := range all {
+			testutil.Until(t, g.name+" serves "+model, func() bool {
+				client := control.NewClient(g.socket())
+				defer client.Close()
+				list := testutil.Value(control.GetSubsystems.From(testutil.Context(t), client))(t)
+				return len(list) == 1 && list[0].Model == model &&
+					g.group(t).Configuration == version
+			})
+		}
+	}
+	a.start(t)
+	testutil.Must(t, ask(a, control.GroupChange{Configuration: text("one")}))
+	serves("one", 1, a)
+	paths := newWays(a, b)
+	defer paths.drop()
+	var op host.Op
+	op.Write(1, 0, 1, make([]byte, 512), 0)
+	paths.do(1, &op)
+	b.start(t)
+	serves("one", 1, b)
+	testutil.Must(t, ask(b, control.GroupChange{Configuration: text("two"), Base: 1}))
+	serves("two", 2, a, b)
+	testutil.Fails(t, ask(a, control.GroupChange{Configuration: text("three"), Base: 1}),
+		`version 2 was stored by gateway "b" since version 1`, "a change of an older version")
+	testutil.Fails(t, ask(a, control.GroupChange{
+		Configuration: text(strings.Repeat("x", 41)),
+	}), "model", "a version that is not valid")
+	testutil.Fails(t, ask(a, control.GroupChange{
+		Configuration: strings.Replace(text("three"), image, image+"absent", 1),
+	}), "it was stored for all gateways", "an image that is missing")
+	for _, g := range []*gateway{a, b} {
+		testutil.Until(t, g.name+" has a problem", func() bool {
+			return strings.Contains(fmt.Sprint(g.group(t).Differences), "version 3 of the "+
+				"configuration of the group cannot be applied")
+		})
+	}
+	serves("two", 2, a, b)
+	testutil.Must(t, ask(a, control.GroupChange{Rollback: 1}))
+	serves("one", 4, a, b)
+
+	b.signal(t, syscall.SIGTERM)
+	b.start(t)
+	serves("one", 4, a, b)
+	for _, g := range []*gateway{a, b} {
+		testutil.Until(t, g.name+" sees no difference", func() bool {
+			return len(g.group(t).Differences) == 0
+		})
 	}
 }

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
+)
+
+// versionLine begins a file of Group.File.
+const versionLine = "# Version of the configuration of the group, which replaces this file: "
+
+// File makes GroupFile from a version of the configuration that gateways share: a JSON object with
+// the keys hosts and subsystems. It adds the settings of this gateway, and refuses such settings
+// and secrets in the text. The result is checked when it is loaded.
+func (g *Group) File(text string, version uint64) ([]byte, error) {
+	var files []string
+	for _, key := range secretKeys() {
+		files = append(files, key+lang.FileSuffix)
+	}
+	root, err := lang.ParseBody([]byte(text), files...)
+	if err != nil {
+		return nil, err
+	}
+	if lang.Slot(root, "subsystems") == nil {
+		return nil, lang.BadRequest("subsystems", "is missing",
+			"Write subsystems: [] to remove all.")
+	}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, list := root.Content[i].Value, root.Content[i+1]
+		for j, entry := range list.Content {
+			path := fmt.Sprintf("%s[%d].", key, j)
+			switch key {
+			case "hosts":
+				err = checkSecrets(path, entry, files)
+			case "subsystems":
+				err = g.complete(path, entry)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		if key != "hosts" && key != "subsystems" {
+			return nil, lang.BadRequest(lang.Printable(key), "is not shared by gateways",
+				"Write it in the configuration file of each.")
+		}
+	}
+	body, err := yaml.Marshal(root)
+	return append([]byte(versionLine+strconv.FormatUint(version, 10)+"\n"), body...), err
+}
+
+// GroupVersion returns the version in a file of Group.File, 0 if there is none.
+func GroupVersion(file []byte) uint64 {
+	line, _, _ := bytes.Cut(file, []byte("\n"))
+	number, _ := bytes.CutPrefix(line, []byte(versionLine))
+	version, _ := strconv.ParseUint(string(number), 10, 64)
+	return version
+}
+
+// checkSecrets returns an error if a host has a secret, or names a file with one that may be
+// another file elsewhere.
+func checkSecrets(path string, host *yaml.Node, files []string) error {
+	for _, key := range secretKeys() {
+		if lang.Slot(host, key) != nil {
+			return lang.BadRequest(path+key, "secrets are not kept in the cluster",
+				"Write "+key+lang.FileSuffix+", the path of a file with the key on each gateway.")
+		}
+	}
+	for _, key := range files {
+		if at := lang.Slot(host, key); at != nil && !filepath.IsAbs((*at).Value) {
+			return lang.BadRequest(path+key, "is not an absolute path", "Gateways read it.")
+		}
+	}
+	return nil
+}
+
+// complete adds the settings of this gateway to a subsystem.
+func (g *Group) complete(path string, sub *yaml.Node) error {
+	own := func(path string, n *yaml.Node, keys ...string) error {
+		for _, key := range keys {
+			if lang.Slot(n, key) != nil {
+				return lang.BadRequest(path+key, "is a setting of each gateway",
+					"Delete it; the key group has it.")
+			}
+		}
+		return nil
+	}
+	if sub.Kind != yaml.MappingNode {
+		return nil // an error when it is loaded
+	}
+	if err := own(path, sub, "cntlid_min", "cntlid_max"); err != nil {
+		return err
+	}
+	add(sub, "cntlid_min", number(uint32(g.CNTLIDMin)))
+	add(sub, "cntlid_max", number(uint32(g.CNTLIDMax)))
+	list := lang.Slot(sub, "namespaces")
+	if list == nil {
+		return nil
+	}
+	for i, n := range (*list).Content {
+		path := fmt.Sprintf("%snamespaces[%d].", path, i)
+		if err := own(path, n, "ceph"); err != nil {
+			return err
+		}
+		backend := lang.Slot(n, "backend")
+		if backend == nil || (*backend).Value != "rbd" {
+			return lang.BadRequest(path+"backend", "is not rbd, so each gateway would serve "+
+				"different data", "Write the namespace in the configuration file of a gateway.")
+		}
+		access := mappingNode("conf", lang.TextNode(g.Conf))
+		add(access, "user", lang.TextNode(g.User))
+		if g.Keyring != "" {
+			add(access, "keyring", lang.TextNode(g.Keyring))
+		}
+		add(n, "ceph", access)
+	}
+	return nil
+}
+
+// add adds a key to a mapping that does not have it.
+func add(mapping *yaml.Node, key string, value *yaml.Node) {
+	mapping.Content = append(mapping.Content, mappingNode(key, value).Content...)
+}

@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/group"
+)
+
+// This file has the configuration that gateways share.
+
+// startSharing follows the configuration of the group, if this gateway shares one.
+func (s *Server) startSharing(connect func() (group.Engine, error)) error {
+	c := &s.atStart.Group
+	if !c.SharesConfiguration {
+		return nil
+	}
+	file, err := os.ReadFile(config.GroupFile.File(s.atStart.Managed))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	shared := group.Share(c.Name, connect, config.GroupVersion(file),
+		func(v *group.Version) error {
+			_, err := s.applyVersion(v, false, "gateway", v.Gateway)
+			return err
+		}, s.log)
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	s.groups.shared = shared
+	return nil
+}
+
+// applyVersion applies a version of the configuration, or only plans that.
+func (s *Server) applyVersion(v *group.Version, dry bool, by ...any) (control.Plan, error) {
+	file, err := s.atStart.Group.File(v.Text, v.Number)
+	if err != nil {
+		return control.Plan{}, fmt.Errorf("it is refused: %w", err)
+	}
+	return s.engine.ApplyGroup(file, dry, by...)
+}
+
+// sharing returns the configuration of the group, or an error if this gateway shares none.
+func (g *groups) sharing() (*group.Shared, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shared == nil {
+		return nil, control.NewProblem(http.StatusConflict,
+			"this target does not share its configuration with other gateways",
+			"Set group.shares_configuration, and restart it.")
+	}
+	return g.shared, nil
+}
+
+// versions lists the versions of the configuration, none if this gateway shares none.
+func (g *groups) versions(ctx context.Context) (out []control.GroupVersion, err error) {
+	g.mu.Lock()
+	shared := g.shared
+	g.mu.Unlock()
+	if shared == nil {
+		return nil, nil
+	}
+	list, err := shared.Versions(ctx)
+	applied, _ := shared.State()
+	for i := range list {
+		v := &list[i]
+		out = append(out, control.GroupVersion{
+			Version: v.Number, Applied: v.Number == applied, Time: v.Time, Gateway: v.Gateway,
+			Of: v.Of, Configuration: v.Text,
+		})
+	}
+	return out, err
+}
+
+// changeGroup stores another version of the configuration, if this gateway can apply it, or only
+// plans that.
+func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (control.Plan,
+	error,
+) {
+	shared, err := s.groups.sharing()
+	if err != nil {
+		return control.Plan{}, err
+	}
+	next := group.Version{Text: change.Configuration}
+	if change.Rollback != 0 {
+		list, err := shared.Versions(ctx)
+		if err != nil {
+			return control.Plan{}, err
+		}
+		for i := range list {
+			if list[i].Number == change.Rollback {
+				next.Text = list[i].Text
+			}
+		}
+		if next.Text == "" {
+			return control.Plan{}, control.NotThere(fmt.Sprintf("version %d", change.Rollback),
+				"/v1/groups/configuration")
+		}
+	}
+	plan, err := s.applyVersion(&next, true)
+	if err != nil || change.DryRun {
+		return plan, err
+	}
+	number, err := shared.Put(ctx, next.Text, change.Base, change.Rollback)
+	switch {
+	case errors.Is(err, group.ErrConflict):
+		return plan, control.NewProblem(http.StatusConflict, err.Error(),
+			"GET /v1/groups/configuration has it: repeat the change from there.")
+	case err != nil && number != 0:
+		err = control.NewProblem(http.StatusConflict, "it was stored for all gateways, but "+
+			err.Error(), "Repeat an earlier version with \"nvmf-target group rollback\".")
+	case err == nil:
+		s.log.Info("a version of the configuration of the group was stored",
+			append(control.By(ctx), "changes", len(plan.Changes))...)
+	}
+	return plan, err
+}

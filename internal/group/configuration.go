@@ -1,0 +1,291 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Version is a version of the configuration that gateways share. Versions are not changed.
+type Version struct {
+	Format int `json:"format"`
+	// Number counts from 1.
+	Number uint64 `json:"number"`
+	// Gateway has stored it, at Time by its clock.
+	Gateway string    `json:"gateway"`
+	Time    time.Time `json:"time"`
+	// Of is the version that it repeats; 0: it is new.
+	Of uint64 `json:"of,omitempty"`
+	// Text is the configuration.
+	Text string `json:"text"`
+}
+
+const (
+	versionFormat = 1
+	// MaxText is the maximum size of a configuration in bytes.
+	MaxText = 48 << 10
+	// MaxVersions is the number of versions that are kept, if MaxRecord leaves room.
+	MaxVersions = 100
+)
+
+// versions reads the versions, newest first. It refuses all of them if one is not valid.
+func versions(data []byte) (list []Version, err error) {
+	if len(data) > MaxRecord {
+		return nil, fmt.Errorf("the configuration of the group has %d bytes, more than %d",
+			len(data), MaxRecord)
+	}
+	end := max(len(data)-len("12345678\n"), 0)
+	for line := range bytes.Lines(data[:end]) {
+		var v Version
+		if err := json.Unmarshal(line, &v); err != nil {
+			return nil, fmt.Errorf("the configuration of the group is damaged: %w", err)
+		}
+		switch {
+		case v.Format != versionFormat:
+			return nil, fmt.Errorf("the configuration of the group has format %d: this version "+
+				"knows only %d", v.Format, versionFormat)
+		case len(v.Text) > MaxText:
+			return nil, fmt.Errorf("version %d of the configuration of the group has %d bytes, "+
+				"more than %d", v.Number, len(v.Text), MaxText)
+		case v.Number == 0 || len(list) > 0 && v.Number >= list[len(list)-1].Number:
+			return nil, errors.New("the configuration of the group is damaged: its versions are " +
+				"not in order")
+		}
+		list = append(list, v)
+	}
+	if len(data) > 0 && string(data[end:]) != checksum(data[:end]) {
+		return nil, errors.New("the configuration of the group is damaged: its checksum is wrong")
+	}
+	return list, nil
+}
+
+// encode is the inverse of versions: a line of JSON for each, and a line with the CRC32C of all. It
+// leaves out old versions for which there is no room.
+func encode(list []Version) (data []byte) {
+	for _, v := range list[:min(len(list), MaxVersions)] {
+		line, _ := json.Marshal(&v) // numbers and texts
+		if len(data)+len(line)+len("\n12345678\n") > MaxRecord {
+			break
+		}
+		data = append(append(data, line...), '\n')
+	}
+	return append(data, checksum(data)...)
+}
+
+// Shared follows the configuration that the gateways share. Any goroutine may call its methods.
+type Shared struct {
+	gateway string
+	connect func() (Engine, error)
+	apply   func(*Version) error
+	log     *slog.Logger
+
+	wake   chan struct{}
+	ending context.Context
+	stop   context.CancelFunc // ends it
+	ended  sync.WaitGroup
+
+	looking sync.Mutex // held while a version is put into force
+	using   sync.Mutex // held while the engine is used
+	engine  Engine     // nil: there is no connection
+	unwatch context.CancelFunc
+	watched sync.WaitGroup
+
+	mu      sync.Mutex
+	applied uint64
+	problem string
+}
+
+// lookEvery is the time between two looks at the configuration; a watch makes them earlier.
+const lookEvery = 10 * time.Second
+
+// Share follows the configuration in the record of an engine. applied is the number of the version
+// that is in force; apply puts a newer one into force, or returns an error and changes nothing.
+func Share(gateway string, connect func() (Engine, error), applied uint64,
+	apply func(*Version) error, log *slog.Logger,
+) *Shared {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Shared{
+		gateway: gateway, connect: connect, apply: apply, log: log, applied: applied,
+		wake: make(chan struct{}, 1), ending: ctx, stop: stop, unwatch: func() {},
+	}
+	s.ended.Go(func() {
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			_ = s.look(ctx) // it is in the log
+			select {
+			case <-s.wake:
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return s
+}
+
+// Stop ends it; the version in force stays. It waits until the connection is closed or ctx ends.
+func (s *Shared) Stop(ctx context.Context) {
+	s.stop()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.ended.Wait()
+		s.using.Lock()
+		defer s.using.Unlock()
+		s.disconnect()
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}
+
+// State returns the number of the version in force, and why there is no newer one.
+func (s *Shared) State() (applied uint64, problem string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.applied, s.problem
+}
+
+// Versions returns the stored versions, newest first.
+func (s *Shared) Versions(ctx context.Context) ([]Version, error) {
+	s.using.Lock()
+	defer s.using.Unlock()
+	list, _, err := s.read(ctx)
+	return list, err
+}
+
+// Put stores a text as the next version, and puts it into force here. base is the number of the
+// version that it is to replace, 0 for any. It fails with ErrConflict if another one was stored
+// since. With an error and a number it was stored, but is not in force here.
+func (s *Shared) Put(ctx context.Context, text string, base, of uint64) (uint64, error) {
+	number, err := s.put(ctx, text, base, of)
+	if err == nil {
+		err = s.look(ctx)
+	}
+	return number, err
+}
+
+func (s *Shared) put(ctx context.Context, text string, base, of uint64) (uint64, error) {
+	s.using.Lock()
+	defer s.using.Unlock()
+	list, version, err := s.read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	applied, _ := s.State()
+	next := Version{
+		Format: versionFormat, Number: applied + 1, Gateway: s.gateway, Time: time.Now().UTC(),
+		Of: of, Text: text,
+	}
+	if len(list) > 0 {
+		next.Number = max(next.Number, list[0].Number+1)
+		if base != 0 && base != list[0].Number {
+			return 0, fmt.Errorf("version %d was stored by gateway %.100q since version %d: %w",
+				list[0].Number, list[0].Gateway, base, ErrConflict)
+		}
+	}
+	data := encode(append([]Version{next}, list...))
+	if _, err := versions(data); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err = s.engine.Put(ctx, data, version); err != nil {
+		return 0, err
+	}
+	return next.Number, nil
+}
+
+// look puts the newest version into force.
+func (s *Shared) look(ctx context.Context) error {
+	s.looking.Lock()
+	defer s.looking.Unlock()
+	list, err := s.Versions(ctx)
+	if err == nil {
+		err = s.follow(list)
+	}
+	problem := ""
+	if err != nil && ctx.Err() == nil {
+		problem = err.Error()
+	}
+	s.mu.Lock()
+	changed := problem != s.problem
+	s.problem = problem
+	s.mu.Unlock()
+	if changed && problem != "" {
+		s.log.Error("the configuration of the group cannot be followed", "err", err)
+	}
+	return err
+}
+
+func (s *Shared) follow(list []Version) error {
+	applied, _ := s.State()
+	switch {
+	case len(list) == 0 && applied == 0:
+		return nil
+	case len(list) == 0 || list[0].Number < applied:
+		return fmt.Errorf("the configuration of the group has lost version %d, which stays in "+
+			"force here", applied)
+	case list[0].Number == applied:
+		return nil
+	}
+	if err := s.apply(&list[0]); err != nil {
+		return fmt.Errorf("version %d of the configuration of the group cannot be applied: %w",
+			list[0].Number, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied = list[0].Number
+	return nil
+}
+
+// read returns the versions and the version of the record. The caller holds s.using.
+func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
+	if s.ending.Err() != nil {
+		return nil, 0, s.ending.Err()
+	}
+	if s.engine == nil {
+		e, err := s.connect()
+		if err != nil {
+			return nil, 0, err
+		}
+		watch, cancel := context.WithCancel(s.ending)
+		s.engine, s.unwatch = e, cancel
+		s.watched.Go(func() {
+			follow(watch, e, lookEvery, func() {
+				select {
+				case s.wake <- struct{}{}:
+				default:
+				}
+			})
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	data, version, err := s.engine.Get(ctx)
+	if errors.Is(err, ErrFenced) {
+		s.disconnect()
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	list, err := versions(data)
+	return slices.Clip(list), version, err
+}
+
+// disconnect ends the connection. The caller holds s.using.
+func (s *Shared) disconnect() {
+	s.unwatch()
+	s.watched.Wait()
+	if s.engine != nil {
+		s.engine.Close()
+		s.engine = nil
+	}
+}

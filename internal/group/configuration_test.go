@@ -1,0 +1,190 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+// kept is a record in memory, and an engine with it. Others are not used.
+type kept struct {
+	Engine
+	mu      sync.Mutex
+	data    []byte
+	version uint64
+	put     error // the error of the next Put
+	changed []func()
+}
+
+func (k *kept) Get(context.Context) ([]byte, uint64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.data, k.version, nil
+}
+
+func (k *kept) Put(_ context.Context, data []byte, version uint64) (uint64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err := k.put
+	if k.put = nil; err == nil && version != k.version {
+		err = ErrConflict
+	}
+	if err != nil {
+		return 0, err
+	}
+	k.data = data
+	k.version++
+	for _, fn := range k.changed {
+		fn()
+	}
+	return k.version, nil
+}
+
+func (k *kept) Watch(ctx context.Context, changed func()) error {
+	k.mu.Lock()
+	k.changed = append(k.changed, changed)
+	k.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (k *kept) Close() {}
+
+// member is a gateway that follows the record.
+type member struct {
+	*Shared
+	mu   sync.Mutex
+	text string // in force
+	err  error  // of a change
+}
+
+func join(t *testing.T, k *kept, name string, applied uint64) *member {
+	m := &member{}
+	m.Shared = Share(name, func() (Engine, error) { return k, nil }, applied,
+		func(v *Version) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.err == nil {
+				m.text = v.Text
+			}
+			return m.err
+		}, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { m.Stop(context.Background()) })
+	return m
+}
+
+func (m *member) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+// want waits until a version is in force, with this problem.
+func (m *member) want(t *testing.T, version uint64, text, problem string) {
+	t.Helper()
+	testutil.Until(t, fmt.Sprintf("version %d, %s", version, problem), func() bool {
+		applied, now := m.State()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return applied == version && m.text == text && strings.Contains(now, problem) &&
+			(now == "") == (problem == "")
+	})
+}
+
+// TestShared: all gateways follow a version that one stores, and one that starts later as well. Of
+// two changes of the same version one fails. A version that a gateway cannot apply leaves the last
+// one in force there, with the reason.
+func TestShared(t *testing.T) {
+	ctx := testutil.Context(t)
+	k := new(kept)
+	a, b := join(t, k, "a", 0), join(t, k, "b", 0)
+	testutil.Equal(t, testutil.Value(a.Put(ctx, "one", 0, 0))(t), 1, "the first version")
+	a.want(t, 1, "one", "")
+	b.want(t, 1, "one", "")
+	join(t, k, "c", 0).want(t, 1, "one", "")
+
+	testutil.Must(t, testutil.Err(b.Put(ctx, "two", 1, 0)))
+	a.want(t, 2, "two", "")
+	err := testutil.Err(a.Put(ctx, "three", 1, 0))
+	testutil.Is(t, err, ErrConflict, "")
+	testutil.Fails(t, err, `version 2 was stored by gateway "b" since version 1`, "")
+	k.put = ErrConflict // of another one in the same moment
+	testutil.Is(t, testutil.Err(a.Put(ctx, "three", 0, 0)), ErrConflict, "")
+	testutil.Fails(t, testutil.Err(a.Put(ctx, strings.Repeat("x", MaxText+1), 0, 0)),
+		"has 49153 bytes, more than 49152", "")
+	a.want(t, 2, "two", "")
+
+	b.fail(errors.New("no such image"))
+	testutil.Must(t, testutil.Err(a.Put(ctx, "three", 2, 0)))
+	b.want(t, 2, "two", "version 3 of the configuration of the group cannot be applied: no such "+
+		"image")
+	a.fail(errors.New("no"))
+	number, err := a.Put(ctx, "four", 0, 0)
+	testutil.True(t, number == 4 && err != nil, "stored, but not applied: %d, %v", number, err)
+	a.fail(nil)
+	b.fail(nil)
+	testutil.Equal(t, testutil.Value(a.Put(ctx, "three", 4, 3))(t), 5, "a version that is repeated")
+	a.want(t, 5, "three", "")
+	b.want(t, 5, "three", "")
+	list := testutil.Value(a.Versions(ctx))(t)
+	testutil.MustEqual(t, len(list), 5, "versions")
+	testutil.Equal(t, fmt.Sprintln(list[0].Of, list[0].Gateway, list[4].Text), "3 a one\n", "")
+}
+
+// TestSharedRecords: a record that cannot be read, or is older, changes nothing, and nothing is
+// stored over one that cannot be read.
+func TestSharedRecords(t *testing.T) {
+	ctx := testutil.Context(t)
+	k := new(kept)
+	a := join(t, k, "a", 0)
+	const newest = MaxVersions + 5
+	for range newest {
+		testutil.Must(t, testutil.Err(a.Put(ctx, "text", 0, 0)))
+	}
+	good := k.data
+	testutil.Equal(t, len(testutil.Value(a.Versions(ctx))(t)), MaxVersions, "versions")
+	for name, tc := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"damaged":   {append([]byte("x"), good...), "is damaged"},
+		"checksum":  {append(good[:len(good)-2:len(good)-2], "x\n"...), "checksum"},
+		"truncated": {good[:len(good)/2], "is damaged"},
+		"short":     {[]byte("x"), "checksum"},
+		"order": {encode([]Version{
+			{Format: 1, Number: 1}, {Format: 1, Number: 2},
+		}), "not in order"},
+		"newer": {[]byte("{\"format\":2}\n12345678\n"), "format 2"},
+		"text": {encode([]Version{{
+			Format: 1, Number: newest + 1, Text: strings.Repeat("x", MaxText+1),
+		}}), "more than 49152"},
+		"large": {make([]byte, 10<<20), "has 10485760 bytes, more than 1048576"},
+		"empty": {nil, "has lost version 105"},
+		"older": {encode([]Version{{Format: 1, Number: 7}}), "has lost version 105"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Must(t, testutil.Err(k.Put(ctx, tc.data, k.version)))
+			a.want(t, newest, "text", tc.want)
+			if name == "empty" || name == "older" {
+				return // another version can be stored
+			}
+			testutil.Fails(t, testutil.Err(a.Put(ctx, "late", 0, 0)), tc.want, "")
+		})
+	}
+	testutil.Must(t, testutil.Err(k.Put(ctx, nil, k.version)))
+	testutil.Equal(t, testutil.Value(a.Put(ctx, "text", 0, 0))(t), newest+1, "after a loss")
+	a.want(t, newest+1, "text", "")
+	var many []Version
+	for i := range uint64(30) {
+		many = append(many, Version{
+			Format: versionFormat, Number: 30 - i, Text: strings.Repeat("x", MaxText),
+		})
+	}
+	testutil.Equal(t, len(testutil.Value(versions(encode(many)))(t)), 21, "large versions")
+}
