@@ -321,6 +321,8 @@ func queues(fn func(context.Context, *host.Queue) error,
 				_ = q.Close()
 			}
 		}()
+		most := from.size(72)
+		room := most
 		return a.besideVisits(ctx, from, func() {
 			queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
 				_, err := q.Poll(nil)
@@ -329,7 +331,7 @@ func queues(fn func(context.Context, *host.Queue) error,
 				}
 				return err != nil
 			})
-			for len(queues) < from.size(72) {
+			for n := 0; n < room && len(queues) < most; n++ {
 				q, err := host.DialQueue(ctx, a.transport(from.of(a, len(queues))), 0, 32, 0)
 				if err != nil {
 					return
@@ -341,6 +343,7 @@ func queues(fn func(context.Context, *host.Queue) error,
 				queues = append(queues, q)
 				a.takes(1)
 			}
+			room = min(most, 512) // the host has sent no Connect command yet
 		})
 	}
 }
