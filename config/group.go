@@ -61,7 +61,8 @@ func (g *Group) keys() []lang.Key {
 			"Lowest controller ID of the shared subsystems at this gateway. Set it to a range "+
 				"that no other gateway has.").Without("none"),
 		lang.NewKey("cntlid_max", lang.Int(&g.CNTLIDMax, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
-			"Highest controller ID of the shared subsystems at this gateway.").Without("none"),
+			"Highest controller ID of the shared subsystems at this gateway. "+
+				"Set it with `cntlid_min`.").Without("none"),
 	}
 }
 

@@ -108,9 +108,6 @@ func newReactor(t *testing.T) *reactor {
 	return r
 }
 
-// idle reports whether no command of hosts has a compound or waits for one.
-func (r *reactor) idle() bool { return r.inUse == 0 && r.reads == 0 && r.turns.Empty() }
-
 // run polls, and gives IOs back, until nothing is left.
 func (r *reactor) run() {
 	for r.Poll() > 0 || !r.d.ios.Empty() {
@@ -141,7 +138,7 @@ func TestCopy(t *testing.T) {
 	testutil.True(t, c.done && c.status.OK(), "done: %v, %v", c.done, c.status)
 	testutil.True(t, bytes.Equal(r.d.content[4<<20:4<<20+len(want)], want), "the copy is wrong")
 	testutil.EqualSlices(t, c.takes, []int64{2 * Chunk, Chunk, 1024}, "of the limits")
-	testutil.True(t, r.idle() && !r.Reading(), "something is left")
+	testutil.True(t, r.Idle() && !r.Reading(), "something is left")
 }
 
 // TestCopyFails: a Copy that fails names the first extent that was not copied.
@@ -192,7 +189,7 @@ func TestGiveUp(t *testing.T) {
 			testutil.Equal(t, r.d.orphans, 0, "orphans")
 			r.run()
 			testutil.True(t, r.host.stuck == 0 && r.host.compounds == 0, "%+v", &r.host)
-			testutil.True(t, r.idle(), "something is left")
+			testutil.True(t, r.Idle(), "something is left")
 		})
 	}
 }
@@ -209,7 +206,7 @@ func TestAbort(t *testing.T) {
 	m.Abort(nvme.AbortRequested)
 	testutil.True(t, c.done && c.status == nvme.AbortRequested, "%+v", c)
 	r.run()
-	testutil.True(t, r.idle(), "something is left")
+	testutil.True(t, r.Idle(), "something is left")
 	testutil.EqualSlices(t, r.d.order, []int64{0}, "IOs")
 }
 
@@ -243,7 +240,7 @@ func TestTurnsByOwner(t *testing.T) {
 	}
 	testutil.EqualSlices(t, of, []bool{false, true, false, true, false, true}, "the other's turns")
 	r.run()
-	testutil.True(t, r.idle(), "something is left")
+	testutil.True(t, r.Idle(), "something is left")
 }
 
 // TestShare: commands of an owner that has its share of compounds are resumed in their order, as
@@ -263,7 +260,7 @@ func TestShare(t *testing.T) {
 		r.d.back(nvme.Success)
 	}
 	testutil.True(t, len(r.resumed) == 2 && r.resumed[0] == &p[0], "%d resumed", len(r.resumed))
-	testutil.True(t, r.idle() && !p[1].Listed(), "something is left")
+	testutil.True(t, r.Idle() && !p[1].Listed(), "something is left")
 	free := 0
 	for range r.free.All() {
 		free++
@@ -304,7 +301,7 @@ func TestFlush(t *testing.T) {
 	}
 	testutil.MustTrue(t, !r.d.ios.Empty(), "the second one does not go on")
 	r.d.back(nvme.Success)
-	testutil.True(t, second.done && second.status.OK() && r.idle(), "%+v", second)
+	testutil.True(t, second.done && second.status.OK() && r.Idle(), "%+v", second)
 }
 
 // TestLateTurn: the turn of a Flush that has ended does nothing, even if its command has another
@@ -362,7 +359,7 @@ func TestPair(t *testing.T) {
 			testutil.Equal(t, r.d.content[512], want, "content")
 			testutil.True(t, a.status == first && b.status == second, "%v, %v", a.status, b.status)
 			testutil.EqualSlices(t, finished, []*order{a, b}, "order")
-			testutil.True(t, l.released && r.idle(), "the lock is not released")
+			testutil.True(t, l.released && r.Idle(), "the lock is not released")
 			v.GoOn() // late: it does nothing
 		})
 	}
@@ -381,6 +378,6 @@ func TestPaidByPiece(t *testing.T) {
 	c.limited = false
 	m.Admitted()
 	r.run()
-	testutil.True(t, c.done && c.status.OK() && r.idle(), "%+v", c)
+	testutil.True(t, c.done && c.status.OK() && r.Idle(), "%+v", c)
 	testutil.EqualSlices(t, r.d.order, []int64{512, ZeroPiece, 2 * ZeroPiece, 3 * ZeroPiece}, "IOs")
 }

@@ -42,6 +42,9 @@ type Pool struct {
 // NewPool makes the pool of a reactor.
 func NewPool(cfg Config) *Pool { return &Pool{Config: cfg} }
 
+// Idle reports whether no command of hosts has a compound or waits for one.
+func (p *Pool) Idle() bool { return p.inUse == 0 && p.reads == 0 && p.turns.Empty() }
+
 // Reading reports whether there are compounds that read into memory of the target. They wait for
 // memory and for locks, also if no device has anything of them.
 func (p *Pool) Reading() bool { return p.reads > 0 }
