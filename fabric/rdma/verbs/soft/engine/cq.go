@@ -95,8 +95,12 @@ func (cq *CQ) signal() {
 // would only make the caller poll again. Therefore poll until there is none before you wait.
 func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 	cq.step(true)
-	if cq.head.Load() == cq.tail.Load() && cq.engine.left.Load() {
-		cq.step(false) // the caller may go to sleep
+	others := cq.engine.sleepers.Load()
+	if cq.listening {
+		others--
+	}
+	if cq.engine.left.Load() && (others > 0 || cq.head.Load() == cq.tail.Load()) {
+		cq.step(false) // the others may be asleep, and the caller may go to sleep
 	}
 	if cq.failed.Load() {
 		return 0, errOverrun

@@ -83,9 +83,7 @@ func sleepAndWake(t *testing.T, a, b *Device, edge bool) {
 		return false
 	}})
 	for kind, post := range []func(){
-		func() {
-			b.Engine(0).Do(func() { from.send += 3; b.Engine(0).Schedule(&from.Handle) })
-		},
+		func() { b.Engine(0).Do(func() { from.send += 3; b.Engine(0).Schedule(&from.Handle) }) },
 		func() { e.Do(func() { push(1) }) },
 		kick.Kick,
 	} {
@@ -207,8 +205,7 @@ func TestUnfinishedTurn(t *testing.T) {
 // TestWoken: an engine with a sleeper wakes it for everything that is left: packets behind a full
 // batch, packets in the inbox, deadlines.
 func TestWoken(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
+	mem, a, b := pair(t, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	cq := newCQ(t, a, 8, ch, 0)
 	testutil.Must(t, cq.ReqNotify())
@@ -219,11 +216,7 @@ func TestWoken(t *testing.T) {
 		testutil.MustTrue(t, readable(ch.FD()), "not readable: %s", what)
 		testutil.Value(cq.Poll(nil))(t)
 	}
-	from.send = 2*wire.MaxBatch + 5
-	from.Kick()
-	for from.send > 0 {
-		b.Engine(0).Step()
-	}
+	from.sendAll(2*wire.MaxBatch + 5)
 	for to.received < 2*wire.MaxBatch+5 {
 		turn("packets have arrived")
 	}
@@ -252,17 +245,12 @@ func TestWoken(t *testing.T) {
 // TestLeftPackets: a sleeper is woken for packets that a turn of Poll has left, also if a call of
 // Do makes the next turn.
 func TestLeftPackets(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
+	_, a, b := pair(t, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	testutil.Must(t, newCQ(t, a, 8, ch, 0).ReqNotify())
 	to := attach(t, e, &endpoint{})
 	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
-	from.send = wire.MaxBatch + 1
-	from.Kick()
-	for from.send > 0 {
-		b.Engine(0).Step()
-	}
+	from.sendAll(wire.MaxBatch + 1)
 	e.makeStep(true)
 	testutil.Equal(t, to.received, wire.MaxBatch, "packets")
 	testutil.True(t, !readable(ch.FD()), "readable although Poll makes another turn")
@@ -270,27 +258,50 @@ func TestLeftPackets(t *testing.T) {
 	testutil.True(t, readable(ch.FD()), "not readable although a packet waits")
 }
 
-// TestAnswersBeforeDeadlines: while packets wait, deadlines do, but not for ever.
-func TestAnswersBeforeDeadlines(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
-	to := attach(t, a.Engine(0), &endpoint{})
-	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
-	for _, tt := range []struct{ packets, turns int }{
-		{wire.MaxBatch - 1, 0}, {3*wire.MaxBatch - 1, 2}, {20 * wire.MaxBatch, maxPutOff},
-	} {
-		a.Engine(0).Do(func() { a.Engine(0).SetDeadline(&to.Handle, a.Engine(0).Now()+1) })
-		mem.Advance(1)
-		from.send, to.expired, to.received = tt.packets, 0, 0
-		from.Kick()
-		for from.send > 0 {
-			b.Engine(0).Step()
+// TestSleeperBeside: packets that a turn of Poll has left wake the sleeper of another queue, whose
+// own Poll found the engine held. Nobody may poll the first queue again.
+func TestSleeperBeside(t *testing.T) {
+	_, a, b := pair(t, Options{})
+	busy, asleep := newCQ(t, a, 8, nil, 0), newCQ(t, a, 8, newChannel(t, a), 0)
+	testutil.Must(t, asleep.ReqNotify())
+	to := attach(t, a.Engine(0), &endpoint{onReceive: func(ep *endpoint) {
+		if ep.received == 1 {
+			testutil.Value(asleep.Poll(nil))(t)
+			busy.Push(&verbs.WC{})
 		}
-		for n := 1; to.expired == 0; n++ {
+	}})
+	attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num).sendAll(4 * wire.MaxBatch)
+	testutil.Equal(t, testutil.Value(busy.Poll(make([]verbs.WC, 1)))(t), 1, "completions")
+	testutil.True(t, to.received < 4*wire.MaxBatch, "no packet is left")
+	testutil.True(t, readable(asleep.ch.FD()), "not readable although packets wait")
+}
+
+// TestAnswersBeforeDeadlines: while packets wait, deadlines do, but not for ever, and only once.
+func TestAnswersBeforeDeadlines(t *testing.T) {
+	mem, a, b := pair(t, Options{})
+	e, expired := a.Engine(0), 0
+	var eps [3 * maxExpired]*endpoint
+	for i := range eps {
+		eps[i] = attach(t, e, &endpoint{onExpire: func(*endpoint) { expired++ }})
+	}
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, eps[0].num)
+	for _, tt := range []struct{ packets, deadlines, turns int }{
+		{wire.MaxBatch - 1, 1, 0},
+		{3*wire.MaxBatch - 1, 1, 2},
+		{20 * wire.MaxBatch, 1, maxPutOff},
+		{20 * wire.MaxBatch, len(eps), maxPutOff + 2},
+	} {
+		for _, ep := range eps[:tt.deadlines] {
+			e.Do(func() { e.SetDeadline(&ep.Handle, e.Now()+1) })
+		}
+		mem.Advance(1)
+		expired, eps[0].received = 0, 0
+		from.sendAll(tt.packets)
+		for n := 1; expired < tt.deadlines; n++ {
 			testutil.MustTrue(t, n <= tt.turns+1, "%d packets: %d turns", tt.packets, n)
-			a.Engine(0).Step()
-			testutil.Equal(t, to.received, min(n*wire.MaxBatch, tt.packets), "packets")
-			testutil.Equal(t, to.expired == 0, n <= tt.turns, "the deadline waits")
+			e.Step()
+			testutil.Equal(t, eps[0].received, min(n*wire.MaxBatch, tt.packets), "packets")
+			testutil.Equal(t, expired > 0, n > min(tt.turns, maxPutOff), "a deadline has passed")
 		}
 		settle(mem, a)
 	}
@@ -299,8 +310,7 @@ func TestAnswersBeforeDeadlines(t *testing.T) {
 // TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all
 // completions that come in their turns. One that a poll leaves makes the event.
 func TestPollMakesNoEvent(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
+	_, a, b := pair(t, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	cq := newCQ(t, a, 8, ch, 0)
 	testutil.Must(t, cq.ReqNotify())
@@ -336,10 +346,7 @@ func TestWokenByUDP(t *testing.T) {
 		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
 	testutil.Must(t, cq.ReqNotify())
 	const n = 3*wire.MaxBatch + 5
-	from.send = n
-	for from.send > 0 {
-		from.Kick()
-	}
+	from.sendAll(n)
 	for to.received < n {
 		testutil.MustTrue(t, waitReadable(ep, patience), "asleep with %d of %d packets",
 			to.received, n)
@@ -442,8 +449,7 @@ func TestBusy(t *testing.T) {
 
 // TestAllocations: the path of packets and completions allocates nothing.
 func TestAllocations(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{Engines: 2})
+	mem, a, b := pair(t, Options{Engines: 2})
 	e := a.Engine(1)
 	ch := newChannel(t, a)
 	cq := newCQ(t, a, 64, ch, 1)

@@ -198,9 +198,8 @@ func (e *Engine) turn() (worked bool) {
 		worked = true
 		if more = e.receive(); more && e.putOff < maxPutOff {
 			e.putOff++ // the acknowledgments may be waiting
-		} else {
-			e.putOff = 0
-			more = e.expire() || more
+		} else if e.putOff = 0; e.expire() {
+			more, e.putOff = true, maxPutOff // the rest has waited as well
 		}
 	} else {
 		e.now = e.conn.Now()

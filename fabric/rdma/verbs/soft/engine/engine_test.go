@@ -121,8 +121,7 @@ func TestHelper(t *testing.T) {
 
 // TestStepWhileHeld: a Step that finds the engine held is made by the holder.
 func TestStepWhileHeld(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
+	_, a, b := pair(t, Options{})
 	to := attach(t, a.Engine(0), &endpoint{})
 	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
 	b.Engine(0).Do(func() { from.send = 3; b.Engine(0).Schedule(&from.Handle) })
@@ -187,8 +186,8 @@ func TestFairness(t *testing.T) {
 // is lost, and FD is readable meanwhile.
 func TestBlocked(t *testing.T) {
 	const n = 10_000
-	mem := wiretest.New(wiretest.Options{Manual: true, Refuse: 0.5, Queue: n})
-	a, b := pair(t, mem, Options{})
+	mem, a, b := pair(t, Options{})
+	mem.SetFaults(wiretest.Options{Refuse: 0.5, Queue: n})
 	to := attach(t, a.Engine(0), &endpoint{})
 	run := func(ep *endpoint) bool {
 		testutil.True(t, !ep.e.conn.blocked, "an endpoint runs while the socket takes nothing")
@@ -215,8 +214,7 @@ func TestBlocked(t *testing.T) {
 // TestFlood: packets of a peer to 10,000 queue pairs, and posts to all of them, do not lengthen a
 // turn.
 func TestFlood(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, b := pair(t, mem, Options{})
+	mem, a, b := pair(t, Options{})
 	e := a.Engine(0)
 	const n = 10_000
 	var eps [n]*endpoint
@@ -275,8 +273,7 @@ func TestFlood(t *testing.T) {
 
 // TestManyPackets has many endpoints that send as much as they can in each turn.
 func TestManyPackets(t *testing.T) {
-	mem := wiretest.New(wiretest.Options{Manual: true})
-	a, _ := pair(t, mem, Options{})
+	_, a, _ := pair(t, Options{})
 	e := a.Engine(0)
 	const n, share = 100, 128
 	ran := 0
@@ -310,7 +307,7 @@ func TestManyPackets(t *testing.T) {
 
 // TestSingles: addresses are remembered, and their number is bounded.
 func TestSingles(t *testing.T) {
-	a, _ := pair(t, wiretest.New(wiretest.Options{Manual: true}), Options{})
+	a := alone(t, Options{})
 	for i := range 3 * maxSingles {
 		to := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 		testutil.MustTrue(t, !a.SendsSingly(to), "address %d is known", i)

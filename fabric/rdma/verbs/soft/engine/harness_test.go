@@ -35,10 +35,11 @@ func alone(t testing.TB, o Options) *Device {
 	return device(t, wiretest.New(wiretest.Options{Manual: true}), "a", addrA, o)
 }
 
-// pair opens devices A and B.
-func pair(t testing.TB, mem *wiretest.Network, o Options) (a, b *Device) {
+// pair opens devices A and B on a network on which only the test moves packets.
+func pair(t testing.TB, o Options) (mem *wiretest.Network, a, b *Device) {
 	t.Helper()
-	return device(t, mem, "a", addrA, o), device(t, mem, "b", addrB, o)
+	mem = wiretest.New(wiretest.Options{Manual: true})
+	return mem, device(t, mem, "a", addrA, o), device(t, mem, "b", addrB, o)
 }
 
 // endpoint is a queue pair that counts, and sends numbered packets.
@@ -75,6 +76,14 @@ func attach(t testing.TB, e *Engine, ep *endpoint) *endpoint {
 func (ep *endpoint) connect(local, remote netip.Addr, to uint32) *endpoint {
 	ep.path, ep.to = wire.Path{Local: local, Remote: remote, MTU: 4096}, to
 	return ep
+}
+
+// sendAll sends n packets, which wait at the peer.
+func (ep *endpoint) sendAll(n int) {
+	ep.send = n
+	for ep.send > 0 {
+		ep.Kick()
+	}
 }
 
 func (ep *endpoint) Receive(_ *wire.Packet, h *packet.Header) {
