@@ -84,8 +84,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	l, err := tr.Listen(fabric.Addr{
 		Transport: nvme.TransportRDMA,
 		AddrPort:  netip.AddrPortFrom(m.f.Addr("target"), 0),
-	}, 1,
-		func(c fabric.Conn) { testutil.Check(t, m.g.Adopt(c)) })
+	}, 1, func(c fabric.Conn) { testutil.Check(t, m.g.Adopt(c)) })
 	must(err)
 	m.addr, m.machine = l.Addr().AddrPort, newHost(t, m.f.Provider("host"))
 	m.host = m.connect(t, p)

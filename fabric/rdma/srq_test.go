@@ -186,8 +186,7 @@ func TestSRQShortage(t *testing.T) {
 	}
 	m.h.held = nil
 	m.until(t, func() bool {
-		return m.q.recv.posted == srqSlabSlots &&
-			m.g.cfg.Memory.Available() == free
+		return m.q.recv.posted == srqSlabSlots && m.g.cfg.Memory.Available() == free
 	})
 }
 

@@ -19,9 +19,7 @@ func connectRDMA(t *testing.T, f *fakeRDMA, size int) (*Controller, *Queue) {
 	t.Helper()
 	c, q := connectQueue(t, RDMA{Provider: f.fab.Provider("host"), Addr: f.addr}, testOptions(),
 		size)
-	t.Cleanup(func() {
-		testutil.Check(t, q.Close())
-	})
+	t.Cleanup(func() { testutil.Check(t, q.Close()) })
 	return c, q
 }
 

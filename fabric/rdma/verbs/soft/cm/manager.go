@@ -380,7 +380,6 @@ func (m *Manager) findLocal(p *wire.Packet, q *message) *conn {
 
 func (m *Manager) stray() { m.stats.Strays.Add(1) }
 
-// plain makes addresses comparable: IPv4 is not mapped, and messages have no zones.
 // maxExpired is the largest number of deadlines that a step handles.
 const maxExpired = 64
 

@@ -86,7 +86,10 @@ func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
 		return
 	case r.is(flagReject):
 		_ = c.Close()
-		id.refused(-int(unix.ECONNRESET), r.private)
+		id.end(verbs.Event{
+			Type: verbs.EventRejected, Status: -int(unix.ECONNRESET),
+			Param: verbs.ConnParam{PrivateData: r.private},
+		})
 		return
 	case r.is(flagMarkers) || q.is(flagEnhanced) != r.is(flagEnhanced) || !q.agrees(r):
 		m.stats.Invalid.Add(1)
@@ -127,28 +130,21 @@ func (q *frame) agrees(r *frame) bool {
 
 // failed ends a connection that got no reply.
 func (id *ID) failed(err error) {
-	switch {
+	ev := verbs.Event{Type: verbs.EventRejected, Status: ids.Status(err, unix.ECONNRESET)}
+	switch { // otherwise it was refused, reset, or closed
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
 		errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH) ||
 		errors.Is(err, unix.ENETUNREACH):
-		id.State = ids.Done
-		id.Post(verbs.Event{
-			Type: verbs.EventUnreachable, Status: ids.Status(err, unix.ETIMEDOUT),
-		})
-		id.Fail() // as librdmacm does
+		ev.Type, ev.Status = verbs.EventUnreachable, ids.Status(err, unix.ETIMEDOUT)
 	case errors.Is(err, errFrame) || errors.Is(err, unix.EINVAL):
-		id.State = ids.Done
-		id.Post(verbs.Event{Type: verbs.EventConnectError, Status: -int(unix.EINVAL)})
-		id.Fail() // as librdmacm does
-	default: // refused, reset, or closed
-		id.refused(ids.Status(err, unix.ECONNRESET), nil)
+		ev.Type, ev.Status = verbs.EventConnectError, -int(unix.EINVAL)
 	}
+	id.end(ev)
 }
 
-func (id *ID) refused(status int, private []byte) {
+// end tells the program that there is no connection. The queue pair fails, as with librdmacm.
+func (id *ID) end(ev verbs.Event) {
 	id.State = ids.Done
-	id.Post(verbs.Event{
-		Type: verbs.EventRejected, Status: status, Param: verbs.ConnParam{PrivateData: private},
-	})
+	id.Post(ev)
 	id.Fail()
 }

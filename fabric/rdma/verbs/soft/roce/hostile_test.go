@@ -510,9 +510,7 @@ func TestNoReceive(t *testing.T) {
 // TestRNRRetries counts the repetitions of a finite count.
 func TestRNRRetries(t *testing.T) {
 	for _, n := range []uint8{0, 1, 3} {
-		p := newPair(t, options{
-			peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n},
-		})
+		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
 		sent := 0 // a NAK that comes twice counts once
 		p.mem.SetFaults(wiretest.Options{Duplicate: 1, Filter: func(pk *wire.Packet) bool {
 			if pk.Local.Addr() == p.a.addr {
@@ -590,9 +588,7 @@ func TestFarPeer(t *testing.T) {
 // TestCNPFlood floods a with congestion notifications: it becomes slower, not silent.
 func TestCNPFlood(t *testing.T) {
 	x := newAttacker(t, options{})
-	cnp := packet.BTH{
-		Opcode: packet.CNP, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), BECN: true,
-	}
+	cnp := packet.BTH{Opcode: packet.CNP, PKey: packet.PKeyDefault, QPN: x.a.qp.Num(), BECN: true}
 	for range 200 {
 		x.send(cnp, 16)
 	}
@@ -610,9 +606,7 @@ func TestCNPFlood(t *testing.T) {
 
 // TestCNPInterval marks all packets of the peer: it gets one CNP in 50 µs.
 func TestCNPInterval(t *testing.T) {
-	p := newPair(t, options{
-		Options: wiretest.Options{Mark: 1, Delay: 10 * time.Microsecond},
-	})
+	p := newPair(t, options{Options: wiretest.Options{Mark: 1, Delay: 10 * time.Microsecond}})
 	p.a.rdma(1, verbs.WRRDMAWrite, 0, 200000, p.b.at(0), p.b.mr.RKey())
 	begin := p.now()
 	p.settle()

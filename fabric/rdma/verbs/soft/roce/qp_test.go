@@ -64,9 +64,7 @@ func TestShared(t *testing.T) {
 	events := make(chan verbs.AsyncEvent, 4)
 	stop := testutil.Value(p.b.dev.Watch(func(ev verbs.AsyncEvent) { events <- ev }))(t)
 	defer stop()
-	init := verbs.QPInit{
-		SendCQ: p.b.cq, RecvCQ: p.b.cq, SRQ: srq, MaxSendWR: 4, MaxSendSGE: 1,
-	}
+	init := verbs.QPInit{SendCQ: p.b.cq, RecvCQ: p.b.cq, SRQ: srq, MaxSendWR: 4, MaxSendSGE: 1}
 	q := testutil.Value(New(p.b.pd, init, nil))(t)
 	_, err := q.PostRecv([]verbs.RecvWR{{}})
 	testutil.Is(t, err, unix.EINVAL, "PostRecv of a queue pair with a shared receive queue")
