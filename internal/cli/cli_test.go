@@ -102,7 +102,7 @@ func source() control.Source {
 			return []control.GroupVersion{
 				{
 					Version: 2, Applied: true, Time: at, Gateway: "a", Of: 1,
-					Configuration: `{"subsystems":[{"nqn":"nqn.2026-11.x:a"}]}`,
+					Configuration: `{"subsystems":[{"nqn":"nqn.2026-11.x:\/a"}]}`,
 				},
 				{Version: 1, Time: at, Gateway: "b", Configuration: `{"subsystems":[]}`},
 			}, nil

@@ -221,10 +221,14 @@ func keys(file string, set []string) (json.RawMessage, error) {
 	return body, nil
 }
 
-// decode decodes YAML. As in a configuration, a date is text, since JSON has no dates.
+// decode decodes YAML, or JSON, which has escapes and tabs that YAML does not have. As in a
+// configuration, a date is text, since JSON has no dates.
 func decode(text []byte, v any) error {
 	var n yaml.Node
 	if err := yaml.Unmarshal(text, &n); err != nil {
+		if json.Unmarshal(text, v) == nil {
+			return nil
+		}
 		return err
 	}
 	datesAreText(&n)

@@ -173,7 +173,7 @@ func (w *worker) selfTest(ctx context.Context, done func(int)) error {
 	return set(nvme.SelfTestAbort)
 }
 
-// getLogs reads logs that are made of all namespaces and controllers, one after another.
+// getLogs reads logs one after another. Two of them are made of all namespaces.
 func (w *worker) getLogs(ctx context.Context, done func(int)) error {
 	op := &host.Op{Data: make([]byte, 512)}
 	for ctx.Err() == nil {
