@@ -1,5 +1,5 @@
 // Package ids is the part of the connection managers that RoCE and iWARP share: event channels, and
-// IDs with their addresses, states and queue pairs. Both managers have one lock, which is held in
+// IDs with their addresses, states and queue pairs. Each manager has one lock. It is held during
 // all functions that do not take it.
 package ids
 
