@@ -229,7 +229,7 @@ func (e *Engine) turn() (worked bool) {
 	e.setTimer()
 	// A goroutine that goes to sleep adds itself to sleepers and then calls Step. If that is too
 	// late to be seen here, its note leads to another turn. After a turn of Poll, either the caller
-	// polls again, because it got completions, or Poll makes another turn.
+	// polls again, because it got completions and nobody else sleeps, or Poll makes another turn.
 	e.left.Store(more && e.polled)
 	if more && !e.polled && e.sleepers.Load() > 0 {
 		e.conn.Wake()
