@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -290,14 +291,17 @@ func (g *groups) states() (out []observed.Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var version uint64
-	problem := ""
+	var problem error
 	if g.shared != nil {
 		version, problem = g.shared.State()
 	}
 	for _, id := range slices.Sorted(maps.Keys(g.list)) {
 		s := g.list[id].Status()
-		if problem != "" {
-			s.Differences = append([]string{problem}, s.Differences...)
+		switch {
+		case errors.Is(problem, group.ErrUnread): // and no difference
+			s.Problem = cmp.Or(s.Problem, problem.Error())
+		case problem != nil:
+			s.Differences = append([]string{problem.Error()}, s.Differences...)
 		}
 		out = append(out, observed.Group{
 			Cluster: g.fsid, Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,

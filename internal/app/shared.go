@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -58,10 +59,8 @@ func (g *groups) sharing() (*group.Shared, error) {
 
 // versions lists the versions of the configuration, none if this gateway shares none.
 func (g *groups) versions(ctx context.Context) (out []control.GroupVersion, err error) {
-	g.mu.Lock()
-	shared := g.shared
-	g.mu.Unlock()
-	if shared == nil {
+	shared, none := g.sharing()
+	if none != nil {
 		return nil, nil
 	}
 	list, err := shared.Versions(ctx)
@@ -78,30 +77,29 @@ func (g *groups) versions(ctx context.Context) (out []control.GroupVersion, err 
 
 // changeGroup stores another version of the configuration, if this gateway can apply it, or only
 // plans that.
-func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (control.Plan,
-	error,
+func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (plan control.Plan,
+	err error,
 ) {
 	shared, err := s.groups.sharing()
 	if err != nil {
-		return control.Plan{}, err
+		return plan, err
 	}
 	next := group.Version{Text: change.Configuration}
 	if change.Rollback != 0 {
 		list, err := shared.Versions(ctx)
-		if err != nil {
-			return control.Plan{}, err
-		}
-		for i := range list {
-			if list[i].Number == change.Rollback {
-				next.Text = list[i].Text
-			}
-		}
-		if next.Text == "" {
-			return control.Plan{}, control.NotThere(fmt.Sprintf("version %d", change.Rollback),
+		i := slices.IndexFunc(list, func(v group.Version) bool {
+			return v.Number == change.Rollback
+		})
+		if err == nil && i < 0 {
+			err = control.NotThere(fmt.Sprintf("version %d", change.Rollback),
 				"/v1/groups/configuration")
 		}
+		if err != nil {
+			return plan, err
+		}
+		next.Text = list[i].Text
 	}
-	plan, err := s.applyVersion(&next, true)
+	plan, err = s.applyVersion(&next, true)
 	if err != nil || change.DryRun {
 		return plan, err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 )
@@ -90,16 +89,19 @@ type Shared struct {
 	stop   context.CancelFunc // ends it
 	ended  sync.WaitGroup
 
-	looking sync.Mutex // held while a version is put into force
-	using   sync.Mutex // held while the engine is used
-	engine  Engine     // nil: there is no connection
+	looking sync.Mutex    // held while a version is put into force
+	using   chan struct{} // has a value while the engine is used
+	engine  Engine        // nil: there is no connection
 	unwatch context.CancelFunc
 	watched sync.WaitGroup
 
 	mu      sync.Mutex
 	applied uint64
-	problem string
+	problem error
 }
+
+// ErrUnread means that the cluster cannot be asked.
+var ErrUnread = errors.New("the configuration of the group cannot be read")
 
 // lookEvery is the time between two looks at the configuration; a watch makes them earlier.
 const lookEvery = 10 * time.Second
@@ -113,6 +115,7 @@ func Share(gateway string, connect func() (Engine, error), applied uint64,
 	s := &Shared{
 		gateway: gateway, connect: connect, apply: apply, log: log, applied: applied,
 		wake: make(chan struct{}, 1), ending: ctx, stop: stop, unwatch: func() {},
+		using: make(chan struct{}, 1),
 	}
 	s.ended.Go(func() {
 		tick := time.NewTicker(lookEvery)
@@ -136,9 +139,9 @@ func (s *Shared) Stop(ctx context.Context) {
 	go func() {
 		defer close(closed)
 		s.ended.Wait()
-		s.using.Lock()
-		defer s.using.Unlock()
+		s.using <- struct{}{}
 		s.disconnect()
+		<-s.using
 	}()
 	select {
 	case <-closed:
@@ -146,17 +149,29 @@ func (s *Shared) Stop(ctx context.Context) {
 	}
 }
 
-// State returns the number of the version in force, and why there is no newer one.
-func (s *Shared) State() (applied uint64, problem string) {
+// State returns the number of the version in force, and why a newer one is not.
+func (s *Shared) State() (applied uint64, problem error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.applied, s.problem
 }
 
+// use waits until the caller may use the engine, which ends when it takes the value of s.using.
+func (s *Shared) use(ctx context.Context) error {
+	select {
+	case s.using <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the cluster does not answer", ErrUnread)
+	}
+}
+
 // Versions returns the stored versions, newest first.
 func (s *Shared) Versions(ctx context.Context) ([]Version, error) {
-	s.using.Lock()
-	defer s.using.Unlock()
+	if err := s.use(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.using }()
 	list, _, err := s.read(ctx)
 	return list, err
 }
@@ -173,8 +188,10 @@ func (s *Shared) Put(ctx context.Context, text string, base, of uint64) (uint64,
 }
 
 func (s *Shared) put(ctx context.Context, text string, base, of uint64) (uint64, error) {
-	s.using.Lock()
-	defer s.using.Unlock()
+	if err := s.use(ctx); err != nil {
+		return 0, err
+	}
+	defer func() { <-s.using }()
 	list, version, err := s.read(ctx)
 	if err != nil {
 		return 0, err
@@ -211,15 +228,14 @@ func (s *Shared) look(ctx context.Context) error {
 	if err == nil {
 		err = s.follow(list)
 	}
-	problem := ""
-	if err != nil && ctx.Err() == nil {
-		problem = err.Error()
+	if ctx.Err() != nil || s.ending.Err() != nil {
+		return err // of this caller
 	}
 	s.mu.Lock()
-	changed := problem != s.problem
-	s.problem = problem
+	changed := fmt.Sprint(err) != fmt.Sprint(s.problem)
+	s.problem = err
 	s.mu.Unlock()
-	if changed && problem != "" {
+	if changed && err != nil {
 		s.log.Error("the configuration of the group cannot be followed", "err", err)
 	}
 	return err
@@ -246,7 +262,7 @@ func (s *Shared) follow(list []Version) error {
 	return nil
 }
 
-// read returns the versions and the version of the record. The caller holds s.using.
+// read returns the versions and the version of the record. The caller has s.using.
 func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
 	if s.ending.Err() != nil {
 		return nil, 0, s.ending.Err()
@@ -254,7 +270,7 @@ func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
 	if s.engine == nil {
 		e, err := s.connect()
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, fmt.Errorf("%w: %w", ErrUnread, err)
 		}
 		watch, cancel := context.WithCancel(s.ending)
 		s.engine, s.unwatch = e, cancel
@@ -274,13 +290,13 @@ func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
 		s.disconnect()
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("%w: %w", ErrUnread, err)
 	}
 	list, err := versions(data)
-	return slices.Clip(list), version, err
+	return list, version, err
 }
 
-// disconnect ends the connection. The caller holds s.using.
+// disconnect ends the connection. The caller has s.using.
 func (s *Shared) disconnect() {
 	s.unwatch()
 	s.watched.Wait()

@@ -92,8 +92,8 @@ func (m *member) want(t *testing.T, version uint64, text, problem string) {
 		applied, now := m.State()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return applied == version && m.text == text && strings.Contains(now, problem) &&
-			(now == "") == (problem == "")
+		return applied == version && m.text == text && (now == nil) == (problem == "") &&
+			strings.Contains(fmt.Sprint(now), problem)
 	})
 }
 
@@ -125,6 +125,11 @@ func TestShared(t *testing.T) {
 	b.want(t, 2, "two", "version 3 of the configuration of the group cannot be applied: no such "+
 		"image")
 	a.fail(errors.New("no"))
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = b.look(ended)
+	_, problem := b.State()
+	testutil.Fails(t, problem, "no such image", "after another look that was given up")
 	number, err := a.Put(ctx, "four", 0, 0)
 	testutil.True(t, number == 4 && err != nil, "stored, but not applied: %d, %v", number, err)
 	a.fail(nil)
@@ -135,56 +140,54 @@ func TestShared(t *testing.T) {
 	list := testutil.Value(a.Versions(ctx))(t)
 	testutil.MustEqual(t, len(list), 5, "versions")
 	testutil.Equal(t, fmt.Sprintln(list[0].Of, list[0].Gateway, list[4].Text), "3 a one\n", "")
+
+	silent := make(chan struct{})
+	s := Share("d", func() (Engine, error) { <-silent; return k, nil }, 5, nil, slog.Default())
+	testutil.Until(t, "it connects", func() bool { return len(s.using) > 0 })
+	testutil.Is(t, testutil.Err(s.Versions(ended)), ErrUnread, "of a storage that is silent")
+	close(silent)
+	s.Stop(ctx)
 }
 
-// TestSharedRecords: a record that cannot be read, or is older, changes nothing, and nothing is
-// stored over one that cannot be read.
+// TestSharedRecords: a record that cannot be read, or is older, changes nothing. Nothing is stored
+// over one that cannot be read; another version replaces one that is older.
 func TestSharedRecords(t *testing.T) {
 	ctx := testutil.Context(t)
 	k := new(kept)
 	a := join(t, k, "a", 0)
-	const newest = MaxVersions + 5
+	newest := uint64(MaxVersions + 5)
 	for range newest {
 		testutil.Must(t, testutil.Err(a.Put(ctx, "text", 0, 0)))
 	}
-	good := k.data
 	testutil.Equal(t, len(testutil.Value(a.Versions(ctx))(t)), MaxVersions, "versions")
-	for name, tc := range map[string]struct {
-		data []byte
-		want string
-	}{
-		"damaged":   {append([]byte("x"), good...), "is damaged"},
-		"checksum":  {append(good[:len(good)-2:len(good)-2], "x\n"...), "checksum"},
-		"truncated": {good[:len(good)/2], "is damaged"},
-		"short":     {[]byte("x"), "checksum"},
-		"order": {encode([]Version{
-			{Format: 1, Number: 1}, {Format: 1, Number: 2},
-		}), "not in order"},
-		"newer": {[]byte("{\"format\":2}\n12345678\n"), "format 2"},
-		"text": {encode([]Version{{
-			Format: 1, Number: newest + 1, Text: strings.Repeat("x", MaxText+1),
-		}}), "more than 49152"},
-		"large": {make([]byte, 10<<20), "has 10485760 bytes, more than 1048576"},
-		"empty": {nil, "has lost version 105"},
-		"older": {encode([]Version{{Format: 1, Number: 7}}), "has lost version 105"},
+	good, long := string(k.data), strings.Repeat("x", MaxText)
+	record := func(list ...Version) string { return string(encode(list)) }
+	for _, tc := range []struct{ want, data string }{
+		{"is damaged", "x" + good},
+		{"checksum", good[:len(good)-2] + "x\n"},
+		{"is damaged", good[:len(good)/2]},
+		{"checksum", "x"},
+		{"not in order", record(Version{Format: 1, Number: 1}, Version{Format: 1, Number: 2})},
+		{"format 2", "{\"format\":2}\n12345678\n"},
+		{"more than 49152", record(Version{Format: 1, Number: newest + 1, Text: long + "x"})},
+		{"has 10485760 bytes, more than 1048576", strings.Repeat("x", 10<<20)},
+		{"has lost version 105", ""},
+		{"has lost version 106", record(Version{Format: 1, Number: 7})},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testutil.Must(t, testutil.Err(k.Put(ctx, tc.data, k.version)))
-			a.want(t, newest, "text", tc.want)
-			if name == "empty" || name == "older" {
-				return // another version can be stored
-			}
-			testutil.Fails(t, testutil.Err(a.Put(ctx, "late", 0, 0)), tc.want, "")
-		})
+		testutil.Must(t, testutil.Err(k.Put(ctx, []byte(tc.data), k.version)))
+		a.want(t, newest, "text", tc.want)
+		number, err := a.Put(ctx, "text", 0, 0)
+		if !strings.Contains(tc.want, "has lost") {
+			testutil.Fails(t, err, tc.want, "")
+			continue
+		}
+		newest++
+		testutil.Equal(t, number, newest, "%s: %v", tc.want, err)
+		a.want(t, newest, "text", "")
 	}
-	testutil.Must(t, testutil.Err(k.Put(ctx, nil, k.version)))
-	testutil.Equal(t, testutil.Value(a.Put(ctx, "text", 0, 0))(t), newest+1, "after a loss")
-	a.want(t, newest+1, "text", "")
 	var many []Version
 	for i := range uint64(30) {
-		many = append(many, Version{
-			Format: versionFormat, Number: 30 - i, Text: strings.Repeat("x", MaxText),
-		})
+		many = append(many, Version{Format: versionFormat, Number: 30 - i, Text: long})
 	}
 	testutil.Equal(t, len(testutil.Value(versions(encode(many)))(t)), 21, "large versions")
 }

@@ -22,7 +22,8 @@ type Group struct {
 	Drained bool `json:"drained"`
 	// Hosts: hosts that use the group are connected here.
 	Hosts bool `json:"hosts"`
-	// Problem is the reason why this gateway cannot take or keep the group.
+	// Problem is the reason why this gateway cannot take or keep the group, or cannot read the
+	// configuration of all gateways.
 	Problem string `json:"problem,omitempty"`
 	// Configuration is the version of the configuration of all gateways that is in force here, 0 if
 	// they do not share one. If a newer one cannot be, Differences has the reason.

@@ -140,10 +140,8 @@ func (e *Engine) Break(ctx context.Context, instance string) error {
 }
 
 // Fence implements group.Fence.
-func (e *Engine) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
-	error,
-) {
-	left, err := e.cluster.Fence(ctx, addrs, d)
+func (e *Engine) Fence(ctx context.Context, at []string, d time.Duration) (time.Duration, error) {
+	left, err := e.cluster.Fence(ctx, at, d)
 	return left, known(err)
 }
 
