@@ -119,9 +119,6 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 		})
 	}
 	switch {
-	case m == GroupFile:
-		return c.Kind == KindSubsystem || c.Kind == KindNamespace || c.Kind == KindHost ||
-			c.Op == Modify && only("")
 	case c.Op == Modify && only(""):
 		return true
 	case m.Subsystem != "" && m.Host != "":

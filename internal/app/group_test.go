@@ -98,6 +98,22 @@ subsystems:
 		"[listener tcp 10.0.0.1:4420]", "")
 }
 
+// TestSharedAlone: a version of the group applies nothing else of the file of the gateway.
+func TestSharedAlone(t *testing.T) {
+	t.Parallel()
+	o := newOrchestrated(t)
+	apply := func(text string) error {
+		return testutil.Err(o.server.engine.ApplyGroup([]byte(text), false))
+	}
+	for _, own := range []string{"subsystems: [{nqn: own}]", ""} {
+		o.write(own)
+		testutil.Fails(t, apply("subsystems: []"), " subsystem own)", "")
+		o.must(testutil.Err(o.server.Reload()))
+		o.must(apply("subsystems: [{nqn: a, serial: '" + fmt.Sprint(len(own)) + "'}]"))
+	}
+	o.same()
+}
+
 // TestSharedKeys: a gateway that shares its configuration needs a place for it, and controller IDs
 // of its own, but no subsystems.
 func TestSharedKeys(t *testing.T) {
@@ -109,11 +125,9 @@ group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`
 	}
 	testutil.Check(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"))
 	err := parse("", "")
-	for _, want := range []string{
-		"managed: is missing", "group.cntlid_min: is missing", "group.cntlid_max: is missing",
-	} {
-		testutil.Fails(t, err, want, "")
-	}
+	testutil.Fails(t, err, "managed: is missing", "")
+	testutil.Fails(t, err, "group.cntlid_min: is missing", "")
+	testutil.Fails(t, err, "group.cntlid_max: is missing", "")
 	testutil.Fails(t, parse(", cntlid_min: 2, cntlid_max: 1", "managed: /nowhere"),
 		"group.cntlid_max: is below group.cntlid_min", "")
 }

@@ -326,7 +326,13 @@ func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 		return changed(c.Managed + " -> " + next.Managed)
 	}
 	for _, change := range config.Diff(e.settings, next.Settings()) {
-		if !m.Touches(change, c, next) {
+		of := next
+		if change.Op == config.Remove {
+			of = c
+		}
+		at := of.Problem(keyOf(of, change.Object), "", "")
+		inside := m == config.GroupFile && at.In(&config.Edit{Path: m.File(c.Managed)})
+		if !inside && !m.Touches(change, c, next) {
 			return changed(change.String())
 		}
 	}
@@ -335,10 +341,8 @@ func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 		return control.NewProblem(http.StatusForbidden, "the request exports image "+n.Image(),
 			"Only the configuration file can export images: add the namespace there.").At("request")
 	}
-	if n == nil || n.Path() == "" {
-		return nil
-	}
-	if old := volumes.Find(c, m.Object(c)); old != nil && old.Path() == n.Path() {
+	if old := volumes.Find(c, m.Object(c)); n == nil || n.Path() == "" ||
+		old != nil && old.Path() == n.Path() {
 		return nil
 	}
 	what := ""
