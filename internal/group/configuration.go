@@ -90,6 +90,7 @@ type Shared struct {
 	ended  sync.WaitGroup
 
 	looking sync.Mutex    // held while a version is put into force
+	failed  failed        // the caller has looking
 	using   chan struct{} // has a value while the engine is used
 	engine  Engine        // nil: there is no connection
 	unwatch context.CancelFunc
@@ -102,6 +103,14 @@ type Shared struct {
 
 // ErrUnread means that the cluster cannot be asked.
 var ErrUnread = errors.New("the configuration of the group cannot be read")
+
+// failed is a version that could not be applied. A try may change storage before it is undone, so
+// the number of looks between two tries grows.
+type failed struct {
+	number      uint64
+	err         error
+	wait, pause int // looks until the next try, and after it
+}
 
 // lookEvery is the time between two looks at the configuration; a watch makes them earlier.
 const lookEvery = 10 * time.Second
@@ -252,9 +261,17 @@ func (s *Shared) follow(list []Version) error {
 	case list[0].Number == applied:
 		return nil
 	}
+	f := &s.failed
+	if f.number != list[0].Number {
+		*f = failed{number: list[0].Number, pause: 1}
+	} else if f.wait--; f.wait >= 0 {
+		return f.err
+	}
 	if err := s.apply(&list[0]); err != nil {
-		return fmt.Errorf("version %d of the configuration of the group cannot be applied: %w",
+		f.wait, f.pause = f.pause, min(2*f.pause+1, 30)
+		f.err = fmt.Errorf("version %d of the configuration of the group cannot be applied: %w",
 			list[0].Number, err)
+		return f.err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,9 +59,10 @@ func (k *kept) Close() {}
 // member is a gateway that follows the record.
 type member struct {
 	*Shared
-	mu   sync.Mutex
-	text string // in force
-	err  error  // of a change
+	mu    sync.Mutex
+	text  string // in force
+	err   error  // of a change
+	tries int    // changes
 }
 
 func join(t *testing.T, k *kept, name string, applied uint64) *member {
@@ -70,6 +71,7 @@ func join(t *testing.T, k *kept, name string, applied uint64) *member {
 		func(v *Version) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
+			m.tries++
 			if m.err == nil {
 				m.text = v.Text
 			}
@@ -124,6 +126,12 @@ func TestShared(t *testing.T) {
 	testutil.Must(t, testutil.Err(a.Put(ctx, "three", 2, 0)))
 	b.want(t, 2, "two", "version 3 of the configuration of the group cannot be applied: no such "+
 		"image")
+	for range 20 {
+		_ = b.look(ctx)
+	}
+	b.mu.Lock()
+	testutil.True(t, b.tries < 10, "%d tries, of 2 versions, one of which fails", b.tries)
+	b.mu.Unlock()
 	a.fail(errors.New("no"))
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
