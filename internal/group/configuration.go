@@ -91,6 +91,7 @@ type Shared struct {
 
 	looking sync.Mutex    // held while a version is put into force
 	failed  failed        // the caller has looking
+	looked  bool          // one was since the start, so with the present settings; as failed
 	using   chan struct{} // has a value while the engine is used
 	engine  Engine        // nil: there is no connection
 	unwatch context.CancelFunc
@@ -258,7 +259,7 @@ func (s *Shared) follow(list []Version) error {
 	case len(list) == 0 || list[0].Number < applied:
 		return fmt.Errorf("the configuration of the group has lost version %d, which stays in "+
 			"force here", applied)
-	case list[0].Number == applied:
+	case list[0].Number == applied && s.looked:
 		return nil
 	}
 	f := &s.failed
@@ -273,6 +274,7 @@ func (s *Shared) follow(list []Version) error {
 			list[0].Number, err)
 		return f.err
 	}
+	s.looked = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.applied = list[0].Number

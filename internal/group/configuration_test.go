@@ -110,6 +110,7 @@ func TestShared(t *testing.T) {
 	a.want(t, 1, "one", "")
 	b.want(t, 1, "one", "")
 	join(t, k, "c", 0).want(t, 1, "one", "")
+	join(t, k, "d", 1).want(t, 1, "one", "") // its own settings may have changed
 
 	testutil.Must(t, testutil.Err(b.Put(ctx, "two", 1, 0)))
 	a.want(t, 2, "two", "")
@@ -150,7 +151,8 @@ func TestShared(t *testing.T) {
 	testutil.Equal(t, fmt.Sprintln(list[0].Of, list[0].Gateway, list[4].Text), "3 a one\n", "")
 
 	silent := make(chan struct{})
-	s := Share("d", func() (Engine, error) { <-silent; return k, nil }, 5, nil, slog.Default())
+	s := Share("d", func() (Engine, error) { <-silent; return nil, ErrLost }, 5, nil,
+		slog.New(slog.DiscardHandler))
 	testutil.Until(t, "it connects", func() bool { return len(s.using) > 0 })
 	testutil.Is(t, testutil.Err(s.Versions(ended)), ErrUnread, "of a storage that is silent")
 	close(silent)

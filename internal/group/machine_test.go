@@ -2,8 +2,10 @@ package group
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -282,9 +284,41 @@ func TestForget(t *testing.T) {
 	p.pass(3, 1)
 	testutil.Equal(t, len(p.w.record.Fenced), 0, "former holders")
 	m := p.machine(1)
-	m.forget, m.forgetting = "x", true
-	m.Done(p.w.clock(1), &Result{Op: OpWrite, Err: ErrConflict})
-	testutil.Equal(t, m.forget, "x", "after a conflict")
+	for err, want := range map[error]string{ErrConflict: "x", nil: ""} {
+		m.forget, m.forgetting = "x", true
+		m.Done(p.w.clock(1), &Result{Op: OpWrite, Err: err})
+		testutil.Equal(t, m.forget, want, "after a write with the error %v", err)
+	}
+}
+
+// TestForgetFails: a gateway that cannot be forgotten in time is not forgotten later, and of two
+// calls none takes the end of the other one for its own.
+func TestForgetFails(t *testing.T) {
+	g := Start(Default("a", "", time.Second), func() (Engine, error) { return nil, ErrLost }, nil,
+		slog.New(slog.DiscardHandler))
+	defer g.Stop(testutil.Context(t))
+	is := func(gateway string) {
+		testutil.Until(t, "it forgets "+gateway, func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.machine.forget == gateway
+		})
+	}
+	call := func(gateway string) (context.CancelFunc, chan error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Forget(ctx, gateway) }()
+		return cancel, ended
+	}
+	cancelB, b := call("b")
+	is("b")
+	cancelC, c := call("c")
+	cancelB()
+	testutil.Fails(t, testutil.Receive(t, "the first end", b), "cannot be changed now", "")
+	is("c")
+	cancelC()
+	testutil.Fails(t, testutil.Receive(t, "the second end", c), "cannot be changed now", "")
+	is("")
 }
 
 // TestCopied: two gateways with the same name and state directory do not fence each other for ever.
@@ -414,6 +448,9 @@ func TestParseRecord(t *testing.T) {
 	data := testutil.Value(r.Bytes())(t)
 	long := &Record{Format: format, Taker: strings.Repeat("x", MaxRecord)}
 	testutil.Fails(t, testutil.Err(long.Bytes()), "bytes", "a record that cannot be read")
+	testutil.Equal(t, fmt.Sprintf("%+v %+v", Record{}, Instance{}), "{Format:0 Instances:[] "+
+		"Holder:<nil> Taker: Claim: Fenced:[]} {ID: Gateway: Home: Addrs:[] Hosts:false Facts:[] "+
+		"Ended:false}", "a change needs another format, since other versions refuse it")
 	got := testutil.Value(ParseRecord(data, 1))(t)
 	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
 	testutil.Must(t, testutil.Err(ParseRecord(nil, 0)))

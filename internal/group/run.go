@@ -50,6 +50,8 @@ type Group struct {
 	left    chan struct{} // closed when this gateway has withdrawn
 	actions sync.WaitGroup
 
+	forgetting sync.Mutex // held by Forget
+
 	reported Status // in the log
 
 	differences []string      // between gateways; guarded by mu
@@ -104,22 +106,23 @@ func (g *Group) Drain(on bool) {
 // Forget removes a gateway from the record, if it is there and does not hold the group: its
 // processes have ended for good. It waits until that is done. One that runs takes part again.
 func (g *Group) Forget(ctx context.Context, gateway string) error {
+	g.forgetting.Lock()
+	defer g.forgetting.Unlock()
 	g.change(func(m *Machine, now time.Duration) { m.Forget(now, gateway) })
 	look := time.NewTicker(g.cfg.Poll / 40)
 	defer look.Stop()
-	for {
+	for done := false; !done; {
 		select {
 		case <-look.C:
+			g.mu.Lock()
+			done = g.machine.forget == ""
+			g.mu.Unlock()
 		case <-ctx.Done():
+			g.change(func(m *Machine, _ time.Duration) { m.forget = "" })
 			return fmt.Errorf("the record of the group cannot be changed now: %w", ctx.Err())
 		}
-		g.mu.Lock()
-		done := g.machine.forget == ""
-		g.mu.Unlock()
-		if done {
-			return nil
-		}
 	}
+	return nil
 }
 
 func (g *Group) change(fn func(*Machine, time.Duration)) {
