@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/group"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -130,4 +131,22 @@ group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`
 	testutil.Fails(t, err, "group.cntlid_max: is missing", "")
 	testutil.Fails(t, parse(", cntlid_min: 2, cntlid_max: 1", "managed: /nowhere"),
 		"group.cntlid_max: is below group.cntlid_min", "")
+}
+
+// TestSharedObjects: requests do not change shared objects, and name the command for that.
+func TestSharedObjects(t *testing.T) {
+	o := newOrchestrated(t)
+	o.must(testutil.Err(o.server.engine.ApplyGroup([]byte("hosts: [{nqn: "+guestNQN+"}]\n"+
+		"subsystems: [{nqn: nqn.2026-11.x:s, hosts: ["+guestNQN+"]}]"), false)))
+	for _, obj := range []control.Object{
+		{Subsystem: "nqn.2026-11.x:s"},
+		{Host: guestNQN},
+		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN},
+	} {
+		_, put := o.client.Put(t.Context(), obj, nil)
+		_, del := o.client.Delete(t.Context(), obj, true)
+		for _, err := range []error{put, del} {
+			testutil.Fails(t, err, `Change it with "nvmf-target apply FILE --group"`, "%+v", obj)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/group"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) startSharing(connect func() (group.Engine, error)) error {
 func (s *Server) applyVersion(v *group.Version, dry bool, by ...any) (control.Plan, error) {
 	file, err := s.atStart.Group.File(v.Text, v.Number)
 	if err != nil {
-		return control.Plan{}, fmt.Errorf("it is refused: %w", err)
+		return control.Plan{}, engine.ForClients(err)
 	}
 	return s.engine.ApplyGroup(file, dry, by...)
 }
@@ -64,7 +65,10 @@ func (g *groups) versions(ctx context.Context) (out []control.GroupVersion, err 
 		return nil, nil
 	}
 	list, err := shared.Versions(ctx)
-	applied, _ := shared.State()
+	applied, problem := shared.State()
+	if errors.Is(err, context.DeadlineExceeded) && problem != nil {
+		err = control.NewProblem(http.StatusServiceUnavailable, problem.Error(), "")
+	}
 	for i := range list {
 		v := &list[i]
 		out = append(out, control.GroupVersion{

@@ -202,15 +202,20 @@ func (e *Engine) edit(r request,
 			"this object is in the configuration file, which requests do not change",
 			"Change the file, and reload.")
 		p.Place = c.Problem(path, "", "").Place
-		inside := strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
+		in := func(m config.Managed) bool {
+			return strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
+		}
 		switch {
-		case inside && m == config.Managed{Subsystem: m.Subsystem}:
-			exists = true // it consists of the objects created in it
-		case inside:
+		case in(m):
 			p.Detail, p.Hint = "this object was created with another name",
 				"Use that: GET /v1/objects lists them."
-			return nil, nil, p
-		default:
+			// A subsystem may consist of the objects created in it.
+			exists = m == config.Managed{Subsystem: m.Subsystem}
+		case in(config.GroupFile):
+			p.Detail, p.Hint = "this object is shared by gateways",
+				"Change it with \"nvmf-target apply FILE --group\"."
+		}
+		if !exists {
 			return nil, nil, p
 		}
 	}
