@@ -85,7 +85,7 @@ func (v *validator) group(c *Config) {
 		need("group.cntlid_min", g.CNTLIDMin != 0)
 		need("group.cntlid_max", g.CNTLIDMax != 0)
 		if g.CNTLIDMax != 0 && g.CNTLIDMax < g.CNTLIDMin {
-			v.Add("group.cntlid_max", "is below group.cntlid_min", "Exchange them.")
+			v.Add("group.cntlid_max", "is below group.cntlid_min", "Swap them.")
 		}
 	}
 	v.need("group.cntlid_min", g.CNTLIDMin != 0, g.SharesConfiguration,

@@ -50,14 +50,14 @@ func anaStates(t *table, list []control.ANA) {
 }
 
 func groupCommand() *cobra.Command {
-	forget := command("forget GATEWAY", "Remove a gateway that never comes back from the groups",
+	forget := command("forget GATEWAY", "Forget a gateway that is gone for good",
 		cobra.ExactArgs(1),
 		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
 			return control.PostForget.To(ctx, c, control.Forget{Gateway: args[0]})
 		}, groups)
-	forget.Long = forget.Short + ". Its processes have ended for good: its machine is off, or " +
-		"has another name now. A gateway that runs takes part again. One that holds a group " +
-		"cannot be forgotten."
+	forget.Long = forget.Short + ", in all groups. Use it only if its processes have ended: its " +
+		"machine is off, or has another name now. A gateway that still runs takes part again. " +
+		"One that holds a group cannot be forgotten."
 	return Group("group", "Look at the ANA groups that several gateways share, and change their "+
 		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),

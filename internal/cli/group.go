@@ -96,7 +96,7 @@ func historyCommand() *cobra.Command {
 }
 
 func rollbackCommand() *cobra.Command {
-	cmd := confirmed("rollback VERSION", "Repeat a version of the shared configuration",
+	cmd := confirmed("rollback VERSION", "Return to an earlier version of the shared configuration",
 		cobra.ExactArgs(1),
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			version, err := parseVersion(args[0])
@@ -107,6 +107,6 @@ func rollbackCommand() *cobra.Command {
 				Rollback: version, DryRun: c.DryRun,
 			})
 		})
-	cmd.Long = cmd.Short + " at all gateways, as a new version." + asksFirst
+	cmd.Long = cmd.Short + ", which is stored again as a new one, for all gateways." + asksFirst
 	return cmd
 }

@@ -49,7 +49,7 @@ type ANAState struct {
 
 // Forget selects a gateway of the groups.
 type Forget struct {
-	// Gateway is its name. Its processes have ended for good.
+	// Gateway is its name. All its processes must have ended for good.
 	Gateway string `json:"gateway"`
 }
 

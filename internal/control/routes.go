@@ -71,7 +71,7 @@ var (
 		"/v1/groups/apply", "Change the configuration that gateways share", Admin,
 	}
 	PostForget = Post[Forget, []observed.Group]{
-		"/v1/groups/forget", "Remove a gateway that never comes back from the groups", Operate,
+		"/v1/groups/forget", "Forget a gateway that is gone for good", Operate,
 	}
 	PostDisconnect = Post[Disconnect, Disconnected]{
 		"/v1/hosts/disconnect", "End the associations of a host", Operate,
