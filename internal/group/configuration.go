@@ -90,8 +90,8 @@ type Shared struct {
 	ended  sync.WaitGroup
 
 	looking sync.Mutex    // held while a version is put into force
-	failed  failed        // the caller has looking
-	looked  bool          // one was since the start, so with the present settings; as failed
+	failed  failed        // protected by looking
+	looked  bool          // one was, with the settings of this start; protected by looking
 	using   chan struct{} // has a value while the engine is used
 	engine  Engine        // nil: there is no connection
 	unwatch context.CancelFunc
@@ -166,7 +166,8 @@ func (s *Shared) State() (applied uint64, problem error) {
 	return s.applied, s.problem
 }
 
-// use waits until the caller may use the engine, which ends when it takes the value of s.using.
+// use waits until the caller may use the engine. The caller takes the value of s.using when it has
+// finished.
 func (s *Shared) use(ctx context.Context) error {
 	select {
 	case s.using <- struct{}{}:
@@ -197,6 +198,7 @@ func (s *Shared) Put(ctx context.Context, text string, base, of uint64) (uint64,
 	return number, err
 }
 
+// put stores the version of Put.
 func (s *Shared) put(ctx context.Context, text string, base, of uint64) (uint64, error) {
 	if err := s.use(ctx); err != nil {
 		return 0, err
@@ -251,6 +253,8 @@ func (s *Shared) look(ctx context.Context) error {
 	return err
 }
 
+// follow puts the newest version of the list into force, unless it is or its next try is later. It
+// returns the reason why it is not. The caller has s.looking.
 func (s *Shared) follow(list []Version) error {
 	applied, _ := s.State()
 	switch {
