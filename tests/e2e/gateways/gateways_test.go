@@ -68,6 +68,14 @@ type gateway struct {
 	log        bytes.Buffer
 }
 
+// newCluster starts a cluster that knows the user of the gateways.
+func newCluster(t *testing.T) *cephtest.Cluster {
+	c := cephtest.New(t)
+	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
+		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	return c
+}
+
 // newGateway makes a gateway, which is alone if cntlid is 0.
 func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid int) *gateway {
 	group := "group: {name: %s, pool: %s, conf: %s, user: gateway, keyring: %s, lease: 4s, " +
@@ -295,9 +303,7 @@ func (p *path) readBlock(t *testing.T) byte {
 // image does not delay the first write.
 func TestKilledAlone(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := cephtest.New(t)
-	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
-		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	c := newCluster(t)
 	first := newGateway(t, c, c.Image(t, "32M", "layering,exclusive-lock"), "a", 0)
 	entries := func() int { return strings.Count(c.Ceph(t, "osd", "blocklist", "ls"), "\n") }
 	restarted := func(g *gateway) *path {
@@ -352,9 +358,7 @@ func TestKilledAlone(t *testing.T) {
 // continued, and ended. No acknowledged write is lost or replaced by an older one.
 func TestGateways(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := cephtest.New(t)
-	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
-		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	c := newCluster(t)
 	image := c.Image(t, "32M", "layering")
 	a, b := newGateway(t, c, image, "a", 1), newGateway(t, c, image, "b", 2000)
 	a.start(t)
@@ -492,9 +496,7 @@ func TestGateways(t *testing.T) {
 // valid, is refused, and one that gateways cannot apply changes nothing there.
 func TestGroupConfiguration(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := cephtest.New(t)
-	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
-		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
+	c := newCluster(t)
 	image := c.Image(t, "32M", "layering")
 	sharing := func(name string, cntlid int) *gateway {
 		g := newGateway(t, c, image, name, cntlid)
