@@ -28,8 +28,8 @@ type Change struct {
 	Secrets bool
 }
 
-// Diff returns the changes from running to wanted, in an order in which they can be applied: a
-// removed object before its replacement and the object around it, an added one after the latter.
+// Diff returns the changes from running to wanted, in an order in which they can be applied: an
+// object is removed before its replacement and before the object around it, and added after that.
 func Diff(running, wanted Settings) (changes []Change) {
 	was, is := running.byName(), wanted.byName()
 	for _, o := range running.objects {
@@ -70,36 +70,28 @@ func (c Change) ChangesSecret() bool {
 	return c.Secrets || slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool { return k.Secret })
 }
 
+// step is an operation on a kind of object.
+type step struct {
+	Op
+	Kind
+}
+
+// ranks has the positions of changes in the order; the others have 0.
+var ranks = map[step]int{
+	{Remove, KindListener}: -7, {Remove, KindNamespace}: -6, {Remove, KindSubsystem}: -5,
+	// before the host may connect: it may have to authenticate
+	{Add, KindHost}: -5, {Modify, KindHost}: -5,
+	{Modify, KindSubsystem}: -4, {Modify, KindNamespace}: -3, {Add, KindSubsystem}: -2,
+	{Add, KindNamespace}: -1, {Modify, KindFile}: 1,
+}
+
 // rank is the position of a change in the order. Equal changes stay in the order of the files.
 func (c *Change) rank(was map[Object]*object) int {
-	type step struct {
-		Op
-		Kind
+	s := step{c.Op, c.Kind}
+	if s == (step{Add, KindNamespace}) && was[Object{Kind: KindSubsystem, NQN: c.NQN}] == nil {
+		s.Kind = KindSubsystem // which is added, too
 	}
-	switch (step{c.Op, c.Kind}) {
-	case step{Remove, KindListener}:
-		return 0
-	case step{Remove, KindNamespace}:
-		return 1
-	case step{Remove, KindSubsystem}:
-		return 2
-	case step{Add, KindHost}, step{Modify, KindHost}:
-		return 2 // before the host may connect: it may have to authenticate
-	case step{Modify, KindSubsystem}:
-		return 3
-	case step{Modify, KindNamespace}:
-		return 4
-	case step{Add, KindSubsystem}:
-		return 5
-	case step{Add, KindNamespace}:
-		if was[Object{Kind: KindSubsystem, NQN: c.NQN}] == nil {
-			return 5 // the subsystem is added, too
-		}
-		return 6
-	case step{Modify, KindFile}:
-		return 8
-	}
-	return 7
+	return ranks[s]
 }
 
 func (s Settings) byName() map[Object]*object {
