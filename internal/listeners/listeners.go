@@ -300,20 +300,10 @@ func (ls *Listeners) Lost(portID uint16) {
 }
 
 // TOSOf returns the type of service of the connections of a port.
-func (ls *Listeners) TOSOf(portID uint16) uint8 {
-	if c := ls.settings(portID); c != nil {
-		return c.TOS
-	}
-	return 0 // it is being closed
-}
+func (ls *Listeners) TOSOf(portID uint16) uint8 { return ls.settings(portID).TOS }
 
 // StackOf returns the choice of the RDMA stack of a port.
-func (ls *Listeners) StackOf(portID uint16) fabric.Stack {
-	if c := ls.settings(portID); c != nil {
-		return c.Stack
-	}
-	return fabric.AnyStack // it is being closed
-}
+func (ls *Listeners) StackOf(portID uint16) fabric.Stack { return ls.settings(portID).Stack }
 
 // AwaitsDevice reports whether a port should wait for an RDMA device that is missing now: one has
 // served it, or belongs to the interface of its address, and is not ready yet.
@@ -350,24 +340,18 @@ func stackOf(open fabric.Listener) fabric.Stack {
 }
 
 // TLSOf reports whether new connections of a port use TLS.
-func (ls *Listeners) TLSOf(portID uint16) fabric.TLSPolicy {
-	if c := ls.settings(portID); c != nil {
-		return c.TLS
-	}
-	return fabric.TLSOff // it is being closed
-}
+func (ls *Listeners) TLSOf(portID uint16) fabric.TLSPolicy { return ls.settings(portID).TLS }
 
-// settings returns a copy of the settings of the listener that has a port, nil if none has it.
-func (ls *Listeners) settings(portID uint16) *config.Listener {
+// settings returns the settings of the listener that has a port, zero if the port is being closed.
+func (ls *Listeners) settings(portID uint16) (c config.Listener) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.ports {
 		if p.id == portID {
-			c := p.l.Listener
-			return &c
+			c = p.l.Listener
 		}
 	}
-	return nil
+	return c
 }
 
 // get returns the listener with this name, which exists.
