@@ -25,7 +25,7 @@ type ListenAddress struct {
 	Device string
 }
 
-// Many reports whether a stands for the present addresses of the machine, each with its own socket.
+// Many reports whether a stands for the current addresses of the machine, each with its own socket.
 func (a ListenAddress) Many() bool { return !a.IP.IsValid() }
 
 // String returns the address as written in the file.

@@ -49,7 +49,7 @@ const (
 	dulbe         = 1 << 16 // DULBE
 )
 
-// check rejects formats with blocks that are not only data.
+// check rejects formats with blocks that hold more than data.
 func (id *identity) check(deallocatedFails bool) error {
 	f := id.ns.Format()
 	switch {

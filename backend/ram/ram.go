@@ -159,9 +159,8 @@ type channel struct {
 	blocked list.List[backend.IO] // changes that wait for a frame, in order
 	again   list.List[backend.IO] // to be tried again
 	retry   *backend.Retry
-	// searchAt is the group where the search of last goes on. searched is how many groups it has
-	// looked at since the channel waits and was last woken, and tried is that number when blocked
-	// changes were last tried again.
+	// The search of last continues at group searchAt. It has looked at searched groups since the
+	// channel was last woken, at tried of these before blocked changes were last tried again.
 	searchAt, searched, tried int64
 
 	batch         batch

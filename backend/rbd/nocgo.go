@@ -24,7 +24,7 @@ func Examine(rados.Access) (Access, error) { return Access{}, errNotBuilt }
 // Open returns an error, since this program cannot export images.
 func Open(Config) (backend.Device, error) { return nil, errNotBuilt }
 
-// Gate is without a use here.
+// Gate is not used in this program.
 type Gate struct{}
 
 // Open does nothing.

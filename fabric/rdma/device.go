@@ -27,7 +27,7 @@ type device struct {
 	// removed reports whether the device was removed. If it returns, it is another verbs.Device.
 	removed atomic.Bool
 	// noInvalidate reports whether the device lacks SEND_WITH_INV. Hosts must be prepared for that
-	// (RDMA section 3.6.1). It is found when a post fails (postSend), or when the first
+	// (RDMA section 3.6.1). It is set when a post fails (postSend), or when the first
 	// SEND_WITH_INV ends its queue (suspectInvalidate).
 	noInvalidate atomic.Bool
 }

@@ -60,10 +60,10 @@ func listenHint(err error, s fabric.Stack) string {
 	case s == fabric.SoftIWARPStack && errors.Is(err, unix.EADDRINUSE):
 		return "; another program has this TCP port (ss -ltnp): stop it or choose another port"
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
-		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
-			"and is up, or serve without one (stack: soft)"
+		return "; check that an RDMA device belongs to the interface with this address (rdma " +
+			"link) and is up, or serve without one (stack: soft)"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return "; see that an interface has this address (ip address)"
+		return "; check that an interface has this address (ip address)"
 	case errors.Is(err, unix.EADDRINUSE):
 		return "; another program listens there (rdma resource show cm_id): stop it or choose " +
 			"another port"

@@ -48,7 +48,7 @@ type Options struct {
 	Level *slog.LevelVar
 	// Load reads Config again, for Reload.
 	Load func(...config.Option) (*config.Config, error)
-	// StateDir has the promises to hosts that are not configured; "": they end with the server.
+	// StateDir has the promises to hosts that no file configures. "": they end with the server.
 	StateDir string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
@@ -120,7 +120,7 @@ type Server struct {
 	// pause waits briefly, and reports whether to try again to get a resource; see patiently.
 	pause func() bool
 
-	stopped func() <-chan struct{} // stops the server once; closed when that has ended
+	stopped func() <-chan struct{} // stops the server once; the channel is closed at the end
 	stopErr error                  // then: its error
 }
 

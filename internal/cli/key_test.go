@@ -51,7 +51,7 @@ func TestKey(t *testing.T) {
 		if _, err := runKey(t, "", strings.Fields(args)...); err == nil {
 			t.Errorf("%s: no error", args)
 		} else if strings.Contains(err.Error(), secret) {
-			t.Errorf("the error tells the key: %v", err)
+			t.Errorf("the error shows the key: %v", err)
 		}
 	}
 }

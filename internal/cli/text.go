@@ -24,7 +24,7 @@ import (
 // This file formats the answers of the target for people.
 
 // table writes rows with aligned columns; the first row is the header. On a narrow terminal it
-// leaves out optional columns, or without such writes a line for each cell.
+// leaves out optional columns; a table that has none gets a line for each cell.
 type table struct {
 	out   io.Writer
 	rows  [][]string

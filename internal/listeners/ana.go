@@ -71,8 +71,8 @@ func (ls *Listeners) applyANA() error {
 	return errors.Join(errs...)
 }
 
-// SetANA sets a state by hand, or ends that, and returns the states. It does not wait for a change
-// that is under way, which may wait for the storage that hosts are to be led away from.
+// SetANA sets a state by hand, or returns to the configured one, and returns the states. It does
+// not wait for a change in progress: that may wait for the storage that hosts should leave.
 func (ls *Listeners) SetANA(a control.ANASet) ([]control.ANA, error) {
 	var state nvme.ANAState
 	var words []string
@@ -124,8 +124,8 @@ func (ls *Listeners) isShared(group uint32) bool {
 	return ls.shared[group] != nil
 }
 
-// setANA sets the state of a group at a listener, or at all; 0 means the configured state. At all
-// it also ends states set at listeners that were removed and may come back.
+// setANA sets the state of a group at a listener, or at all of them; 0 means the configured state.
+// For all it also forgets states set at listeners that were removed and may come back.
 func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
 	err error,
 ) {

@@ -18,7 +18,7 @@ import (
 // again at any time.
 
 // maxAuthReceive is the largest buffer of an Authentication Receive, in bytes. It bounds the zeroes
-// behind a message. Linux and SPDK receive into 4096 bytes; the specification names no limit.
+// after a message. Linux and SPDK receive into 4096 bytes; the specification names no limit.
 const maxAuthReceive = 64 << 10
 
 // authenticationRequired is the status of all other commands before that (Base section 4.2.3.2).
@@ -111,7 +111,7 @@ func prepareAuth(c *cmd) nvme.Status {
 	return c.expect(m.Length())
 }
 
-// authSend has a message of the host processed, off the reactor.
+// authSend passes a message of the host to a goroutine that processes it.
 func authSend(h *Handler, c *cmd) {
 	s := c.s
 	x := s.exchange()
@@ -154,7 +154,7 @@ func authReceive(h *Handler, c *cmd) {
 	s.exchanged(x.Read())
 }
 
-// exchanged takes the consequences of a message.
+// exchanged acts on the outcome of a message.
 func (s *session) exchanged(r authn.Result) {
 	if r&authn.Succeeded != 0 {
 		s.serveProven()
@@ -233,8 +233,8 @@ func (s *session) refuseProven(why error) {
 	s.disconnect(why)
 }
 
-// authenticationFailed logs a failure. Nothing more is served: the host reads why, and the queue
-// ends.
+// authenticationFailed logs a failure. Nothing more is served: the host reads the reason, and the
+// queue ends.
 func (s *session) authenticationFailed() {
 	if !s.auth.Running && !s.unproven() { // otherwise one goes on
 		s.startDeadline()

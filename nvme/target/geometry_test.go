@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
-// described is a device of 1 MiB with blocks of 512 bytes that describes itself as change says.
+// described is a device of 1 MiB with blocks of 512 bytes whose description change edits.
 func described(t *testing.T, change func(*backend.Info)) *recorder {
 	return &recorder{Device: ramDevice(t, 1<<20, 512), info: change}
 }

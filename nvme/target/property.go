@@ -42,7 +42,7 @@ func propertySet(h *Handler, cm *cmd) {
 // discovery controllers as well.
 const disabledLimit = int64(120e9)
 
-// startLimit starts the timer of disabledLimit, from the beginning if it runs.
+// startLimit starts or restarts the timer of disabledLimit.
 func (c *controller) startLimit() {
 	c.limit.stop()
 	c.mu.Lock()

@@ -72,7 +72,7 @@ func prepareSelfTest(c *cmd) nvme.Status {
 			}
 		}
 	case nvme.SelfTestAbort:
-	default: // no refresh operation (HIRS is 0), nothing of the vendor
+	default: // no refresh operation (HIRS is 0), none of the vendor
 		return invalidField
 	}
 	return c.expect(0)

@@ -121,7 +121,7 @@ load_ends() { # it keeps the longest stall in STALL, in milliseconds
 }
 
 # unplug NAME hosts|ceph: drops the packets between a gateway and hosts or the cluster, where they
-# arrive: a send that is refused ends the connection manager of rxe for good. replug NAME ends that.
+# arrive: a send that is refused ends the connection manager of rxe for good. replug NAME undoes it.
 unplug() {
   local end=${GW_PEER[$1]} chain='type filter hook input priority 0;'
   [ "$2" = hosts ] || end=$CEPH_ADDR

@@ -144,7 +144,7 @@ func (h *hello) message(earlier []byte) []byte {
 	if len(h.psks) > 0 {
 		add(extensionPreSharedKey, append(vector16(identities), vector16(make([]byte, size))...))
 	}
-	bound := 0 // bytes behind the binders and their length
+	bound := 0 // bytes of the binders and their length
 	for _, e := range h.after {
 		add(e.typ, e.data)
 		bound += 4 + len(e.data)
@@ -208,7 +208,7 @@ func (h *rawHalf) seal(typ byte, content []byte) []byte {
 	return h.aead.Seal(header, h.nonce(), append(bytes.Clone(content), typ), header)
 }
 
-// open returns nil if the record is not sealed with this key. Then the next record is not either.
+// open returns nil if the record is not sealed with this key. Later records then fail as well.
 func (h *rawHalf) open(record []byte) []byte {
 	b, err := h.aead.Open(nil, h.nonce(), record[recordHeader:], record[:recordHeader])
 	if err != nil {
@@ -222,7 +222,7 @@ func plainRecord(typ byte, content []byte) []byte {
 	return append([]byte{typ, 3, 3}, vector16(content)...)
 }
 
-// rawClient is a client that sends any bytes of a test, with its own key schedule.
+// rawClient is a client with its own key schedule that can send any bytes.
 type rawClient struct {
 	psk        auth.TLSPSK
 	k          schedule
@@ -342,7 +342,7 @@ func (c *rawClient) serverHello(m []byte) error {
 	return nil
 }
 
-// sealed reads a record with the keys of the handshake, or behind Finished.
+// sealed reads a record with the keys of the handshake, or after Finished.
 func (c *rawClient) sealed(record []byte) error {
 	if c.in == nil {
 		return fmt.Errorf("sealed before ServerHello: % x", record)

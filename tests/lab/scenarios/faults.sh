@@ -44,7 +44,7 @@ say "a bad spot"
 reads "$D3" 1 255 || { cat /tmp/dd; fail "the read before the bad spot failed"; }
 ! reads "$D3" 1 256 || fail "the bad spot can be read"
 grep -q 'No data available' /tmp/dd || { cat /tmp/dd; fail "not a medium error"; }
-reads "$D3" 1 272 || fail "the read behind the bad spot failed"
+reads "$D3" 1 272 || fail "the read after the bad spot failed"
 [ "$(media_errors 3)" -ge 1 ] || fail "no media error in the health log of namespace 3"
 [ "$(media_errors 1)" = 0 ] || fail "a media error in the health log of namespace 1"
 nvme error-log "/dev/$CTRL" -e 1 -o json | jq -c '.errors[0]' | tee /tmp/entry

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
-// TestCombining kicks endpoints from many goroutines, calls closures and makes turns: each endpoint
+// TestCombining kicks endpoints from many goroutines, calls closures and runs turns: each endpoint
 // sees all work that was published before its last Kick, and one goroutine at a time is inside.
 func TestCombining(t *testing.T) {
 	d := alone(t, Options{})
@@ -119,7 +119,7 @@ func TestHelper(t *testing.T) {
 	}), 0, "allocations")
 }
 
-// TestStepWhileHeld: a Step that finds the engine held is made by the holder.
+// TestStepWhileHeld: the holder of an engine does the Steps of others.
 func TestStepWhileHeld(t *testing.T) {
 	_, a, b := pair(t, Options{})
 	to := attach(t, a.Engine(0), &endpoint{})

@@ -94,7 +94,7 @@ func (m *mr) Dereg() error {
 	d := m.pd.dev
 	d.slot(m.key).Store(nil)
 	for _, e := range d.engines {
-		e.Do(func() {}) // an engine keeps memory of a region until it is let go, no longer
+		e.Do(func() {}) // an engine uses the memory of a region only while it is held
 	}
 	m.b = nil
 	d.mrs.Add(-1)
