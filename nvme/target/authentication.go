@@ -226,11 +226,12 @@ func (s *session) logAuthenticated(generated bool) {
 	c.PeerLog().Info("host has authenticated", args...)
 }
 
-// refuseProven ends a queue after its host has authenticated: the host may not have the queue.
+// refuseProven ends a queue once its host has read that it has authenticated: the host may not have
+// the queue.
 func (s *session) refuseProven(why error) {
 	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem",
 		s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "err", why)
-	s.disconnect(why)
+	s.table, s.ending = nil, why
 }
 
 // authenticationFailed logs a failure. Nothing more is served: the host reads the reason, and the
@@ -300,10 +301,10 @@ func (s *session) allow() error {
 			return errNotAttached
 		}
 	}
-	s.joinHost()
 	if err := s.q.Allow(); err != nil {
 		return err
 	}
+	s.joinHost()
 	s.trace.Start()
 	return nil
 }

@@ -22,6 +22,10 @@ import (
 // key, authentication, in nanoseconds.
 const connectDeadline = int64(10e9)
 
+// refusedDeadline is how long a host over RDMA may keep a queue after it has read that it did not
+// authenticate, in nanoseconds. Linux ends the connection at once.
+const refusedDeadline = int64(1e9)
+
 // session is the state of one queue. Its reactor owns it; others read activity and post to it.
 type session struct {
 	h     *Handler
@@ -197,20 +201,42 @@ func (s *session) joinHost() {
 // disconnecting reports that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
-// disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
-// the log, see sessionEnded.
+// disconnect starts the end of the queue. Reactor only.
 func (s *session) disconnect(why error) {
 	if s.closed {
 		return
 	}
-	if s.why == nil {
-		s.why = why
-		if s.ctrl == nil || s.unproven() {
-			s.h.t.shared.StrangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
-		}
-	}
+	s.noteEnd(why)
 	s.h.end(s)
 	s.q.Disconnect(why)
+}
+
+// noteEnd keeps and logs the first reason for the end. The queues of a controller have one line in
+// the log, see sessionEnded.
+func (s *session) noteEnd(why error) {
+	if s.why != nil {
+		return
+	}
+	s.why = why
+	if s.ctrl == nil || s.unproven() {
+		s.h.t.shared.StrangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
+	}
+}
+
+// disconnectRefused ends a queue after the answer with which its host was refused. Over RDMA the
+// host has a moment to end the connection itself, because the end takes with it what the host has
+// not finished: siw then fails a command whose bytes have left. Linux waits until a command is sent
+// as well as for its response, and while it connects only a timeout of a minute ends the wait.
+func (s *session) disconnectRefused() {
+	if s.info.Transport != nvme.TransportRDMA || s.host != nil {
+		s.disconnect(s.ending) // a host in use connects again when it loses the connection
+		return
+	}
+	if s.why == nil {
+		s.noteEnd(s.ending)
+		s.stopDeadline()
+		s.stopDeadline = s.h.after(refusedDeadline, func() { s.disconnect(s.ending) })
+	}
 }
 
 // afterCompletion takes the steps that had to wait until commands were done.
@@ -219,7 +245,7 @@ func (s *session) afterCompletion() {
 	case s.disconnectCmd != nil && s.outstanding == 1: // only the Disconnect command itself
 		s.finishDisconnect()
 	case s.ending != nil && !s.completed.Listed():
-		s.disconnect(s.ending)
+		s.disconnectRefused()
 	case s.disconnected && !s.completed.Listed():
 		s.disconnect(errors.New("the host sent a Disconnect command"))
 	}
