@@ -70,10 +70,9 @@ func TestQueueInfo(t *testing.T) {
 	p := ioParam(16)
 	p.qid, p.cntlid = 5, 77
 	b.host.connect(b.addr(), p)
-	testutil.Until(t, "open", func() bool { return b.h.count("opened") == 1 })
-	b.h.mu.Lock()
-	i := *b.h.queue.Info()
-	b.h.mu.Unlock()
+	testutil.Until(t, "open", func() bool { return b.h.Opened.Load() == 1 })
+	var i fabric.QueueInfo
+	b.on(func() { i = *b.h.Queue.Info() })
 	testutil.Equal(t, i.Remote.Addr(), b.f.Addr("host"), "remote %v", i.Remote)
 	i.Remote = netip.AddrPort{}
 	want := fabric.QueueInfo{
@@ -121,9 +120,8 @@ func TestWildcards(t *testing.T) {
 				}
 				q := b.host.connect(netip.AddrPortFrom(a, l.Addr().Port()), ioParam(4))
 				testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
-				b.h.mu.Lock()
-				local := b.h.queue.Info().Local
-				b.h.mu.Unlock()
+				var local netip.AddrPort
+				b.on(func() { local = b.h.Queue.Info().Local })
 				testutil.Equal(t, local.Addr(), a, "local address %v", local)
 			}
 			testutil.Check(t, l.Close())

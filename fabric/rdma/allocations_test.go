@@ -25,7 +25,6 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
 		t.Run(name, func(t *testing.T) {
 			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(32))
-			m.h.checks = false
 			m.q.p.dev.attr.WritesFirst = !iwarp
 			var sqes []nvme.SQE
 			for i := range 32 {

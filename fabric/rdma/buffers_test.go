@@ -15,19 +15,19 @@ func TestHandOverBuffers(t *testing.T) {
 		b, q := joined(t, o, ioParam(8))
 		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
 		q.send(&s, nil)
-		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+		testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 		var free func()
 		var handed []byte
 		b.on(func() {
-			r := b.h.held[0]
-			b.h.held = nil
+			r := b.h.Held[0]
+			b.h.Held = nil
 			handed = r.Segs[0].B
 			for i := range handed {
 				handed[i] = 77
 			}
 			free = r.Queue.HandOverBuffers(r)
 			testutil.True(t, free != nil && len(r.Segs) == 0, "the memory is still the request's")
-			b.h.complete(r, nvme.InternalPathError)
+			b.h.Complete(r, nvme.InternalPathError, 0)
 		})
 		if cqe, _, ok := q.response(); !ok || cqe.Status() != nvme.InternalPathError {
 			t.Errorf("response %v %v", cqe.Status(), ok)
@@ -39,9 +39,9 @@ func TestHandOverBuffers(t *testing.T) {
 		slot := command(opHoldWrite, 50, 0, 512)
 		slot.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)
 		q.send(&slot, make([]byte, 512))
-		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+		testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 		b.on(func() {
-			if r := b.h.held[0]; r.Queue.HandOverBuffers(r) != nil || len(r.Segs) != 1 {
+			if r := b.h.Held[0]; r.Queue.HandOverBuffers(r) != nil || len(r.Segs) != 1 {
 				t.Error("a slot was given away")
 			}
 		})

@@ -56,7 +56,7 @@ func TestLists(t *testing.T) {
 				rest = rest[copy(q.buf[p.off:p.off+p.n], rest):]
 			}
 			s, list := q.listed(command(opWrite, 1, 0, uint32(n)), 32, pieces)
-			if st := q.do(s, list); !st.OK() || !bytes.Equal(b.h.store.Bytes()[:n], want) {
+			if st := q.do(s, list); !st.OK() || !bytes.Equal(b.h.Region.Bytes()[:n], want) {
 				t.Errorf("%s: write: %v", name, st)
 			}
 			clear(q.buf)
@@ -94,9 +94,9 @@ func TestListsInParts(t *testing.T) {
 			rest = rest[copy(q.buf[p.off:p.off+p.n], rest):]
 		}
 		for _, op := range []nvme.Opcode{opWrite, opZeroCopyWrite} {
-			b.h.store.Bytes()[0]++
+			b.h.Region.Bytes()[0]++
 			s, list := q.listed(command(op, 1, 0, uint32(n)), 0, pieces)
-			if st := q.do(s, list); !st.OK() || !bytes.Equal(b.h.store.Bytes()[:n], want) {
+			if st := q.do(s, list); !st.OK() || !bytes.Equal(b.h.Region.Bytes()[:n], want) {
 				t.Errorf("write: %v", st)
 			}
 		}
@@ -188,7 +188,6 @@ func TestListInvalidate(t *testing.T) {
 
 func TestListsAllocateNothing(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
-	m.h.checks = false
 	pieces, n := scatter(512, 100, 4096)
 	s, list := m.host.listed(command(opRead, 1, 0, uint32(n)), 0, pieces)
 	round := func() {
@@ -291,7 +290,7 @@ func TestInCapsuleOffsets(t *testing.T) {
 			want = nvme.DataSGLLengthInvalid | nvme.DNR
 		}
 		testutil.MustEqual(t, q.do(s, full), want, "offset %d", off)
-		testutil.MustTrue(t, !want.OK() || bytes.Equal(b.h.store.Bytes()[:n], full[off:off+n]),
+		testutil.MustTrue(t, !want.OK() || bytes.Equal(b.h.Region.Bytes()[:n], full[off:off+n]),
 			"offset %d: other data arrived", off)
 	}
 }

@@ -50,7 +50,6 @@ func BenchmarkPoll(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			m := newManual(b, verbstest.Options{},
 				Config{Log: slog.New(slog.DiscardHandler), SRQSize: shared}, ioParam(32))
-			m.h.checks = false
 			sqes := make([]nvme.SQE, 32)
 			for i := range sqes {
 				sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)

@@ -37,7 +37,7 @@ func TestReadDepth(t *testing.T) {
 			look()
 			testutil.True(t, !m.q.toRead.Empty(), "no write waits")
 			reads.Release()
-			m.until(t, func() bool { look(); return m.h.counts["complete"] == n })
+			m.until(t, func() bool { look(); return m.h.Completed.Load() == n })
 			for range n {
 				cqe, _, ok := m.host.response()
 				testutil.MustTrue(t, ok && cqe.Status().OK(), "%v, %+v", cqe.Status(), m.host.bad)
@@ -62,7 +62,7 @@ func TestDeepest(t *testing.T) {
 			})
 		}
 	}
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == DepthLimit })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == DepthLimit })
 	b.letGo()
 	seen := make(map[uint16]bool)
 	for range DepthLimit {

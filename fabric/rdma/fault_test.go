@@ -33,10 +33,10 @@ func TestOffenders(t *testing.T) {
 		}
 		for name, offend := range tests {
 			q := b.host.connect(b.addr(), ioParam(8))
-			executed := b.h.count("execute")
+			executed := b.h.Executed.Load()
 			offend(q)
 			b.host.event(verbs.EventDisconnected)
-			testutil.True(t, b.h.count("execute") == executed || name == "address of a read",
+			testutil.True(t, b.h.Executed.Load() == executed || name == "address of a read",
 				"%s: the handler got something", name)
 			q.free()
 			testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "after %s",
@@ -57,7 +57,7 @@ func TestQueuePairFails(t *testing.T) {
 		b.on(func() { num = b.g.first().qp.Num() })
 		testutil.MustTrue(t, b.f.FailQP("target", num), "no such queue pair")
 		b.idle()
-		testutil.True(t, b.h.count("abandon") == 1 && b.h.count("execute") == 0,
+		testutil.True(t, b.h.Abandoned.Load() == 1 && b.h.Executed.Load() == 0,
 			"a write whose data did not come was not abandoned")
 	})
 }
@@ -91,7 +91,7 @@ func TestCompletionQueueFails(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 	b.f.FailCQs("target")
 	b.on(func() {}) // awake
 	b.letGo()
@@ -126,13 +126,13 @@ func TestHostVanishes(t *testing.T) {
 	b, q := joined(t, harnessOptions{fabric: verbstest.Options{CMTimeout: time.Hour}}, ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 	b.f.Cut("host", "target")
 	b.letGo()
 	testutil.Until(t, "closed", func() bool {
 		b.f.ExpireCM()
 		b.f.Advance(time.Second)
-		return b.h.count("closed") == 1
+		return b.h.Closed.Load() == 1
 	})
 	b.idle()
 }
@@ -144,10 +144,10 @@ func TestDeviceRemoval(t *testing.T) {
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 	addrs := b.f.Addrs("target")
 	testutil.MustTrue(t, b.f.RemoveDevice("target", "roce0"), "no device")
-	testutil.Until(t, "closed", func() bool { return b.h.count("closed") == 1 })
+	testutil.Until(t, "closed", func() bool { return b.h.Closed.Load() == 1 })
 	b.letGo()
 	b.idle()
 	testutil.Until(t, "everything is free", func() bool {

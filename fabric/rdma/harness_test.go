@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -25,7 +26,7 @@ type harness struct {
 	g       *group
 	r       *reactor.Reactor
 	loop    *aheadLoop
-	h       *testHandler
+	h       *fabrictest.Disk
 	l       fabric.Listener
 	arena   *mem.Arena
 	log     *testutil.Log
@@ -147,12 +148,12 @@ func (b *harness) close() {
 	check("reactor", b.r.Close())
 	testutil.Equal(b.t, b.tr.Usage().Connections, 0, "connections are counted")
 	check("arena", b.arena.Close())
-	check("store", b.h.store.Unmap())
+	check("store", b.h.Region.Unmap())
 	if live := b.f.Live("target"); live != (verbstest.Counts{}) && !b.stuck {
 		b.t.Errorf("leaked: %+v\n%s", live, b.log)
 	}
-	if b.h.opened != b.h.closed {
-		b.t.Errorf("%d sessions were opened, %d closed", b.h.opened, b.h.closed)
+	if o, c := b.h.Opened.Load(), b.h.Closed.Load(); o != c {
+		b.t.Errorf("%d sessions were opened, %d closed", o, c)
 	}
 	b.f.Close()
 }
@@ -174,18 +175,79 @@ func (b *harness) idle() {
 	})
 }
 
-// letGo completes the requests that the handler holds.
-func (b *harness) letGo() {
+// The commands of the handler. CDW12 is the length of the data, CDW10 its place.
+const (
+	opNothing nvme.Opcode = 0x00
+	opWrite   nvme.Opcode = 0x01
+	opRead    nvme.Opcode = 0x02
+	opRefused nvme.Opcode = 0x11
+	opLeave   nvme.Opcode = 0x30 // completes, then Disconnect
+	opConnect nvme.Opcode = 0x31 // SetDepth
+	// Those above, for other namespaces.
+	opReadFail, opHold, opHoldWrite, opHoldRead, opZeroCopyRead, opZeroCopyWrite nvme.Opcode = 0xC0,
+		0xC1, 0xC2, 0xC3, 0xC4, 0xC5
+)
+
+// special are opcodes of tests, with the opcode and the namespace that the handler sees.
+var special = map[nvme.Opcode]struct {
+	op   nvme.Opcode
+	nsid uint32
+}{
+	opReadFail: {opRead, fabrictest.FailNSID}, opHold: {opNothing, fabrictest.HoldNSID},
+	opHoldWrite: {opWrite, fabrictest.HoldNSID}, opHoldRead: {opRead, fabrictest.HoldNSID},
+	opZeroCopyRead:  {opRead, fabrictest.ZeroCopyNSID},
+	opZeroCopyWrite: {opWrite, fabrictest.ZeroCopyNSID},
+}
+
+// newHandler returns a controller with some memory.
+func newHandler(t testing.TB) *fabrictest.Disk {
+	h := fabrictest.NewDisk(t)
+	h.Bytes, h.Hold = true, true
+	h.Others = map[nvme.Opcode]func(*fabric.Request){
+		opLeave: func(r *fabric.Request) {
+			h.Complete(r, nvme.Success, 0)
+			r.Queue.Disconnect(fmt.Errorf("asked to"))
+		},
+		opConnect: func(r *fabric.Request) {
+			claim := fabric.Claim{
+				Host: fmt.Sprintf("%p", r.Queue), Proven: !h.Unproven.Load(), Admin: true,
+			}
+			if host := r.SQE.CDW(11); host != 0 { // one of many queues
+				claim.Host, claim.Admin = fmt.Sprint(host), false
+			}
+			st := nvme.Success
+			if r.Queue.SetDepth(int(r.SQE.CDW(10)), fabric.Allowed, claim) != nil {
+				st = nvme.ConnectInvalidParameters
+			}
+			h.Complete(r, st, 0)
+		},
+	}
+	return h
+}
+
+// writesTo notes the regions to which the data of writes comes. The result reports whether it came
+// to the arena, and whether to a single region.
+func (b *harness) writesTo() (look func() (arena, single bool)) {
+	regions := map[mem.RegionID]bool{}
 	b.on(func() {
-		b.h.mu.Lock()
-		held := b.h.held
-		b.h.held = nil
-		b.h.mu.Unlock()
-		for _, r := range held {
-			b.h.complete(r, nvme.Success)
+		b.h.OnExecute = func(reqs []*fabric.Request) {
+			for _, r := range reqs {
+				for _, s := range r.Segs {
+					if r.SQE.Opcode() == opWrite {
+						regions[s.Region] = true
+					}
+				}
+			}
 		}
 	})
+	return func() (arena, single bool) {
+		b.on(func() { arena, single = regions[b.arena.Region().ID()], len(regions) == 1 })
+		return arena, single
+	}
 }
+
+// letGo completes the requests that the handler holds.
+func (b *harness) letGo() { b.on(b.h.Release) }
 
 // fragment allocates every other page of the arena; defragment frees them.
 func (b *harness) fragment() {

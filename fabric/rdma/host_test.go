@@ -235,10 +235,14 @@ func (q *hostQueue) disconnect() {
 
 // command makes an SQE for the test handler.
 func command(op nvme.Opcode, cid uint16, slba uint64, n uint32) (s nvme.SQE) {
+	nsid := uint32(1)
+	if o, ok := special[op]; ok {
+		op, nsid = o.op, o.nsid
+	}
 	s.SetOpcode(op)
 	s.SetFlags(1 << 6)
 	s.SetCID(cid)
-	s.SetNSID(1)
+	s.SetNSID(nsid)
 	s.SetCDW64(10, slba)
 	s.SetCDW(12, n)
 	return s

@@ -79,11 +79,11 @@ func TestDisconnectInEveryState(t *testing.T) {
 			command(opNothing, 7, 0, 0),
 		} {
 			q.send(&s, nil)
-			testutil.Until(t, "prepared", func() bool { return b.h.count("prepare") == i+2 })
+			testutil.Until(t, "prepared", func() bool { return b.h.Prepared.Load() == int64(i+2) })
 		}
-		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+		testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 		q.disconnect()
-		testutil.Until(t, "closed", func() bool { return b.h.count("closed") == 1 })
+		testutil.Until(t, "closed", func() bool { return b.h.Closed.Load() == 1 })
 		reads.Release()
 		sends.Release()
 		testutil.Until(t, "the queue pair is destroyed",
@@ -94,7 +94,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 		})
 		b.letGo()
 		b.idle()
-		testutil.Equal(t, b.h.count("abandon"), 4, "requests were abandoned")
+		testutil.Equal(t, b.h.Abandoned.Load(), 4, "requests were abandoned")
 	})
 }
 
@@ -117,7 +117,7 @@ func TestShutdownAnswers(t *testing.T) {
 	b, q := joined(t, harnessOptions{}, ioParam(8))
 	s := q.keyed(command(opHoldWrite, 1, 0, 512), 0, 512)
 	q.send(&s, nil)
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 	done := make(chan struct{})
 	b.on(func() { b.g.Shutdown(func() { close(done) }) })
 	b.letGo()
@@ -182,7 +182,7 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 		testutil.Until(t, "everything of theirs is free",
 			func() bool { return b.f.Live("target") == one })
 		testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "another host")
-		testutil.Equal(t, b.h.count("execute"), 2,
+		testutil.Equal(t, b.h.Executed.Load(), 2,
 			"commands were executed, want the two of the other host")
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -54,7 +55,7 @@ type manual struct {
 	f    *verbstest.Fabric
 	loop *manualLoop
 	g    *group
-	h    *testHandler
+	h    *fabrictest.Disk
 	q    *queue
 	host *hostQueue
 
@@ -93,7 +94,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 		done := false
 		m.g.Shutdown(func() { done = true })
 		m.until(t, func() bool { return done })
-		for _, err := range []error{m.g.Close(), tr.Close(), arena.Close(), m.h.store.Unmap()} {
+		for _, err := range []error{m.g.Close(), tr.Close(), arena.Close(), m.h.Region.Unmap()} {
 			testutil.Check(t, err)
 		}
 		testutil.Equal(t, m.f.Live("target"), (verbstest.Counts{}), "leaked")
@@ -167,7 +168,7 @@ func TestTransitions(t *testing.T) {
 		Times: -1,
 	})
 	var stages [fabric.Stages]int64
-	m.h.onSent = func(r *fabric.Request) { stages = r.Stages }
+	m.h.OnSent = func(r *fabric.Request) { stages = r.Stages }
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
 	m.loop.clock += 1000
@@ -209,8 +210,7 @@ func TestTransitions(t *testing.T) {
 	step(requestExecuting)
 	m.loop.clock += 4
 	m.q.sends = 0 // the host has no room for a response
-	m.h.complete(m.h.held[0], nvme.Success)
-	m.h.held = nil
+	m.h.Release()
 	step(requestNeedSend)
 	m.turn()
 	step(requestNeedSend)
@@ -313,7 +313,7 @@ func TestWritesFirst(t *testing.T) {
 			sqe := m.host.keyed(command(op, uint16(i), 0, 4096), i*4096, 4096)
 			m.host.send(&sqe, nil)
 		}
-		m.until(t, func() bool { return m.h.counts["complete"] == 5 })
+		m.until(t, func() bool { return m.h.Completed.Load() == 5 })
 		m.turn()
 		testutil.True(t, len(qp.batches) > 0 && slices.Equal(qp.batches[0], want),
 			"WRITEs first %v: posted %v, want %v", first, qp.batches, want)
@@ -338,12 +338,12 @@ func TestCapsuleWaitsForRequest(t *testing.T) {
 			m.host.send(&s, nil)
 			m.turn()
 		}
-		if len(m.q.capsules) != 2 || m.h.counts["prepare"] != 2 || m.q.taken != 2 {
+		if len(m.q.capsules) != 2 || m.h.Prepared.Load() != 2 || m.q.taken != 2 {
 			t.Fatalf("%d capsules wait, %d were prepared, %d are without a response",
-				len(m.q.capsules), m.h.counts["prepare"], m.q.taken)
+				len(m.q.capsules), m.h.Prepared.Load(), m.q.taken)
 		}
 		sends.Release()
-		m.until(t, func() bool { return m.h.counts["complete"] == 4 })
+		m.until(t, func() bool { return m.h.Completed.Load() == 4 })
 		for cid := range uint16(4) {
 			if cqe, _, ok := m.host.response(); !ok || cqe.CID() != cid {
 				t.Fatalf("response to %d, want %d (%+v)", cqe.CID(), cid, m.host.bad)

@@ -33,8 +33,8 @@ func (b *harness) freeStuck(q *queue) {
 	}
 	errs = append(errs, p.free())
 	b.arena.Region().Keep(false)
-	b.h.store.Keep(false)
-	errs = append(errs, b.arena.Region().Unmap(), b.h.store.Unmap())
+	b.h.Region.Keep(false)
+	errs = append(errs, b.arena.Region().Unmap(), b.h.Region.Unmap())
 	testutil.Check(b.t, errors.Join(errs...))
 	testutil.Equal(b.t, b.f.Live("target"), (verbstest.Counts{}), "leaked")
 }
@@ -55,7 +55,7 @@ func TestDestroyFails(t *testing.T) {
 		testutil.MustTrue(t, b.registered(0), "there is no zero copy")
 		var q *queue
 		b.on(func() { q = b.g.first() })
-		completed, ended := b.h.count("complete"), b.h.count("end zero copy")
+		completed, ended := b.h.Completed.Load(), b.h.Ended.Load()
 		for _, ops := range []verbstest.Ops{verbstest.OpRead, verbstest.OpWrite} {
 			b.f.Inject(verbstest.Fault{Host: "target", Ops: ops, Hold: true, Times: -1})
 		}
@@ -64,7 +64,7 @@ func TestDestroyFails(t *testing.T) {
 			s := hq.keyed(command(op, uint16(i), 0, 4096), 0, 4096)
 			hq.send(&s, nil)
 		}
-		testutil.Until(t, "in flight", func() bool { return b.h.count("complete") == completed+2 })
+		testutil.Until(t, "in flight", func() bool { return b.h.Completed.Load() == completed+2 })
 		inFlight := b.available()
 		testutil.MustTrue(t, inFlight != free, "the device has no data memory")
 		b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
@@ -74,7 +74,7 @@ func TestDestroyFails(t *testing.T) {
 			return ok
 		})
 		testutil.Equal(t, b.available(), inFlight, "bytes of data memory are free")
-		testutil.Equal(t, b.h.count("end zero copy"), ended,
+		testutil.Equal(t, b.h.Ended.Load(), ended,
 			"memory of the namespace was given back")
 		if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory != memory || u.Connections != 0 {
 			t.Errorf("%+v, want one queue with its memory of %d bytes", u, memory)
@@ -83,9 +83,9 @@ func TestDestroyFails(t *testing.T) {
 			t.Errorf("said %d times:\n%s", n, b.log)
 		}
 		b.close()
-		testutil.True(t, b.arena.Region().Bytes() != nil && b.h.store.Bytes() != nil &&
+		testutil.True(t, b.arena.Region().Bytes() != nil && b.h.Region.Bytes() != nil &&
 			q.slab.region.Bytes() != nil, "memory that the device may use was unmapped")
-		testutil.Equal(t, b.h.count("end zero copy"), ended+1,
+		testutil.Equal(t, b.h.Ended.Load(), ended+1,
 			"the target has stopped without the end of the zero copy")
 		b.freeStuck(q)
 	})
@@ -94,17 +94,14 @@ func TestDestroyFails(t *testing.T) {
 // The same for the queue pair of a connection that was refused.
 func TestDestroyFailsAfterRefusal(t *testing.T) {
 	b := newHarness(t, harnessOptions{stuck: true})
-	b.h.mu.Lock()
-	b.h.openErr = errors.New("no room for hosts")
-	b.h.mu.Unlock()
+	b.on(func() { b.h.Refuse = errors.New("no room for hosts") })
 	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
 	b.host.rejected(b.addr(), ioParam(8))
 	testutil.Until(t, "the connection ends", func() bool { return b.tr.Usage().Connections == 0 })
 	u := b.tr.Usage()
 	testutil.True(t, u.Quarantined == 1 && u.Memory != 0, "%+v, want one queue with its memory", u)
-	b.h.mu.Lock()
-	q := b.h.queue.(*queue)
-	b.h.mu.Unlock()
+	var q *queue
+	b.on(func() { q = b.h.Queue.(*queue) })
 	b.close()
 	b.freeStuck(q)
 }

@@ -47,9 +47,7 @@ func TestNoResources(t *testing.T) {
 
 func TestHandlerRefuses(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
-	b.h.mu.Lock()
-	b.h.openErr = errors.New("no room for hosts")
-	b.h.mu.Unlock()
+	b.on(func() { b.h.Refuse = errors.New("no room for hosts") })
 	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources, "")
 	testutil.Until(t, "the reason is reported",
 		func() bool { return strings.Contains(b.log.String(), "no room for hosts") })
@@ -63,7 +61,7 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHarness(t, harnessOptions{cfg: cfg})
-			b.h.unproven.Store(cfg.MaxQueuesPerHost > 0)
+			b.h.Unproven.Store(cfg.MaxQueuesPerHost > 0)
 			q := b.host.associate(b.addr(), ioParam(8))
 			b.host.associate(b.addr(), ioParam(8))
 			if cfg.MaxQueuesPerHost > 0 { // it might prove its NQN
@@ -144,7 +142,7 @@ func TestMemoryNeverComes(t *testing.T) {
 	b, q := joined(t, harnessOptions{arena: 1 << 20}, ioParam(32))
 	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
 	q.send(&s, nil)
-	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.Holding.Load() == 1 })
 	s = q.keyed(command(opRead, 2, 0, 4096), 0, 4096)
 	q.send(&s, nil)
 	testutil.Until(t, "the command waits", func() (waits bool) {

@@ -65,16 +65,17 @@ func TestSRQShares(t *testing.T) {
 		hog.send(&s, data)
 	}
 	testutil.Until(t, "all commands of the host have come",
-		func() bool { return b.h.count("execute") == srqSlabSlots })
-	if held, n := b.h.count("held"), posted(); held+n != srqSlabSlots || n < srqSlabSlots/4-1 {
+		func() bool { return b.h.Executed.Load() == srqSlabSlots })
+	held, n := int(b.h.Holding.Load()), posted()
+	if held+n != srqSlabSlots || n < srqSlabSlots/4-1 {
 		t.Fatalf("%d commands hang, and %d receives are left for others", held, n)
 	}
 	for i, q := range qs {
 		testutil.Equal(t, q.do(inCapsuleWrite(opWrite, 1), data), nvme.Success, "host %d", i)
-		held := b.h.count("held")
+		held := b.h.Holding.Load()
 		s := inCapsuleWrite(opHoldWrite, 2)
 		q.send(&s, data)
-		testutil.Until(t, "its share", func() bool { return b.h.count("held") == held+1 })
+		testutil.Until(t, "its share", func() bool { return b.h.Holding.Load() == held+1 })
 	}
 	for i, q := range qs {
 		testutil.Equal(t, q.do(inCapsuleWrite(opHoldWrite, 3), data), nvme.CommandInterrupted,

@@ -116,7 +116,7 @@ func TestSRQSlotsOfLists(t *testing.T) {
 		s, list := q.listed(command(opWrite, cid, 0, uint32(n)), 0, pieces)
 		q.send(&s, list)
 	}
-	testutil.Until(t, "all wait for memory", func() bool { return b.h.count("prepare") == 4 })
+	testutil.Until(t, "all wait for memory", func() bool { return b.h.Prepared.Load() == 4 })
 	q.disconnect()
 	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
 	b.on(func() {
@@ -140,7 +140,7 @@ func TestSRQDepthIsEnforced(t *testing.T) {
 		func() bool {
 			return strings.Contains(b.log.String(), "more commands than the queue's depth, 4")
 		})
-	testutil.Until(t, "the handler has its requests", func() bool { return b.h.count("held") == 4 })
+	testutil.Until(t, "the handler has them", func() bool { return b.h.Holding.Load() == 4 })
 	testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	b.letGo()
 	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
@@ -173,18 +173,15 @@ func TestSRQShortage(t *testing.T) {
 			s.recv.posted)
 	}
 	write(100, opWrite, 4096)
-	testutil.True(t, bytes.Equal(m.h.store.Bytes()[4096:4096+512], data),
+	testutil.True(t, bytes.Equal(m.h.Region.Bytes()[4096:4096+512], data),
 		"data that moved away is wrong")
 	var memory mem.Allocation
 	m.g.cfg.Memory.AllocReserve(&memory, nil, m.g.cfg.Memory.Available())
 	write(101, opWrite, 8192)
-	testutil.True(t, bytes.Equal(m.h.store.Bytes()[8192:8192+512], data),
+	testutil.True(t, bytes.Equal(m.h.Region.Bytes()[8192:8192+512], data),
 		"data that stayed is wrong")
 	memory.Free()
-	for _, r := range m.h.held {
-		m.h.complete(r, nvme.Success)
-	}
-	m.h.held = nil
+	m.h.Release()
 	m.until(t, func() bool {
 		return m.q.recv.posted == srqSlabSlots && m.g.cfg.Memory.Available() == free
 	})

@@ -32,7 +32,7 @@ func TestTurns(t *testing.T) {
 				s := other.keyed(command(opRead, 7, 0, 4096), 0, 4096)
 				other.send(&s, nil)
 				m.turn()
-				if n := m.h.counts["prepare"]; n != tt.turn+1 {
+				if n := int(m.h.Prepared.Load()); n != tt.turn+1 {
 					t.Errorf("%d commands have begun, want %d and the other", n, tt.turn)
 				}
 				testutil.True(t, !m.g.Arm(), "the reactor may sleep although commands wait")
@@ -40,9 +40,9 @@ func TestTurns(t *testing.T) {
 					t.Errorf("the other: %v, %v", cqe.Status(), ok)
 				}
 				m.turn()
-				testutil.Equal(t, m.h.counts["prepare"], 2*tt.turn+1,
+				testutil.Equal(t, int(m.h.Prepared.Load()), 2*tt.turn+1,
 					"commands have begun in two polls")
-				m.until(t, func() bool { return m.h.counts["complete"] == depth+1 })
+				m.until(t, func() bool { return m.h.Completed.Load() == depth+1 })
 			})
 		}
 	}
@@ -59,11 +59,8 @@ func TestTurnsOfResponses(t *testing.T) {
 		s := m.host.keyed(command(opHoldRead, cid, 0, size), 0, size)
 		m.host.send(&s, nil)
 	}
-	m.until(t, func() bool { return len(m.h.held) == depth })
-	for _, r := range m.h.held {
-		m.h.complete(r, nvme.Success)
-	}
-	m.h.held = nil
+	m.until(t, func() bool { return len(m.h.Held) == depth })
+	m.h.Release()
 	for polls := 1; polls <= 2; polls++ {
 		m.turn()
 		testutil.Equal(t, m.q.sqSize-m.q.sqFree, 2*3*polls, "work requests after %d polls", polls)
@@ -79,21 +76,14 @@ func TestManyEnd(t *testing.T) {
 	for range queues - 1 {
 		m.connect(t, ioParam(depth))
 	}
-	var all []*queue
 	for q := range m.g.queues.all() {
-		all = append(all, q)
 		q.fail(errHostLeft)
 	}
 	ended := 0
 	for polls := 0; ended < queues; polls++ {
 		before := ended
 		m.turn()
-		ended = 0
-		for _, q := range all {
-			if q.session.(*testSession).closed {
-				ended++
-			}
-		}
+		ended = int(m.h.Closed.Load())
 		testutil.MustTrue(t, (ended-before)*depth <= (sendMost+depth)*endPart && polls < queues,
 			"%d queues end in a poll", ended-before)
 	}

@@ -26,7 +26,7 @@ func TestBorrowedData(t *testing.T) {
 func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	h := newManual(t, options{hold: true})
 	h.g.ready = make([]*fabric.Request, 0, ready)
-	h.d.optimistic = true
+	h.d.Optimistic = true
 	c := h.connect(p, 16)
 	total := h.arena.Available()
 	write := func(i, nsid int) []byte {
@@ -39,21 +39,21 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	for i := range 4 {
 		h.send(append(write(3+2*i, 1), write(4+2*i, 1)...))
 	}
-	if len(h.d.held) != 2 || h.arena.Available() != total {
-		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.held),
+	if len(h.d.Held) != 2 || h.arena.Available() != total {
+		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.Held),
 			total-h.arena.Available())
 	}
-	handed := h.d.held[1].Segs[0].B
-	free := h.queue().HandOverBuffers(h.d.held[1])
+	handed := h.d.Held[1].Segs[0].B
+	free := h.queue().HandOverBuffers(h.d.Held[1])
 	testutil.MustTrue(t, free != nil, "the data cannot be handed over")
-	h.d.held[1].Status = nvme.InternalPathError
-	h.d.release()
+	h.d.Held[1].Status = nvme.InternalPathError
+	h.d.Release()
 	h.turn()
 	if n, want := len(h.recv()), 11*(pdu.CapsuleRespSize+p.HeaderDigestSize()); n != want {
 		t.Errorf("%d bytes of responses, want %d", n, want)
 	}
 	for i := range 11 {
-		testutil.True(t, i == 2 || bytes.Equal(h.d.data.Bytes()[i*4096:][:4096], random(i, 4096)),
+		testutil.True(t, i == 2 || bytes.Equal(h.d.Region.Bytes()[i*4096:][:4096], random(i, 4096)),
 			"write %d did not arrive", i)
 	}
 	testutil.True(t, bytes.Equal(handed, random(2, 4096)),
@@ -84,7 +84,7 @@ func TestPromisedMemory(t *testing.T) {
 		want := ios * (2*pdu.CapsuleRespSize + pdu.DataSize + 4096)
 		testutil.True(t, got == want, "%d bytes of answers, want %d", got, want)
 		for i := range ios {
-			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*16384:][:size], random(i, size)),
+			testutil.True(t, bytes.Equal(h.d.Region.Bytes()[i*16384:][:size], random(i, size)),
 				"write %d of %d bytes did not arrive", i, size)
 		}
 		testutil.Equal(t, h.g.cfg.Memory.Promised(), 0, "bytes are still promised")
@@ -98,7 +98,7 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 	h := newManual(t, options{hold: true, arena: 128 << 10})
 	h.g.ready = make([]*fabric.Request, 0, 1)
 	c := h.connect(pdu.Params{}, 16)
-	h.d.onExecute = func() {
+	h.d.OnExecute = func([]*fabric.Request) {
 		if len(h.taken) == 0 {
 			h.taken, _ = h.arena.Alloc(nil, h.arena.Available())
 		}
@@ -110,7 +110,7 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 		all = append(all, c.capsule(&sqe, random(i, 4096))...)
 	}
 	h.send(all)
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	got := h.recv()
 	for i, want := range []nvme.Status{
@@ -122,6 +122,6 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 				i, cqe.Status(), want)
 		}
 	}
-	testutil.Equal(t, h.d.written.Load(), 2, "writes")
+	testutil.Equal(t, h.d.Written.Load(), 2, "writes")
 	h.close()
 }

@@ -76,7 +76,7 @@ func TestStallsSaveLittle(t *testing.T) {
 	testutil.True(t, n > stalledBuffer, "the first queue has saved %d bytes: nothing is tested", n)
 	h.giveBack()
 	h.turn()
-	testutil.Equal(t, h.d.written.Load(), int64(len(hosts)*writes), "writes")
+	testutil.Equal(t, h.d.Written.Load(), int64(len(hosts)*writes), "writes")
 	for i := range h.g.queues.Len() {
 		q := h.g.queues.At(i)
 		testutil.True(t, cap(q.partial) <= stalledBuffer, "queue %d has %d bytes saved afterwards",

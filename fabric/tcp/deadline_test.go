@@ -117,7 +117,7 @@ func TestUnreadZeroCopy(t *testing.T) {
 			if !memory {
 				h.exhaust()
 			}
-			h.d.writerWaits = waits
+			h.d.HasWriter = waits
 			ticks := int(writerWait / h.g.tick)
 			advance := func(n int) {
 				for range n {
@@ -131,8 +131,8 @@ func TestUnreadZeroCopy(t *testing.T) {
 			advance(2)
 			ended := h.t.Usage().Connections == 0
 			testutil.Equal(t, ended, waits && !memory, "memory %v, writer %v: ended", memory, waits)
-			testutil.True(t, (h.d.ended.Load() == 3) == (memory || ended),
-				"memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
+			testutil.True(t, (h.d.Ended.Load() == 3) == (memory || ended),
+				"memory %v, writer %v: %d reads ended", memory, waits, h.d.Ended.Load())
 			h.close()
 		}
 	}
@@ -144,7 +144,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		for _, reads := range []bool{false, true} {
 			h := newManual(t, options{cfg: Config{SendTimeout: time.Minute}})
-			h.d.zeroCopyWrites = true
+			h.d.ZeroCopyWrites = true
 			c := h.connect(pdu.Params{}, 8)
 			if !reads {
 				h.narrow()
@@ -157,7 +157,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 			if reads {
 				ttag = (*pdu.Data)(h.recv()).TTAG()
 			}
-			h.d.writerWaits = waits
+			h.d.HasWriter = waits
 			ticks := int(changeWait / h.g.tick)
 			for i := range ticks + 1 {
 				testutil.True(t, i != ticks-1 || h.t.Usage().Connections == 1,

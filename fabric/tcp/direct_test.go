@@ -18,7 +18,7 @@ func TestDirectData(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
 		h := newManual(t, options{cfg: Config{InCapsuleSize: 256 << 10}, arena: 8 << 20})
-		h.d.zeroCopyWrites = seed&4 != 0
+		h.d.ZeroCopyWrites = seed&4 != 0
 		c := h.connect(p, 64)
 		answered, inCapsule := make([][]byte, 4), make([][]byte, 12)
 		if seed%3 == 0 {
@@ -42,7 +42,7 @@ func TestDirectData(t *testing.T) {
 		h.cutUp(merged(streams, rng), rng)
 		testutil.MustEqual(t, len(h.recv()), want, "seed %d: bytes of answers", seed)
 		for i, data := range append(answered, inCapsule...) {
-			if off := i << 18; !bytes.Equal(h.d.data.Bytes()[off:off+len(data)], data) {
+			if off := i << 18; !bytes.Equal(h.d.Region.Bytes()[off:off+len(data)], data) {
 				t.Fatalf("seed %d: write %d did not arrive", seed, i)
 			}
 		}
@@ -71,7 +71,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 	const n, writes = 128 << 10, 8
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.zeroCopyWrites = true
+		h.d.ZeroCopyWrites = true
 		c := h.connect(p, 64)
 		write := func(i int) []byte {
 			return c.inCapsule(uint16(i), i*n, n, i)
@@ -87,9 +87,9 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 		used := len(bytes.TrimRight(h.g.rx, "\xA5"))
 		testutil.True(t, used <= pdu.CapsuleCmdSize+2*pdu.DigestSize,
 			"%v: %d bytes of the buffer were used", p, used)
-		testutil.Equal(t, h.d.written.Load(), writes, "writes")
+		testutil.Equal(t, h.d.Written.Load(), writes, "writes")
 		for i := range writes {
-			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)),
+			testutil.True(t, bytes.Equal(h.d.Region.Bytes()[i*n:][:n], random(i, n)),
 				"write %d did not arrive", i)
 		}
 		h.close()
@@ -101,7 +101,7 @@ func TestDamagedDirectData(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.zeroCopyWrites = zeroCopy
+		h.d.ZeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{DataDigest: true}, 8)
 		for i := range 3 {
 			b := c.inCapsule(uint16(i), i*n, n, i)
@@ -119,7 +119,7 @@ func TestDamagedDirectData(t *testing.T) {
 				t.Errorf("command %d: %v, want %v", cqe.CID(), cqe.Status(), want)
 			}
 		}
-		testutil.Equal(t, h.d.written.Load(), 2, "writes")
+		testutil.Equal(t, h.d.Written.Load(), 2, "writes")
 		h.close()
 	}
 }
@@ -129,16 +129,16 @@ func TestDirectDataEnds(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.zeroCopyWrites = zeroCopy
+		h.d.ZeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{}, 8)
 		h.send(c.inCapsule(1, 0, n, 1)[:n/2])
 		taken := len(h.arena.Region().Bytes()) - h.arena.Available()
 		testutil.True(t, (taken == n) != zeroCopy, "%d bytes of the arena are taken", taken)
 		h.hangUp()
 		testutil.True(t, h.arena.Available() == len(h.arena.Region().Bytes()) &&
-			h.d.abandoned.Load() == 1 && h.d.written.Load() == 0,
+			h.d.Abandoned.Load() == 1 && h.d.Written.Load() == 0,
 			"%d bytes are free, %d abandoned, %d written", h.arena.Available(),
-			h.d.abandoned.Load(), h.d.written.Load())
+			h.d.Abandoned.Load(), h.d.Written.Load())
 		h.close()
 	}
 }
@@ -158,8 +158,8 @@ func TestMemoryOfDirectData(t *testing.T) {
 		h.send(write(i, holdNSID, n))
 	}
 	q := h.g.queues.At(0)
-	testutil.MustTrue(t, len(h.d.held) == fit && q.stalled() && h.g.stalled == 1,
-		"%d commands are executing, want %d; stalled: %v", len(h.d.held), fit, q.stalled())
+	testutil.MustTrue(t, len(h.d.Held) == fit && q.stalled() && h.g.stalled == 1,
+		"%d commands are executing, want %d; stalled: %v", len(h.d.Held), fit, q.stalled())
 	h.connect(pdu.Params{}, 8)
 	small := h.peer
 	h.send(write(0, 1, 4096))
@@ -169,26 +169,26 @@ func TestMemoryOfDirectData(t *testing.T) {
 	h.send(c.request(nvme.NVMRead, 1, 0, wanted))
 	testutil.MustEqual(t, len(h.recv()), 0, "the read does not wait")
 	releaseOne := func() {
-		more := h.d.held[1:]
-		h.d.held = h.d.held[:1]
-		h.d.release()
-		h.d.held = more
+		more := h.d.Held[1:]
+		h.d.Held = h.d.Held[:1]
+		h.d.Release()
+		h.d.Held = more
 		h.turn()
 	}
 	releaseOne()
-	testutil.True(t, !q.stalled() && len(h.d.held) == fit,
-		"the write that came before the read has no memory; %d are executing", len(h.d.held))
+	testutil.True(t, !q.stalled() && len(h.d.Held) == fit,
+		"the write that came before the read has no memory; %d are executing", len(h.d.Held))
 	h.peer = large
 	h.send(write(fit+1, holdNSID, n))
 	releaseOne() // enough for the write, but not for the read
 	testutil.True(t, q.stalled(), "the write went before the read")
 	h.peer = small
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	got := len(h.recv())
-	testutil.True(t, got >= wanted && !q.stalled() && len(h.d.held) == 1,
-		"%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(), len(h.d.held))
-	h.d.release()
+	testutil.True(t, got >= wanted && !q.stalled() && len(h.d.Held) == 1,
+		"%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(), len(h.d.Held))
+	h.d.Release()
 	h.turn()
 	h.hangUp()
 	h.peer = large
@@ -213,14 +213,14 @@ func TestReserveForDirectData(t *testing.T) {
 	h.hangUp()
 	h.peer = asked
 	h.send(c.inCapsule(100, diskSize-n, n, 100))
-	testutil.MustTrue(t, h.d.written.Load() == 1 && h.g.stalled == 0,
-		"%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
+	testutil.MustTrue(t, h.d.Written.Load() == 1 && h.g.stalled == 0,
+		"%d writes, %d queues are stalled", h.d.Written.Load(), h.g.stalled)
 	for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
 		r := (*pdu.Data)(r2ts)
 		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 	}
-	testutil.True(t, h.d.written.Load() == want+1 && bytes.Equal(h.d.data.Bytes()[diskSize-n:],
-		random(100, n)), "%d writes, want %d", h.d.written.Load(), want+1)
+	testutil.True(t, h.d.Written.Load() == want+1 && bytes.Equal(h.d.Region.Bytes()[diskSize-n:],
+		random(100, n)), "%d writes, want %d", h.d.Written.Load(), want+1)
 	h.close()
 }
 
@@ -244,14 +244,14 @@ func TestReserveAfterR2T(t *testing.T) {
 			h.turn()
 		}
 		r2ts := bytes.Clone(h.recv())[:fit*pdu.DataSize]
-		testutil.True(t, h.g.stalled == 0 && h.d.written.Load() == 1,
+		testutil.True(t, h.g.stalled == 0 && h.d.Written.Load() == 1,
 			"waiting %v: %d queues are stalled, %d writes", waiting, h.g.stalled,
-			h.d.written.Load())
+			h.d.Written.Load())
 		for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
 			r := (*pdu.Data)(r2ts)
 			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 		}
-		got := h.d.written.Load()
+		got := h.d.Written.Load()
 		testutil.True(t, got == int64(fit+1), "waiting %v: %d writes, want %d", waiting, got, fit+1)
 		h.close()
 	}

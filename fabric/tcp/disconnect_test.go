@@ -17,9 +17,9 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 		h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 		h.queue().Disconnect(errors.New("test"))
 		h.turn()
-		testutil.True(t, h.d.closed.Load() == 0 && len(h.recv()) == 0, "the end did not wait")
+		testutil.True(t, h.d.Closed.Load() == 0 && len(h.recv()) == 0, "the end did not wait")
 		if completes {
-			h.d.release()
+			h.d.Release()
 			h.turn()
 			if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
 				t.Errorf("%d bytes arrived, want %d", got, want)
@@ -28,7 +28,7 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 			h.loop.advance(2 * time.Second)
 			h.turn()
 		}
-		testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
+		testutil.Equal(t, h.d.Closed.Load(), 1, "the session is still open")
 		h.close()
 	}
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
@@ -36,6 +36,6 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
-	testutil.Equal(t, h.d.closed.Load(), 1, "an admin queue waits for what may never complete")
+	testutil.Equal(t, h.d.Closed.Load(), 1, "an admin queue waits for what may never complete")
 	h.close()
 }

@@ -38,7 +38,7 @@ func TestEvict(t *testing.T) {
 		"after ICReq": func(h *manual, c *conn) {
 			adopt(h, c)
 			h.send(ic[:])
-			testutil.MustEqual(t, h.d.opened.Load(), 1, "the handler does not know the queue")
+			testutil.MustEqual(t, h.d.Opened.Load(), 1, "the handler does not know the queue")
 			c.evict(reason)
 		},
 		"while it ends": func(h *manual, c *conn) {

@@ -9,7 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-// TestManyEnd: however many connections end together, a poll ends those of about 1,024 commands.
+// TestManyEnd: however many connections end together, a poll ends so many of them that
+// they have about 1,024 commands.
 func TestManyEnd(t *testing.T) {
 	for _, depth := range []int{8, 128} {
 		for _, disconnected := range []bool{false, true} {

@@ -19,10 +19,10 @@ func TestHandOverBuffers(t *testing.T) {
 		sqe.SetNSID(holdNSID)
 		h.send(c.capsule(&sqe, random(0, 4096*(1-i))))
 	}
-	testutil.MustEqual(t, len(h.d.held), 2, "commands are executing")
+	testutil.MustEqual(t, len(h.d.Held), 2, "commands are executing")
 	var handed [][]byte
 	var frees []func()
-	for i, r := range h.d.held {
+	for i, r := range h.d.Held {
 		b := r.Segs[0].B
 		for j := range b {
 			b[j] = byte(100 + i)
@@ -33,7 +33,7 @@ func TestHandOverBuffers(t *testing.T) {
 			"the memory is still the request's")
 		r.Status = nvme.InternalPathError
 	}
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	testutil.Equal(t, len(h.recv()), 2*pdu.CapsuleRespSize, "bytes arrived, want two responses")
 	for i := range 20 { // on the same requests

@@ -48,7 +48,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 				t.Errorf("the target said %d bytes, which do not end with a C2HTermReq %v",
 					len(said), sequence)
 			}
-			testutil.Equal(t, h.d.written.Load(), 0, "writes executed")
+			testutil.Equal(t, h.d.Written.Load(), 0, "writes executed")
 			h.close()
 		})
 	}

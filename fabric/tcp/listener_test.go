@@ -105,7 +105,7 @@ func TestWildcards(t *testing.T) {
 func TestConnectionLimits(t *testing.T) {
 	for _, cfg := range []Config{{MaxConnectionsPerHost: 3}, {MaxConnections: 3}} {
 		tg := serve(t, options{cfg: cfg})
-		tg.d.unproven.Store(cfg.MaxConnectionsPerHost > 0)
+		tg.d.Unproven.Store(cfg.MaxConnectionsPerHost > 0)
 		connectionLimits(t, tg)
 	}
 }
@@ -117,7 +117,7 @@ func connectionLimits(t *testing.T, tg *target) {
 	}
 	for range 5 {
 		c := tg.dial(t)
-		if !tg.d.unproven.Load() {
+		if !tg.d.Unproven.Load() {
 			c.end()
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -65,7 +66,7 @@ type manual struct {
 	loop  *manualLoop
 	t     *Transport
 	g     *Group
-	d     *disk
+	d     *fabrictest.Disk
 	arena *mem.Arena
 	peer  int // the host's end, -1 when closed
 	in    []byte
@@ -81,10 +82,9 @@ func newManual(tb testing.TB, o options) *manual {
 	arena := testutil.Value(mem.NewArena("test data", o.arena))(tb)
 	h := &manual{
 		tb: tb, loop: &manualLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
-		d: newDisk(o.zeroCopy), arena: arena,
+		d: newDisk(tb, &o), arena: arena,
 		peer: -1, in: make([]byte, 64<<10),
 	}
-	h.d.hold = o.hold
 	fg := testutil.Value(
 		h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Memory: testPool(arena)}))(tb)
 	h.g = fg.(*Group)
@@ -178,13 +178,14 @@ func (h *manual) giveBack() {
 func (h *manual) close() {
 	h.tb.Helper()
 	h.hangUp()
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	h.giveBack()
 	testutil.Equal(h.tb, h.g.queues.Len(), 0, "connections are left")
-	testutil.Check(h.tb, errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()))
+	testutil.Check(h.tb, errors.Join(h.g.Close(), h.arena.Close(), h.d.Region.Unmap()))
 	testutil.Equal(h.tb, h.t.Usage().Connections, 0, "connections are still counted")
-	if o, c := h.d.opened.Load(), h.d.closed.Load(); o != c {
+	testutil.Equal(h.tb, h.d.Busy(), 0, "requests are not idle")
+	if o, c := h.d.Opened.Load(), h.d.Closed.Load(); o != c {
 		h.tb.Errorf("%d sessions opened, %d closed", o, c)
 	}
 }

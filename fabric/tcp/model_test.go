@@ -74,9 +74,9 @@ func testModel(t *testing.T, seed uint64) {
 		zeroCopy: rng.IntN(2) == 0, hold: true, arena: arena,
 		cfg: Config{InCapsuleSize: modelInCapsule, MaxH2CData: 4096 << rng.IntN(6)},
 	})
-	h.d.optimistic = rng.IntN(2) == 0
-	h.d.zeroCopyWrites = rng.IntN(3) == 0
-	model := bytes.Clone(h.d.data.Bytes())
+	h.d.Optimistic = rng.IntN(2) == 0
+	h.d.ZeroCopyWrites = rng.IntN(3) == 0
+	model := bytes.Clone(h.d.Region.Bytes())
 	hosts := make([]*modelHost, 1+rng.IntN(modelHosts))
 	for i := range hosts {
 		p := pdu.Params{
@@ -112,7 +112,7 @@ func testModel(t *testing.T, seed uint64) {
 				m.end()
 			}
 		}
-		if len(h.d.held) > 0 && (rng.IntN(3) == 0 || idle > 4) {
+		if len(h.d.Held) > 0 && (rng.IntN(3) == 0 || idle > 4) {
 			progress = true
 			h.releaseSome(rng)
 		}
@@ -135,12 +135,12 @@ func testModel(t *testing.T, seed uint64) {
 	}
 	part := modelSlots * slotSize
 	for i, m := range hosts {
-		if !m.ended && !bytes.Equal(h.d.data.Bytes()[i*part:][:part], model[i*part:][:part]) {
+		if !m.ended && !bytes.Equal(h.d.Region.Bytes()[i*part:][:part], model[i*part:][:part]) {
 			t.Errorf("host %d: the namespace differs from the model", i)
 		}
 		m.end()
 	}
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
 		"bytes of the arena are free")
@@ -154,13 +154,13 @@ func testModel(t *testing.T, seed uint64) {
 
 // releaseSome completes some of the commands that the device has.
 func (h *manual) releaseSome(rng *rand.Rand) {
-	held := h.d.held
+	held := h.d.Held
 	rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 	n := rng.IntN(len(held) + 1)
 	more := append(held[:0:0], held[n:]...)
-	h.d.held = held[:n]
-	h.d.release()
-	h.d.held = append(h.d.held, more...)
+	h.d.Held = held[:n]
+	h.d.Release()
+	h.d.Held = append(h.d.Held, more...)
 	h.turn()
 }
 
@@ -209,7 +209,7 @@ func (m *modelHost) issue(host int, rng *rand.Rand) bool {
 		sqe = rw(o.opcode, uint16(slot), 0, 0, false)
 	case o.opcode == nvme.NVMWrite:
 		o.data = random(rng.IntN(1<<30), n)
-		o.damage = m.c.p.DataDigest && !m.h.d.zeroCopyWrites && rng.IntN(8) == 0
+		o.damage = m.c.p.DataDigest && !m.h.d.ZeroCopyWrites && rng.IntN(8) == 0
 		if o.damage {
 			o.want = nvme.TransientTransportError
 		}

@@ -114,8 +114,8 @@ func damage(stream []byte, at int, by byte) {
 func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) {
 	const disk = 64 << 10 // the part that conversations write to
 	run := func(piece func() int) string {
-		fillPattern(h.d.data.Bytes()[:disk])
-		executed, written := h.d.executed.Load(), h.d.written.Load()
+		fillPattern(h.d.Region.Bytes()[:disk])
+		executed, written := h.d.Executed.Load(), h.d.Written.Load()
 		begin()
 		var said []byte
 		for b := stream; len(b) > 0; {
@@ -129,8 +129,8 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 		testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
 			"bytes of the arena are free")
 		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x",
-			h.d.executed.Load()-executed,
-			h.d.written.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said),
+			h.d.Executed.Load()-executed,
+			h.d.Written.Load()-written, sha256.Sum256(h.d.Region.Bytes()[:disk]), len(said),
 			sha256.Sum256(sorted(t, said)))
 	}
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -241,7 +241,7 @@ func TestTruncatedData(t *testing.T) {
 					"%d of %d bytes: bytes of the arena are free", n, len(b))
 			}
 		}
-		testutil.Equal(t, h.d.written.Load(), 0, "an incomplete write was executed")
+		testutil.Equal(t, h.d.Written.Load(), 0, "an incomplete write was executed")
 		h.close()
 	}
 }

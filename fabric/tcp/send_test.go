@@ -62,7 +62,7 @@ func TestTurnOfOutput(t *testing.T) {
 func TestInputBesideOutput(t *testing.T) {
 	const reads, size = 40, 1 << 20
 	h, c := joined(t, options{zeroCopy: true}, pdu.Params{}, 128)
-	h.d.piece = size
+	h.d.Piece = size
 	q, busy := h.queue(), h.peer
 	_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
 	other := h.connect(pdu.Params{}, 4)
@@ -74,12 +74,12 @@ func TestInputBesideOutput(t *testing.T) {
 	testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
 	h.g.activate(q)
 	h.g.Poll(64)
-	testutil.MustEqual(t, h.d.executed.Load(), reads+2, "commands, with Connect")
+	testutil.MustEqual(t, h.d.Executed.Load(), reads+2, "commands, with Connect")
 	flush := other.request(nvme.NVMFlush, 1, 0, 0)
 	n, err = sys.Send(h.peer, flush, 0)
 	testutil.MustTrue(t, n == len(flush) && err == 0, "%v %v", n, err)
 	polls, b := 0, make([]byte, size)
-	for ; h.d.executed.Load() == reads+2 && !q.blocked; polls++ {
+	for ; h.d.Executed.Load() == reads+2 && !q.blocked; polls++ {
 		h.g.Poll(64)
 		for n := 1; n > 0; {
 			n, _ = sys.Recv(busy, b, 0)
@@ -115,7 +115,7 @@ func TestLargeReadInSteps(t *testing.T) {
 	const size = 4*sendMost - 1024
 	h, c := joined(t, options{hold: true}, pdu.Params{DataDigest: true}, 8)
 	h.send(c.held(nvme.NVMRead, 1, 0, size))
-	h.d.release()
+	h.d.Release()
 	q := h.queue()
 	r := q.sendq.First()
 	whole, steps := r.wire, 0
@@ -147,7 +147,7 @@ func TestTurnOfSmallAndLarge(t *testing.T) {
 		}
 		h.send(c.held(nvme.NVMRead, uint16(i), 0, n))
 	}
-	h.d.release()
+	h.d.Release()
 	before := q.sentBytes
 	h.g.inTurn = 0
 	q.flush()
@@ -166,11 +166,11 @@ func TestLargeReads(t *testing.T) {
 			HeaderDigest: rng.IntN(2) == 0, DataDigest: rng.IntN(4) != 0, HPDA: uint8(rng.IntN(32)),
 		}
 		h, c := joined(t, options{zeroCopy: rng.IntN(3) != 0, arena: 16 << 20}, p, 8)
-		h.d.piece = 512 << rng.IntN(12)
+		h.d.Piece = 512 << rng.IntN(12)
 		if rng.IntN(2) == 0 {
 			h.narrow()
 		}
-		disk := bytes.Clone(h.d.data.Bytes())
+		disk := bytes.Clone(h.d.Region.Bytes())
 		var sizes, offs []int
 		for i := range 4 {
 			n := (1 + rng.IntN(2<<20>>rng.IntN(8)/blockSize)) * blockSize
@@ -195,7 +195,7 @@ func TestLargeReads(t *testing.T) {
 				zeroCopy = zeroCopy || r.ZeroCopy
 			}
 			if !zeroCopy {
-				clear(h.d.data.Bytes()) // a write
+				clear(h.d.Region.Bytes()) // a write
 			}
 		}
 		c.Conn = &bufferedConn{Buffer: in}
@@ -217,7 +217,7 @@ func TestEveryPartialSend(t *testing.T) {
 		for i, n := range []int{512, 1024} {
 			h.send(c.held(nvme.NVMRead, uint16(i), i*4096, n))
 		}
-		h.d.release() // the responses wait for the next turn
+		h.d.Release() // the responses wait for the next turn
 		q := h.queue()
 		whole := h.sendFrom(q, 0)
 		if want := 2*(p.PDO(pdu.DataSize, p.HPDA)+p.DataDigestSize()+pdu.CapsuleRespSize+

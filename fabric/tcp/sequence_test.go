@@ -71,7 +71,7 @@ func TestSequences(t *testing.T) {
 						"written": 1, "held": strings.Count(line, "write"),
 					}[d.Cmd]
 					out.WriteString(line + []string{": ", " (digests): "}[i])
-					executed := tg.d.executed.Load()
+					executed := tg.d.Executed.Load()
 					a.send(a.stream(line))
 					if strings.HasPrefix(d.Cmd, "commands") { // without effect on the connection
 						a.answers(&out, strings.Count(line, " + ")+1)
@@ -85,9 +85,9 @@ func TestSequences(t *testing.T) {
 					}
 					out.WriteString("\n")
 					if d.Cmd == "held" {
-						tg.do(tg.d.release)
+						tg.do(tg.d.Release)
 					} else {
-						testutil.Equal(t, tg.d.executed.Load(), executed, "%s: executed", line)
+						testutil.Equal(t, tg.d.Executed.Load(), executed, "%s: executed", line)
 					}
 				}
 			}
@@ -101,7 +101,7 @@ func TestSequences(t *testing.T) {
 			logged += n
 		}
 		testutil.Equal(t, logged, faults, "refusals in the log")
-		testutil.Equal(t, tg.d.written.Load(), int64(written), "writes executed")
+		testutil.Equal(t, tg.d.Written.Load(), int64(written), "writes executed")
 		testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 	})
 }

@@ -65,7 +65,7 @@ func TestStages(t *testing.T) {
 	} {
 		h, c := joined(t, options{}, pdu.Params{}, 8)
 		var sent [][fabric.Stages]int64
-		h.d.onSent = func(r *fabric.Request) { sent = append(sent, r.Stages) }
+		h.d.OnSent = func(r *fabric.Request) { sent = append(sent, r.Stages) }
 		tc.do(h, c)
 		for i := range tc.want {
 			tc.want[i] *= ms

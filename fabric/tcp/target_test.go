@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -21,11 +22,38 @@ type target struct {
 	t     *Transport
 	r     *reactor.Reactor
 	g     *Group
-	d     *disk
+	d     *fabrictest.Disk
 	arena *mem.Arena
 	l     fabric.Listener
 	clock *aheadLoop
 	stop  func()
+}
+
+const (
+	blockSize = fabrictest.DiskBlock
+	diskSize  = fabrictest.DiskSize
+	holdNSID  = fabrictest.HoldNSID
+)
+
+// newDisk returns the handler of a target.
+func newDisk(tb testing.TB, o *options) *fabrictest.Disk {
+	d := fabrictest.NewDisk(tb)
+	fillPattern(d.Region.Bytes())
+	d.ZeroCopyReads, d.Piece, d.Hold = o.zeroCopy, 1536, o.hold
+	return d
+}
+
+// pattern is the initial content of the disk.
+func pattern(i int) byte { return byte(i>>9) ^ byte(i*7) }
+
+func fillPattern(b []byte) {
+	const period = 1 << 17
+	for i := range b[:min(period, len(b))] {
+		b[i] = pattern(i)
+	}
+	for n := period; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
 }
 
 // aheadLoop is a reactor with a clock that may be ahead of real time.
@@ -73,8 +101,7 @@ func serve(tb testing.TB, o options) *target {
 	must(err)
 	arena, err := mem.NewArena("test data", o.arena)
 	must(err)
-	d := newDisk(o.zeroCopy)
-	d.hold = o.hold
+	d := newDisk(tb, &o)
 	t, clock := New(o.cfg), &aheadLoop{Reactor: r}
 	fg, err := t.NewGroup(fabric.GroupConfig{Loop: clock, Handler: d, Memory: testPool(arena)})
 	must(err)
@@ -95,7 +122,7 @@ func serve(tb testing.TB, o options) *target {
 		ended := make(chan struct{})
 		r.Post(func() { g.Shutdown(func() { close(ended) }) })
 		for open := true; open; { // held commands come back
-			tg.do(d.release)
+			tg.do(d.Release)
 			select {
 			case <-ended:
 				open = false
@@ -104,10 +131,11 @@ func serve(tb testing.TB, o options) *target {
 		}
 		cancel()
 		must(testutil.Receive(tb, "the reactor", done))
-		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
+		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.Region.Unmap()))
 		testutil.Equal(tb, t.Usage().Connections, 0, "connections are still counted")
 		testutil.Equal(tb, t.Usage().Memory, 0, "bytes of queues are still counted")
-		if o, c := d.opened.Load(), d.closed.Load(); o != c {
+		testutil.Equal(tb, d.Busy(), 0, "requests are not idle")
+		if o, c := d.Opened.Load(), d.Closed.Load(); o != c {
 			tb.Errorf("%d sessions opened, %d closed", o, c)
 		}
 	})

@@ -116,7 +116,7 @@ func TestTeardown(t *testing.T) {
 					h, c := joined(t, options{zeroCopy: true, hold: true}, pdu.Params{}, 8)
 					reach(h, c)
 					if !late {
-						h.d.release()
+						h.d.Release()
 					}
 					end(h, c)
 					h.turn()
@@ -133,12 +133,12 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.queue().Disconnect(errors.New("test"))
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
 		t.Errorf("%d bytes arrived, want %d", got, want)
 	}
-	testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
+	testutil.Equal(t, h.d.Closed.Load(), 1, "the session is still open")
 	testutil.Equal(t, h.t.Usage().Connections, 1,
 		"the connection was closed before the host could read")
 	h.loop.advance(2 * time.Second)
@@ -153,10 +153,10 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	moments["R2T blocked"](h, c)
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
-	testutil.MustTrue(t, h.d.abandoned.Load() == 0 && h.d.closed.Load() == 0,
+	testutil.MustTrue(t, h.d.Abandoned.Load() == 0 && h.d.Closed.Load() == 0,
 		"the socket took more than it should")
 	total := 0
-	for h.d.closed.Load() == 0 {
+	for h.d.Closed.Load() == 0 {
 		total += len(h.recv())
 		h.queue().event(unix.EPOLLOUT)
 		h.turn()
@@ -164,7 +164,7 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	total += len(h.recv())
 	want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.DataSize
 	testutil.True(t, total == want, "%d bytes arrived, want %d", total, want)
-	testutil.Equal(t, h.d.abandoned.Load(), 1, "commands abandoned")
+	testutil.Equal(t, h.d.Abandoned.Load(), 1, "commands abandoned")
 	h.close()
 }
 
@@ -178,17 +178,17 @@ func TestCopyUnsent(t *testing.T) {
 		}
 		moments["responses blocked"](h, c)
 		h.loop.advance(300 * time.Millisecond)
-		if n := h.d.ended.Load(); n != 0 {
+		if n := h.d.Ended.Load(); n != 0 {
 			t.Errorf("zero copy of %d reads ended before the host had a chance to read", n)
 		}
 		h.loop.advance(300 * time.Millisecond)
 		h.turn()
-		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.ended.Load() != want {
+		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.Ended.Load() != want {
 			t.Errorf("memory exhausted %v: zero copy of %d reads ended, want %d", exhausted,
-				h.d.ended.Load(), want)
+				h.d.Ended.Load(), want)
 		}
 		if !exhausted {
-			clear(h.d.data.Bytes()) // a write
+			clear(h.d.Region.Bytes()) // a write
 		}
 		total, first := 0, []byte(nil)
 		for idle := 0; idle < 2; idle++ {
@@ -247,8 +247,8 @@ func TestCopyUnsentInSteps(t *testing.T) {
 			})
 			step(func() { h.g.Poll(64) })
 		}
-		testutil.True(t, most == pollBytes && int(h.d.ended.Load()) == len(peers)*reads.count,
-			"%d bytes copied in a step, %d reads in all", most, h.d.ended.Load())
+		testutil.True(t, most == pollBytes && int(h.d.Ended.Load()) == len(peers)*reads.count,
+			"%d bytes copied in a step, %d reads in all", most, h.d.Ended.Load())
 		for _, h.peer = range peers {
 			h.hangUp()
 		}
@@ -296,14 +296,14 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
 	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
 	h.send([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
-	executed := h.d.executed.Load()
+	executed := h.d.Executed.Load()
 	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
-	h.d.release()
+	h.d.Release()
 	h.turn()
 	got := h.recv()
 	testutil.True(t, len(got) == pdu.TermReqSize+pdu.HeaderSize &&
 		(*pdu.Header)(got).Type() == pdu.TypeC2HTermReq, "got %x", got)
-	testutil.Equal(t, h.d.executed.Load(), executed, "a command behind the fault was executed")
+	testutil.Equal(t, h.d.Executed.Load(), executed, "a command behind the fault was executed")
 	h.close()
 }
 
@@ -331,7 +331,7 @@ func TestMemoryPressure(t *testing.T) {
 		t.Fatalf("%d R2Ts", len(tags))
 	}
 	h.send(c.inCapsule(9, 2<<20, 16384, 9))
-	testutil.Equal(t, h.d.written.Load(), 1, "in-capsule data had to wait")
+	testutil.Equal(t, h.d.Written.Load(), 1, "in-capsule data had to wait")
 	for i := 0; i < 8; i++ {
 		testutil.MustTrue(t, i < len(tags), "no R2T for command %d", i)
 		for off := 0; off < n; off += 65536 {
@@ -339,7 +339,7 @@ func TestMemoryPressure(t *testing.T) {
 		}
 		collect()
 	}
-	testutil.Equal(t, h.d.written.Load(), 9, "writes")
+	testutil.Equal(t, h.d.Written.Load(), 9, "writes")
 	h.close()
 }
 
@@ -352,11 +352,11 @@ func TestStall(t *testing.T) {
 		all = append(all, c.inCapsule(uint16(i), i*8192, 8192, i)...)
 	}
 	h.send(all)
-	testutil.MustTrue(t, h.d.written.Load() == 0 && h.queue().stalled(), "the queue is not stalled")
+	testutil.MustTrue(t, h.d.Written.Load() == 0 && h.queue().stalled(), "the queue is not stalled")
 	testutil.True(t, h.g.Arm(), "a stalled queue keeps the reactor awake")
 	h.giveBack()
 	h.turn()
-	testutil.Equal(t, h.d.written.Load(), 8, "writes")
+	testutil.Equal(t, h.d.Written.Load(), 8, "writes")
 	h.close()
 }
 
@@ -380,7 +380,7 @@ func TestMemoryDeadline(t *testing.T) {
 		testutil.True(t, h.queue().stalled(), "the queue is not stalled")
 		expire()
 	}
-	testutil.True(t, h.t.Usage().Connections == 1 && h.d.written.Load() == 0 && h.g.stalled == 0,
+	testutil.True(t, h.t.Usage().Connections == 1 && h.d.Written.Load() == 0 && h.g.stalled == 0,
 		"the connection has ended, or data was written without memory")
 	h.close()
 }
@@ -388,7 +388,7 @@ func TestMemoryDeadline(t *testing.T) {
 // A queue that the handler refuses is closed.
 func TestOpenRefused(t *testing.T) {
 	h := newManual(t, options{})
-	h.d.refuse = errors.New("no room")
+	h.d.Refuse = errors.New("no room")
 	h.open()
 	r := pdu.ICReq(&pdu.Params{}, 1)
 	h.send(r[:])

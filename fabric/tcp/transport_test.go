@@ -33,7 +33,7 @@ func TestReadWrite(t *testing.T) {
 			tg := serve(t, options{})
 			tg.do(func() {
 				if piece > 0 {
-					tg.d.zeroCopyReads, tg.d.zeroCopyWrites, tg.d.piece = true, true, piece
+					tg.d.ZeroCopyReads, tg.d.ZeroCopyWrites, tg.d.Piece = true, true, piece
 				}
 			})
 			variants(t, func(t *testing.T, p pdu.Params) {
