@@ -79,4 +79,8 @@ var violationSteps = map[string]func(e env){
 	}),
 	"completes-nothing": func(e env) { e.f.q.Complete(nil) },
 	"depth-33":          func(e env) { _ = e.f.q.SetDepth(33, fabric.Allowed, fabric.Claim{}) },
+
+	"has-2-segments": func(e env) { e.r.Segs = make([]mem.Segment, 2) },
+	"hands-over":     func(e env) { e.f.free = e.f.q.HandOverBuffers(e.r) },
+	"frees":          func(e env) { e.f.free() },
 }

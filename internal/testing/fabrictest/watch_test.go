@@ -1,14 +1,12 @@
 package fabrictest
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // faulty is a handler in which a test may replace every step.
@@ -16,6 +14,7 @@ type faulty struct {
 	q       fabric.Queue
 	prepare func(*fabric.Request)
 	execute func(*fabric.Request)
+	free    func() // of buffers that were handed over
 }
 
 func (f *faulty) Open(q fabric.Queue) (fabric.Session, error) {
@@ -56,6 +55,12 @@ func (*sink) SetDepth(int, fabric.Peer, fabric.Claim) error { return nil }
 func (*sink) Hold(bool)                                     {}
 func (*sink) Allow() error                                  { return nil }
 func (*sink) Disconnect(error)                              {}
+func (*sink) Resume(*fabric.Request)                        {}
+
+func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
+	r.Segs = r.Segs[:len(r.Segs)/2]
+	return func() {}
+}
 
 func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }
 
@@ -99,65 +104,4 @@ func TestWatchReports(t *testing.T) {
 				"reported %q, want %q", all, want)
 		})
 	}
-}
-
-// TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with
-// each other.
-func TestHandlerOverLoop(t *testing.T) {
-	w := testutil.Value(NewWorld(1))(t)
-	region := testutil.Value(mem.Map("fabrictest", 4096))(t)
-	var written []byte
-	h := &handler{
-		Script: func(r *fabric.Request) answer {
-			switch r.SQE.Opcode() {
-			case nvme.NVMRead:
-				return answer{
-					Dir: fabric.ControllerToHost, Length: r.HostLength,
-					Data: []byte("hello"), Result: 9,
-				}
-			case nvme.NVMWrite:
-				return answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
-			case nvme.NVMFlush:
-				return answer{
-					Dir: fabric.ControllerToHost, Length: 4096,
-					ZeroCopy: []mem.Segment{{B: region.Bytes(), Region: region.ID()}},
-				}
-			}
-			return answer{Status: nvme.InvalidOpcode}
-		},
-		Written: func(_ *fabric.Request, b []byte) { written = b },
-	}
-	q := testutil.Value(Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }),
-		fabric.QueueInfo{MaxDepth: 8}))(t)
-	cmd := func(op nvme.Opcode, data []byte) *Command {
-		c := &Command{Data: data}
-		c.SQE.SetOpcode(op)
-		return c
-	}
-	read, write := cmd(nvme.NVMRead, make([]byte, 8)), cmd(nvme.NVMWrite, []byte("data"))
-	attached, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil),
-		cmd(nvme.NVMRead, make([]byte, 8))
-	lost.Lost = true
-	copy(region.Bytes(), "zero")
-	testutil.Must(t, q.Send(read, write, attached, refused, lost))
-	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 ||
-		string(attached.Data[:4]) != "zero" || string(written) != "data" {
-		t.Errorf("read %q, attached %q, written %q", read.Data, attached.Data[:4], written)
-	}
-	testutil.True(t, refused.CQE.Status() == nvme.InvalidOpcode && !write.Done && h.Held() == 1 &&
-		h.Abandoned == 1 && h.ZeroCopyEnds == 1, "refused %v, write done %v, %+v",
-		refused.CQE.Status(), write.Done, h)
-	h.Finish()
-	testutil.True(t, write.Done && h.Held() == 0, "Finish did not complete the write")
-	held := cmd(nvme.NVMWrite, []byte("more"))
-	testutil.Must(t, q.Send(held))
-	h.Disconnect(errors.New("enough"))
-	w.Settle()
-	if held.Done || !q.Closed() || q.Outstanding() != 0 || h.Closed != 1 {
-		t.Errorf("done %v, closed %v, %d outstanding", held.Done, q.Closed(), q.Outstanding())
-	}
-	h.RefuseOpen = true
-	testutil.True(t, testutil.Err(Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8})) != nil,
-		"Open was not refused")
-	testutil.Check(t, errors.Join(w.Close(), region.Unmap()))
 }

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
@@ -70,71 +69,6 @@ func TestOverrun(t *testing.T) {
 	must(t, p.recv(1, 0, 8))
 	must(t, p.post(8, p.wr(2, verbs.WRSend, signaled, a)))
 	p.want(verbs.WC{WRID: 2, Status: verbs.WCRetryExcErr}, flush(1))
-}
-
-func TestReceiverNotReady(t *testing.T) {
-	f := newFabric(t, verbstest.Options{})
-	for retries, want := range map[uint8]verbs.WCStatus{
-		0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr,
-		7: verbs.WCSuccess,
-	} {
-		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{
-			send: 4, recv: 1,
-			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1},
-		})
-		// The passive side uses the retry count of the request, too.
-		must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
-		if want == verbs.WCSuccess {
-			p.empty()
-			must(t, a.recv(2, 0, 8))
-			a.want(ok(2))
-		}
-		p.want(verbs.WC{WRID: 1, Status: want})
-	}
-}
-
-func TestReceiverNotReadyOnIWARP(t *testing.T) {
-	f := newFabric(t, verbstest.Options{IWARP: true})
-	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
-	must(t, a.recv(2, 0, 8))
-	must(t, a.post(8, a.wr(1, verbs.WRSend, signaled, p)))
-	a.want(ok(1), flush(2))
-	next(t, a.cm, verbs.EventDisconnected)
-	next(t, p.cm, verbs.EventDisconnected)
-}
-
-func TestReadDepth(t *testing.T) {
-	f := newFabric(t, verbstest.Options{})
-	p, a := connect(t, f,
-		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
-		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 4, ResponderResources: 1}})
-	// a may issue as many as p serves: one at a time.
-	hold := f.Inject(verbstest.Fault{Host: "a", Ops: verbstest.OpRead, Hold: true})
-	for i := range uint64(3) {
-		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
-	}
-	// Behind waiting READs it waits as well.
-	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p)))
-	p.buf[0] = 0
-	a.buf[0] = 7
-	a.empty()
-	hold.Release()
-	a.want(ok(0), ok(1), ok(2), ok(3))
-	// p issues two at once, although a offered one: the passive side decides.
-	hold = f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true, Times: -1})
-	for i := range uint64(3) {
-		must(t, p.post(8, p.wr(i, verbs.WRRDMARead, signaled, a)))
-	}
-	if n := hold.Fired(); n != 2+1 { // the third has been checked
-		t.Fatalf("%d READs were looked at, want 3", n)
-	}
-	hold.Release()
-	p.want(ok(0), ok(1), ok(2))
-
-	p, a = connect(t, f, sizes{send: 1, recv: 1, param: verbs.ConnParam{RNRRetryCount: 7}},
-		sizes{send: 1, recv: 1})
-	must(t, p.post(8, p.wr(1, verbs.WRRDMARead, signaled, a)))
-	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocQPOpErr})
 }
 
 // TestReadIsLate: work requests behind a READ do not wait for its data.
@@ -242,62 +176,4 @@ func TestMisuse(t *testing.T) {
 		testutil.True(t, recover() != nil, "a region was freed twice without a panic")
 	}()
 	_ = m.Dereg()
-}
-
-// TestScatter sends a message of two elements into a receive of two elements cut at other
-// positions.
-func TestScatter(t *testing.T) {
-	f := newFabric(t, verbstest.Options{})
-	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
-	for i := range 300 {
-		a.buf[i] = byte(i)
-	}
-	testutil.Value(p.qp.PostRecv([]verbs.RecvWR{{
-		WRID: 1, NumSGE: 2,
-		SGE: [2]verbs.SGE{p.sge(0, 7), p.sge(1000, 400)},
-	}}))(t)
-	testutil.Value(a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}},
-		[]verbs.SGE{a.sge(0, 200), a.sge(200, 100)}))(t)
-	wc := p.wait()
-	for i := range 300 {
-		at := i
-		if i >= 7 {
-			at = 1000 + i - 7
-		}
-		testutil.MustEqual(t, p.buf[at], byte(i), "byte %d", i)
-	}
-	testutil.MustTrue(t, wc.ByteLen == 300 && p.buf[7] == 0 && p.buf[1293] == 0,
-		"%+v, or bytes beside the message", wc)
-}
-
-func BenchmarkSend(b *testing.B) {
-	f := newFabric(b, verbstest.Options{})
-	p, a := connect(b, f, sizes{send: 1, recv: 64}, sizes{send: 64, recv: 1})
-	var wcs [64]verbs.WC
-	recvs := []verbs.RecvWR{{NumSGE: 1, SGE: [2]verbs.SGE{p.sge(0, 64)}}}
-	wrs := []verbs.SendWR{{Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}}
-	sges := []verbs.SGE{a.sge(0, 64)}
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = p.qp.PostRecv(recvs)
-		_, _ = a.qp.PostSend(wrs, sges)
-		_, _ = p.cq.Poll(wcs[:])
-		_, _ = a.cq.Poll(wcs[:])
-	}
-}
-
-func BenchmarkRead4K(b *testing.B) {
-	f := newFabric(b, verbstest.Options{})
-	p, a := connect(b, f, sizes{send: 16, recv: 1}, sizes{send: 1, recv: 1})
-	var wcs [64]verbs.WC
-	wrs := []verbs.SendWR{{
-		Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: 1,
-		RemoteAddr: mem.Addr(a.buf), RKey: a.mr.RKey(),
-	}}
-	sges := []verbs.SGE{p.sge(0, 4096)}
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = p.qp.PostSend(wrs, sges)
-		_, _ = p.cq.Poll(wcs[:])
-	}
 }
