@@ -45,10 +45,10 @@ func TestAllCulprits(t *testing.T) {
 }
 
 func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
-	e := newEnv(t, link, nil)
+	e := newEnv(t, kind{link: link}, nil)
 	targets, each, n := []*env{e}, window{commands: 500}, 1
 	if testutil.Soaking() {
-		targets = []*env{newEnv(t, link, nil), e}
+		targets = []*env{newEnv(t, kind{link: link}, nil), e}
 		each, n = window{length: 30 * time.Second}, rounds(t)
 	}
 	for _, target := range targets {

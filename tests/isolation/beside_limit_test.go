@@ -45,7 +45,7 @@ func TestBesideLimit(t *testing.T) {
 // besideLimit is a round of TestBesideLimit.
 func besideLimit(t *testing.T, link nvme.TransportType, windows int) (alone, beside time.Duration) {
 	const limit = 500
-	e := newEnv(t, link, nil)
+	e := newEnv(t, kind{link: link}, nil)
 	v := newVictim(e, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &attack{env: e, ready: make(chan struct{})}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,10 +14,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -88,11 +93,21 @@ func shorten(c *config.Config) {
 	}
 }
 
+// kind is a kind of listener, and of the hosts that connect to it.
+type kind struct {
+	name    string
+	link    nvme.TransportType
+	digests bool
+	tls     bool
+	iwarp   bool   // the devices are
+	soft    string // the stack of the rdma listener, which has no device, nor have its hosts
+}
+
 // env is a running target: the server of internal/app on TCP and a fake RDMA fabric.
 type env struct {
 	t      *testing.T
-	link   nvme.TransportType // of the hosts in this test
-	tls    bool               // TCP has TLS
+	kind                  // of the hosts in this test
+	hosts  *soft.Provider // with a stack without a device
 	server *app.Server
 	fabric *verbstest.Fabric
 	addrs  map[nvme.TransportType]netip.AddrPort
@@ -105,9 +120,9 @@ type env struct {
 	before counts // counts before the target started
 }
 
-func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) *env {
+func newEnv(t *testing.T, k kind, change func(*config.Config)) *env {
 	t.Helper()
-	e := &env{t: t, link: link, addrs: map[nvme.TransportType]netip.AddrPort{}}
+	e := &env{t: t, kind: k, addrs: map[nvme.TransportType]netip.AddrPort{}}
 	e.before = e.process()
 	t.Cleanup(e.settled)
 	ram := func() backend.Device { return harness.OpenRAM(t, namespaceSize, blockSize) }
@@ -117,27 +132,41 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 	e.drive.init()
 	e.hangs.on, e.hangs.off = func() { e.hung.Hold(nil) }, e.hung.Release
 	e.full.on, e.full.off = func() { e.hung.Full(true) }, func() { e.hung.Full(false) }
+	text, a := configuration, app.Options{Version: "isolation"}
+	if k.soft != "" {
+		at := map[string]string{"soft": "10.0.0.1", "soft-iwarp": "127.0.0.1, port: 0"}[k.soft]
+		text = strings.Replace(text, "10.0.0.1", at+", stack: "+k.soft, 1)
+		network := wiretest.New(wiretest.Options{})
+		target := k.softMachine(t, network, "10.0.0.1")
+		a.Soft = func(int, bool) *soft.Provider { return target }
+		e.hosts = k.softMachine(t, network, "10.0.0.2")
+	}
+	device := verbstest.RoCE
+	if k.iwarp {
+		device = verbstest.IWARP
+	}
 	h := harness.Start(t, harness.Options{
-		Config: configuration,
+		Config: text,
 		Change: func(c *config.Config) {
 			if testutil.Soaking() {
 				shorten(c)
 			}
+			if k.tls {
+				requireTLS(c)
+			}
 			if change != nil {
 				change(c)
 			}
-			e.tls = c.TCP.TLS != nil
 		},
 		Devices: map[uint32]backend.Device{
 			nsRAM: ram(), nsPool: backendtest.NewFaulty(ram()), nsHung: e.hung, nsThin: e.thin,
 			nsFile: e.openFile(),
 		},
-		Verbs: verbstest.Options{CMTimeout: cmTimeout},
-		App:   app.Options{Version: "isolation"},
+		IWARP: k.iwarp, Verbs: verbstest.Options{CMTimeout: cmTimeout}, App: a,
 	})
 	e.server, e.fabric, e.log = h.Server, h.Fabric, h.Log
-	e.fabric.AddHost("culprit", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.3")))
-	e.fabric.AddHost("unplugged", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.4")))
+	e.fabric.AddHost("culprit", device("dev0", netip.MustParseAddr("10.0.0.3")))
+	e.fabric.AddHost("unplugged", device("dev0", netip.MustParseAddr("10.0.0.4")))
 	e.must(h.Target.AddNamespace(subNQN, namespaces.Config{
 		NSID: nsDrive, Device: h.RAM(namespaceSize, blockSize), Drive: e.drive,
 	}))
@@ -145,6 +174,22 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 		e.addrs[a.Transport] = a.AddrPort
 	}
 	return e
+}
+
+// softMachine returns the stack of a machine without a device. That of the target is at 10.0.0.1.
+func (k *kind) softMachine(t *testing.T, network *wiretest.Network, addr string) *soft.Provider {
+	o := soft.Options{
+		IWARP: k.soft == "soft-iwarp", Engines: 1, Background: addr != "10.0.0.1",
+		MPA: mpa.Options{CRC: true},
+		// A busy machine may suspend the test for seconds.
+		CM: cm.Options{ResponseTimeout: 16, AckTimeout: 17},
+	}
+	if !o.IWARP {
+		o.Network = network.Host(addr, netip.MustParseAddr(addr))
+	}
+	p := soft.New(o)
+	t.Cleanup(func() { testutil.Check(t, p.Close()) })
+	return p
 }
 
 // openFile opens a new file.
@@ -193,11 +238,16 @@ func (e *env) transport(from netip.Addr, machine string) host.Transport {
 func (e *env) transportOver(link nvme.TransportType, from netip.Addr, machine string,
 ) host.Transport {
 	if link == nvme.TransportRDMA {
-		return host.RDMA{
-			Provider: e.fabric.Provider(machine), Addr: e.addrs[nvme.TransportRDMA],
+		t := host.RDMA{Provider: e.fabric.Provider(machine), Addr: e.addrs[nvme.TransportRDMA]}
+		if e.hosts != nil {
+			t.Provider = e.hosts
 		}
+		return t
 	}
-	t := host.TCP{Addr: e.addrs[nvme.TransportTCP], Source: from}
+	t := host.TCP{
+		Addr: e.addrs[nvme.TransportTCP], Source: from,
+		HeaderDigest: e.digests, DataDigest: e.digests,
+	}
 	if e.tls {
 		t.PSK = hostPSK
 	}

@@ -35,7 +35,7 @@ type row struct {
 	// crossed: there is also a victim on RDMA beside the culprit on TCP, since the transports share
 	// the attacked resource.
 	crossed bool
-	tls     bool // TCP has TLS
+	kind    kind // without it, the usual one
 	// heap is the number of bytes that the culprit itself needs beyond the usual ones.
 	heap int64
 	// alone: the row needs its own configuration, or would disturb the others.
@@ -130,7 +130,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
 	list, err := chosen(rows(), link, culprits)
 	testutil.Must(t, err)
-	e := newEnv(t, link, nil)
+	e := newEnv(t, kind{link: link}, nil)
 	v := newVictim(e, 0)
 	var over *victim // on RDMA
 	if link == nvme.TransportTCP {
@@ -138,14 +138,15 @@ func Matrix(t *testing.T, link nvme.TransportType, culprits ...string) {
 	}
 	for _, r := range list {
 		t.Run(r.name, func(t *testing.T) {
-			if r.change == nil {
+			if r.change == nil && r.kind == (kind{}) {
 				r.test(t, e, v)
 				return
 			}
-			if err := openssl.Supported(); r.tls && err != nil {
+			if err := openssl.Supported(); r.kind.tls && err != nil {
 				t.Skip(err)
 			}
-			own := newEnv(t, link, r.change)
+			r.kind.link = link
+			own := newEnv(t, r.kind, r.change)
 			r.test(t, own, newVictim(own, 0))
 		})
 		if r.crossed && over != nil {

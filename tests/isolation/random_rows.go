@@ -14,7 +14,7 @@ import (
 // randomCommands changes some bytes of valid commands. Responses must follow the protocol, which
 // nvme/host checks. The seed is fixed, so that a failure can be repeated.
 func randomCommands(ctx context.Context, a *attack) error {
-	const least = 1500
+	const least = 600 // for each kind of listener
 	k := &knocker{attack: a}
 	if err := k.reconnect(); err != nil {
 		return err

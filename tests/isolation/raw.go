@@ -65,6 +65,17 @@ func (r *raw) hello() error { return r.sendHello(0) }
 func (r *raw) halfHello() error { return r.sendHello(9) }
 
 func (r *raw) sendHello(less int) error {
+	return withClient(func(c *tls.Client) error {
+		hello, _, err := c.Step(nil)
+		if err == nil {
+			_, err = r.Write(hello[:len(hello)-less])
+		}
+		return err
+	})
+}
+
+// withClient calls fn with the client of a known host.
+func withClient(fn func(*tls.Client) error) error {
 	psk, err := hostPSK(victimNQN2, subNQN)
 	if err != nil {
 		return err
@@ -74,11 +85,30 @@ func (r *raw) sendHello(less int) error {
 		return err
 	}
 	defer client.Free()
-	hello, _, err := client.Step(nil)
-	if err == nil {
-		_, err = r.Write(hello[:len(hello)-less])
-	}
-	return err
+	return fn(client)
+}
+
+// shake completes a handshake.
+func (r *raw) shake() error {
+	return withClient(func(client *tls.Client) error {
+		b := make([]byte, tls.MaxInput)
+		for n := 0; ; {
+			out, conn, err := client.Step(b[:n])
+			if err != nil {
+				return err
+			}
+			if _, err := r.Write(out); err != nil {
+				return err
+			}
+			if conn != nil {
+				conn.Close()
+				return nil
+			}
+			if n, err = r.Read(b); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // take receives a PDU.

@@ -13,23 +13,36 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
+// kinds are the kinds of listeners. The first of a link has the usual target.
+var kinds = []kind{
+	{name: "tcp", link: nvme.TransportTCP},
+	{name: "tcp with digests", link: nvme.TransportTCP, digests: true},
+	{name: "tls", link: nvme.TransportTCP, tls: true},
+	{name: "rdma", link: nvme.TransportRDMA},
+	{name: "iwarp", link: nvme.TransportRDMA, iwarp: true},
+	{name: "soft RoCE", link: nvme.TransportRDMA, soft: "soft"},
+	{name: "soft iWARP", link: nvme.TransportRDMA, soft: "soft-iwarp"},
+}
+
 // refusedRows are hosts with commands that must be refused, and some that are unusual but legal, on
 // each kind of listener: the transport must be in step afterwards. nvme/target tests the status of
 // each refused command.
-var refusedRows = []row{
-	{
-		name: "refused commands", culprit: Host, attacks: "the order of the stream",
-		links: onBoth, busy: true, run: refusedCommands,
-	},
-	{
-		name: "refused commands over TLS", culprit: Host, attacks: "the order of the stream",
-		links: onTCP, busy: true, run: refusedCommands, tls: true, change: requireTLS, alone: true,
-	},
-	{
-		name: "random commands", culprit: Host, attacks: "the order of the stream",
-		links: onBoth, busy: true, run: randomCommands, alone: true,
-	},
-}
+var refusedRows = func() (list []row) {
+	for _, k := range kinds {
+		r := row{
+			name: "refused commands over " + k.name, culprit: Host,
+			attacks: "the order of the stream", links: []nvme.TransportType{k.link}, busy: true,
+			run: refusedCommands, kind: k, alone: true,
+		}
+		if k.name == "tcp" || k.name == "rdma" {
+			r.kind, r.alone = kind{}, false
+		}
+		list = append(list, r)
+		r.name, r.run, r.alone = "random commands over "+k.name, randomCommands, true
+		list = append(list, r)
+	}
+	return list
+}()
 
 // refusal is a command and its permitted outcome.
 type refusal struct {
@@ -99,6 +112,42 @@ func refusedCommands(ctx context.Context, a *attack) error {
 			if err := errors.Join(k.refuse(&r), k.reconnectIfClosed()); err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
 			}
+		}
+		if err := errors.Join(k.hugeDescriptors(), k.reconnectIfClosed()); err != nil {
+			return fmt.Errorf("a full queue of huge descriptors: %w", err)
+		}
+	}
+	return nil
+}
+
+// hugeDescriptors fills a queue with reads and writes of a block with descriptors of the largest
+// possible length, which take no memory (CVE-2026-80789, S07).
+func (k *knocker) hugeDescriptors() error {
+	q, sent := k.p.queues[0], 0
+	for ; q.Free() > 0; sent++ {
+		length := typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)
+		if k.link == nvme.TransportRDMA {
+			length = keyed(0xFFFFFF, 1)
+		}
+		op := new(host.Op)
+		rawOp(k.link, []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[sent%2], length)(op, nil)
+		if _, err := q.Submit(op); err != nil {
+			return err
+		}
+	}
+	done := make([]host.Completion, sent)
+	for sent > 0 {
+		n, err := q.Poll(done)
+		for i := range done[:n] {
+			if st := done[i].Status().Code(); st != nvme.DataSGLLengthInvalid {
+				return st
+			}
+		}
+		if sent -= n; err == nil && n == 0 {
+			err = q.Wait(testutil.Patience)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -48,7 +48,7 @@ func TestSteps(t *testing.T) {
 		t.Skip("NVMF_TURNS is not set: steps are not measured")
 	}
 	startBare(t)
-	e := newEnv(t, nvme.TransportTCP, nil)
+	e := newEnv(t, kind{link: nvme.TransportTCP}, nil)
 	e.log.Limit(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
 	stop := e.startAll(ctx, 1)

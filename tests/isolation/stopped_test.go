@@ -27,9 +27,10 @@ func TestStoppedTarget(t *testing.T) {
 		cancel()
 		_ = cmd.Wait() // killed
 	})
-	e := &env{t: t, link: nvme.TransportTCP, addrs: map[nvme.TransportType]netip.AddrPort{
+	e := &env{t: t, kind: kind{link: nvme.TransportTCP}}
+	e.addrs = map[nvme.TransportType]netip.AddrPort{
 		nvme.TransportTCP: netip.MustParseAddrPort(addr),
-	}}
+	}
 	v := newVictimOver(e, e.link, 0, kato)
 	_, all := v.run(few)
 	e.must(cmd.Process.Signal(syscall.SIGSTOP))

@@ -1,16 +1,21 @@
 package isolation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -53,6 +58,11 @@ var strangerRows = []row{
 		name: "a queue of the victim's controller", culprit: Stranger, attacks: "identity",
 		links: onBoth,
 		run:   guessQueue, alone: true,
+	},
+	{
+		name: "broken handshakes and records", culprit: Stranger,
+		attacks: "the order of the stream", links: onTCP, busy: true, run: brokenTLS, alone: true,
+		kind: kind{name: "tls", tls: true},
 	},
 	{
 		name: "random bytes", culprit: Stranger, attacks: "connections and the log",
@@ -189,7 +199,7 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 var floodRows = func() (list []row) {
 	idle := func(*raw) error { return nil }
 	nothing := func(context.Context, *host.Queue) error { return nil }
-	for _, kind := range []struct {
+	for _, of := range []struct {
 		name, attacks string
 		links         []nvme.TransportType
 		run           func(ctx context.Context, a *attack, from place) error
@@ -223,18 +233,15 @@ var floodRows = func() (list []row) {
 			}},
 		} {
 			r := row{
-				name: kind.name + " from " + from.name, culprit: Stranger,
-				attacks: kind.attacks, links: kind.links, busy: true, alone: true,
-				tls:  kind.name == halfHello || kind.name == hello,
+				name: of.name + " from " + from.name, culprit: Stranger,
+				attacks: of.attacks, links: of.links, busy: true, alone: true,
 				heap: int64(from.size(0)) * 192 << 10,
-				run:  func(ctx context.Context, a *attack) error { return kind.run(ctx, a, from) },
+				run:  func(ctx context.Context, a *attack) error { return of.run(ctx, a, from) },
 			}
+			r.kind.tls = of.name == halfHello || of.name == hello
 			r.change = func(c *config.Config) {
 				if !from.fills() {
 					fewConnections(c)
-				}
-				if r.tls {
-					requireTLS(c)
 				}
 			}
 			if from.name == manyAddresses {
@@ -474,6 +481,82 @@ func connectTo(nqn string) func(context.Context, *host.Queue) error {
 		_, err := q.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
 		return err
 	}
+}
+
+// tlsBreak is a way to break the rules of TLS.
+type tlsBreak struct {
+	name  string
+	bytes func(*raw) ([]byte, error)
+	log   string // why the connection has ended
+	last  []byte // the last bytes for the peer; nil: any
+}
+
+var tlsBreaks = func() []tlsBreak {
+	after := func(b ...byte) func(*raw) ([]byte, error) {
+		return func(r *raw) ([]byte, error) { return b, r.shake() }
+	}
+	send := func(b ...byte) func(*raw) ([]byte, error) {
+		return func(*raw) ([]byte, error) { return b, nil }
+	}
+	otherKey := func(*raw) (hello []byte, err error) {
+		err = withClient(func(c *tls.Client) error {
+			b, _, err := c.Step(nil)
+			hello = bytes.Clone(b)
+			hello[20]++
+			return err
+		})
+		return hello, err
+	}
+	const failed = "TLS handshake failed"
+	endless := append([]byte{22, 3, 1, 0x40, 0, 1, 0, 0xFF, 0xFF}, make([]byte, 20<<10)...)
+	forged := append([]byte{23, 3, 3, 0, 32}, make([]byte, 32)...)
+	return []tlsBreak{
+		{
+			"a ClientHello that is changed", otherKey, "the client has another key",
+			[]byte{21, 3, 3, 0, 2, 2, 51},
+		},
+		{"no ClientHello", send(22, 3, 1, 0, 5, 2, 0, 0, 1, 0), failed, nil},
+		{"records without end", send(endless...), failed, nil},
+		{"a record that is forged", after(forged...), "TLS: a record was changed", nil},
+		{"plain data", after(make([]byte, 128)...), "TLS: a record of type 0", nil},
+		{"a record that is too long", after(23, 3, 3, 0xFF, 0xFF), "TLS: a record of 65535", nil},
+	}
+}()
+
+// brokenTLS breaks the rules of TLS on one connection after another.
+func brokenTLS(ctx context.Context, a *attack) error {
+	for first := true; first || ctx.Err() == nil; first = false {
+		for _, one := range tlsBreaks {
+			r, err := a.dial(context.Background(), a.from(1))
+			if err != nil {
+				return err
+			}
+			_ = r.SetDeadline(time.Now().Add(testutil.Patience))
+			b, err := one.bytes(r)
+			if err == nil {
+				_, _ = r.Write(b)
+				b, err = io.ReadAll(r)
+			}
+			_ = r.Close()
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				return fmt.Errorf("%s: the connection stays open", one.name)
+			case one.last != nil && !bytes.Equal(b, one.last):
+				return fmt.Errorf("%s: the peer got % x instead of % x", one.name, b, one.last)
+			}
+			if err := a.settles("the log says "+one.log, func() error {
+				if !strings.Contains(a.log.String(), one.log) {
+					return errors.New("it does not")
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			a.takes(1)
+		}
+		a.inPlace()
+	}
+	return nil
 }
 
 // randomBytes speaks another protocol.
