@@ -57,7 +57,7 @@ func (c *Control) keys() []lang.Key {
 			"PEM file with the private key of `certificate`. Set it with `listen`.").
 			Without("none"),
 		lang.NewKey("client_ca", lang.Path(&c.ClientCA),
-			"PEM file with the CAs of client certificates: every client with a certificate of "+
+			"PEM file with the CAs of client certificates: every client with a certificate from "+
 				"them may connect. Set it with `listen`, to a CA that is used for nothing else.").
 			Without("none"),
 	}
@@ -98,7 +98,7 @@ func validateSocket(path string) (what, hint string) {
 			"Begin it with /, or write auto, or \"\" for no socket."
 	case len(path) > maxSocket:
 		return fmt.Sprintf("the path has %d characters", len(path)),
-			fmt.Sprintf("That of a socket has at most %d.", maxSocket)
+			fmt.Sprintf("The path of a socket has at most %d.", maxSocket)
 	}
 	return "", ""
 }

@@ -21,7 +21,7 @@ const MaxListeners = 256
 // Listener is one NVMe port, or several at addresses that come and go.
 type Listener struct {
 	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
-	// address and port 0 have " #2" and so on behind it. No two have the same name.
+	// address and port 0 have " #2" and so on after it. No two have the same name.
 	Name string
 	// Label is the name given in the file, or "".
 	Label     string

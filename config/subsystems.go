@@ -24,8 +24,8 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 		lang.NewKey("nqn",
 			lang.Unique(nqn(&s.NQN, "the discovery subsystem exists by itself"),
 				"Give each subsystem its own NQN."),
-			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Others are "+
-				"warned of: not all hosts take them.").
+			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Others "+
+				"cause a warning: not all hosts take them.").
 			Require("Add it.").OrFile(),
 		lang.NewKey("allow_any_host", lang.Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+

@@ -123,7 +123,7 @@ func (c *channel) finish(e *edit) {
 	c.install(e.s, e.was, e.off, e.frame)
 }
 
-// install puts a frame of the channel into the locked slot of off, which held was.
+// install puts a frame of the channel into the locked slot of off. was is its old content.
 func (c *channel) install(s *slot, was slotWord, off, frame int64) {
 	if was.frame() < 0 {
 		c.d.mapped[off>>chunkShift].Add(1) // before the frame can be found

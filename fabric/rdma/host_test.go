@@ -254,7 +254,7 @@ func (q *hostQueue) keyed(s nvme.SQE, off int, n uint32) nvme.SQE {
 	return s
 }
 
-// send sends a capsule: the SQE and data behind it.
+// send sends a capsule: the SQE and data after it.
 func (q *hostQueue) send(s *nvme.SQE, data []byte) {
 	q.t.Helper()
 	q.sendBytes(s[:], data)

@@ -39,7 +39,7 @@ type poller struct {
 	srq         *srq  // for new queues, nil if there is none
 	quarantined bool  // one of the queues is quarantined
 
-	// Reactor only. responses are SENDs behind the WRITEs in g.wrs, if the device asks for that.
+	// Reactor only. responses are SENDs after the WRITEs in g.wrs, if the device asks for that.
 	responses       []verbs.SendWR
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool

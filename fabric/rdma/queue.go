@@ -63,7 +63,7 @@ type queue struct {
 	byHandler    bool   // the handler ended it, and logs the reason
 	failed       bool   // it must end now
 	flushed      bool   // the queue pair is in the error state
-	stop         func() // stops the timer of the present state, nil if there is none
+	stop         func() // stops the timer of the current state, nil if there is none
 	progress     uint64 // signaled sends that have completed
 	progressMark uint64 // progress that must be reached
 	stuckAt      int64  // before this, 0 if nothing is in flight
@@ -292,7 +292,7 @@ func (q *queue) event(t verbs.EventType, status int) {
 	}
 }
 
-// setTimer sets the time limit of the present state, and replaces the previous one.
+// setTimer sets the time limit of the current state, and replaces the previous one.
 func (q *queue) setTimer(d time.Duration) {
 	q.stopTimer()
 	q.stop = q.g.cfg.Loop.After(d.Nanoseconds(), q.timerExpired)

@@ -65,7 +65,7 @@ type request struct {
 	rkey   uint32
 	blocks []byte
 	// Progress of the transfer. Work requests have been made for the first moved bytes; data is the
-	// cursor in Segs behind them. blocks begins with the descriptor of the next byte, of which the
+	// cursor in Segs after them. blocks begins with the descriptor of the next byte, of which the
 	// first blockUsed bytes are done.
 	data      mem.Cursor
 	moved     uint32

@@ -8,7 +8,7 @@ import (
 )
 
 // Data memory comes from the reactor's pool. When that is empty, commands wait for it in order of
-// arrival, while further capsules are received: the data of R2Ts may come behind them, and its
+// arrival, while further capsules are received: the data of R2Ts may come after them, and its
 // arrival frees memory again. In-capsule data blocks its stream while it waits. Therefore small
 // in-capsule data may use the reserve of the pool, and large in-capsule data may while an R2T is
 // outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
@@ -164,7 +164,7 @@ func (q *queue) resume(r *request) int {
 	}
 	g.stalled--
 	g.activate(q)
-	g.arrived = now // for its data and the bytes behind it
+	g.arrived = now // for its data and the bytes after it
 	return q.process(g.rx[:copy(g.rx, q.partial)])
 }
 

@@ -41,7 +41,7 @@ func (q *queue) termReq(r *pdu.TermReq) {
 	q.Disconnect(f)
 }
 
-// capsule makes a request for a command and puts it on the batch for Prepare. b is the input behind
+// capsule makes a request for a command and puts it on the batch for Prepare. b is the input after
 // its header. Small data that is complete in b stays there. All other data is direct, and the
 // caller has the batch prepared before it continues. capsule returns the unconsumed part of b.
 func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {

@@ -77,7 +77,7 @@ const (
 	// rxSize is the size of the receive buffer: 128 KiB of data and the headers around them.
 	rxSize = 130 << 10
 	// stalledBuffer is the part of it in use while a queue is stalled, because a stalled queue
-	// saves the data received behind its capsule.
+	// saves the data received after its capsule.
 	stalledBuffer = 8 << 10
 	batchSize     = 64       // commands per Prepare
 	iovMax        = 256      // vectors per system call
@@ -96,8 +96,8 @@ const (
 	// pollBytes is about the number of bytes that a poll receives, sends and copies for all queues,
 	// and the most for one queue in its turn. The last turn begins with at least half of it.
 	pollBytes = sendMost
-	// endBytes is the number of bytes that a request counts as in this when its queue ends, which
-	// looks at all of them here and in the handler.
+	// endBytes is the part of pollBytes that the end of a queue takes for each of its requests: the
+	// group and the handler look at all of them.
 	endBytes = 256
 	// resumeMost limits the commands that a poll resumes after a wait.
 	resumeMost = 64

@@ -33,7 +33,7 @@ func (q *queue) mismatch(f pdu.Fault, b []byte) (expected, received string) {
 	return q.validField(f.FEI, h, b)
 }
 
-// inSequence describes the PDUs that a host may send in the present state.
+// inSequence describes the PDUs that a host may send in the current state.
 func (q *queue) inSequence(t pdu.Type) string {
 	switch {
 	case q.state == queueConnecting:

@@ -14,7 +14,7 @@ import (
 )
 
 // Data from the host takes one of two paths. Small in-capsule data that was received as a whole
-// behind its command:
+// after its command:
 //
 //	1 receive        takes it into the receive buffer, with headers and data of other PDUs
 //	2 capsule        leaves it there, and puts the command on the batch for Prepare
@@ -33,7 +33,7 @@ import (
 //	  data           copies data there that was received together with the header before it
 //	5 markReady      puts the command on the list for Execute
 //
-// While direct data is expected, no more than the next header is received behind anything else. So
+// While direct data is expected, no more than the next header is received after anything else. So
 // there is nothing to copy.
 
 // directMin is the minimum size of in-capsule data that is worth a separate receive.

@@ -33,7 +33,7 @@ func conversation(p pdu.Params) []byte {
 	return out
 }
 
-// largeCapsule is a write with its data behind the command in the same PDU. The data goes straight
+// largeCapsule is a write with its data after the command in the same PDU. The data goes straight
 // to its place.
 func largeCapsule(p pdu.Params) []byte {
 	c := &client{p: p}

@@ -46,7 +46,7 @@ func parse(text []byte) (*value, int, error) {
 	v, err := p.value(0)
 	if err == nil {
 		if _, after := p.d.Token(); !errors.Is(after, io.EOF) {
-			err = errors.New("there is more text behind the end")
+			err = errors.New("there is more text after the end")
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -9,7 +9,7 @@ import (
 // and no operation depends on the number of elements. The zero Inbox is empty. The caller of Push
 // wakes the owner afterwards.
 type Inbox[T any] struct {
-	// last is the newest element, nil if there is none; the next Push adds its element behind it.
+	// last is the newest element, nil if there is none; the next Push adds its element after it.
 	// first is the element pushed into the empty Inbox, until the owner has made it its head.
 	last, first atomic.Pointer[Node[T]]
 	head        *Node[T] // the owner's
@@ -54,7 +54,7 @@ func (b *Inbox[T]) pop() (v *T, h *Node[T]) {
 	h = b.head
 	next := (*Node[T])(atomic.LoadPointer(h.link()))
 	if next == nil && !b.last.CompareAndSwap(h, nil) {
-		// Another element is being pushed behind it.
+		// Another element is being pushed after it.
 		if next = (*Node[T])(atomic.LoadPointer(h.link())); next == nil {
 			return nil, nil
 		}

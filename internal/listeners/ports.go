@@ -48,7 +48,7 @@ func (l *listener) portName(ip netip.Addr) string {
 	return l.at(ip).String()
 }
 
-// Addresses returns the present addresses of a listener on a machine in order, or why none.
+// Addresses returns the current addresses of a listener on a machine in order, or why it has none.
 func Addresses(c config.Listener, m *netif.State) (addrs []fabric.Addr, err error) {
 	l := listener{Listener: c}
 	ips, err := l.addresses(m)

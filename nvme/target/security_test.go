@@ -66,7 +66,7 @@ func (r *harness) attempt(sub, hostNQN, secret string) (outcome string, q *fabri
 
 // TestNothingIsRevealed: a peer gets the same bytes whether there is no such subsystem, it may not
 // use it, has no key, comes from elsewhere, or through another listener; on admin and I/O queues.
-// The log knows which.
+// Only the log shows the reason.
 func TestNothingIsRevealed(t *testing.T) {
 	r := securityHarness(t, subsystems.SecurityAuth)
 	r.must(r.target.AddSubsystem(subsystems.Config{

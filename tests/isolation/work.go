@@ -20,7 +20,7 @@ const (
 	workDepth = 100       // commands of a culprit
 	workSize  = 4 << 20   // bytes of a command without data of its host
 	workData  = 128 << 10 // bytes of a command with data
-	// Commands use workSpan bytes of the namespace from there on. Copy writes to the bytes behind.
+	// Commands use workSpan bytes of the namespace from there on. Copy writes after them.
 	workSpan = 16 << 20
 	workFrom = workSpan
 )

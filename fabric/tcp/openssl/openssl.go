@@ -64,7 +64,7 @@ func (h *Handshake) Step(in []byte) (out []byte, done bool, err error) {
 	}
 }
 
-// Left returns the input behind the handshake, once it is done.
+// Left returns the input after the handshake, once it is done.
 func (h *Handshake) Left(room []byte) []byte {
 	return room[:C.hs_left(h.c, bytesOf(room), C.size_t(len(room)))]
 }
@@ -129,7 +129,7 @@ func Vectors(b []byte) []unix.Iovec {
 }
 
 // Seal makes records of at most most bytes of content each, from sequence number seq on, from the n
-// bytes of v behind the first skip bytes, and returns their length. out must have room. v, and all
+// bytes of v after the first skip bytes, and returns their length. out must have room. v, and all
 // memory that it refers to, must be outside of the Go heap, or pinned.
 func (a *AEAD) Seal(out []byte, seq uint64, v []unix.Iovec, skip, n, most int, typ byte) (int,
 	bool,

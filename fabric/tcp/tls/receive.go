@@ -9,7 +9,7 @@ import (
 
 // Recvmsg receives into iov, which it changes, and returns the number of bytes. 0 without an error
 // is the end of the stream. drained reports whether there is nothing more before the next event of
-// the socket. After EPROTO see Err. It may also write to memory of iov behind the bytes.
+// the socket. After EPROTO see Err. It may also write to memory of iov after the bytes.
 func (c *Conn) Recvmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, drained bool, e syscall.Errno) {
 	room, buf, short := length(iov), b.in, false
 	at, end := c.plain, copy(buf, c.kept)

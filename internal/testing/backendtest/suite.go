@@ -197,7 +197,7 @@ func every(n, step int) (cuts []int) {
 	return cuts
 }
 
-// misaligned uses memory at any address: in-capsule data lies behind a header.
+// misaligned uses memory at any address: in-capsule data lies after a header.
 func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 4<<20)

@@ -45,7 +45,7 @@ func (x *hosts) use(host string, i int) *Proof {
 	return p
 }
 
-// make has a controller make a PSK, and returns the secret.
+// make makes a PSK by a controller, and returns the secret.
 func (x *hosts) make(host string, maker *Proof, i int) []byte {
 	k := &auth.TLSPSK{Identity: fmt.Sprint(host, i), Secret: []byte{1, 2, 3}}
 	x.AddPSK(host, maker, k, x.key)
@@ -96,8 +96,8 @@ func TestPSKs(t *testing.T) {
 	})
 }
 
-// TestPSKsAtOnce: however many controllers of a host generate PSKs at once, none goes that the host
-// may just be connecting with.
+// TestPSKsAtOnce: however many controllers of a host generate PSKs at once, no PSK is evicted while
+// the host may be using it to connect.
 func TestPSKsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newPSKHosts(t, "a")
@@ -137,8 +137,8 @@ func TestPSKsAtOnce(t *testing.T) {
 	})
 }
 
-// TestPSKsExpire: with the key that a PSK was generated with it ceases to count, for new
-// connections, controllers and queues; the controller that has it stays.
+// TestPSKsExpire: a PSK expires with the key that it was generated with, for new connections,
+// controllers and queues; the controller that has it stays.
 func TestPSKsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, old := testKey(t, otherSecret), testKey(t, aSecret)

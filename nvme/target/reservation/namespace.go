@@ -118,7 +118,7 @@ func (r *Namespace) Detach(u User) {
 	r.users = slices.DeleteFunc(r.users, func(o User) bool { return o == u })
 }
 
-// State is the present one.
+// State is the current state.
 func (r *Namespace) State() *State { return r.now.Load() }
 
 // Access returns the access that a reactor begins with: nil without a reservation.

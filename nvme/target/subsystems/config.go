@@ -16,7 +16,7 @@ import (
 
 // Config describes an NVM subsystem.
 type Config struct {
-	// NQN names the subsystem; required. A name that does not begin as an NQN is warned of.
+	// NQN names the subsystem; required. A name that does not begin as an NQN causes a warning.
 	NQN string
 	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
 	// "nvmf-target" if empty) are shown by Identify Controller.

@@ -1,5 +1,5 @@
 # Files and devices grow and shrink under fio: the host notices by itself, uses the new space, and
-# gets LBA Out of Range behind the new end, never anything else. The data verifies throughout.
+# gets LBA Out of Range past the new end, never anything else. The data verifies throughout.
 # variants: tcp rxe
 # covers: backend/disk backend/file backend/block internal/volumes nvme/target nvme/target/namespaces
 # limit: 640

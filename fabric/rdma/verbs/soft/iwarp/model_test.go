@@ -118,7 +118,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestTerminate: the error that the peer tells belongs to the READ that waits.
+// TestTerminate: the READ that waits gets the error that the peer reports.
 func TestTerminate(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pair(depths)

@@ -28,7 +28,7 @@ type BTH struct {
 	Solicited bool
 	// MigReq is the migration state. It is set where automatic path migration is not used.
 	MigReq     bool
-	Pad        uint8 // bytes of padding behind the payload, 0 to 3
+	Pad        uint8 // bytes of padding after the payload, 0 to 3
 	PKey       uint16
 	FECN, BECN bool
 	QPN        uint32 // destination queue pair, 24 bits
@@ -218,7 +218,7 @@ func (h *Header) Parse(b []byte) bool {
 	return true
 }
 
-// Pad returns the number of padding bytes behind a payload of n bytes (section 9.2).
+// Pad returns the number of padding bytes after a payload of n bytes (section 9.2).
 func Pad(n int) int { return -n & 3 }
 
 // PSNMask covers the 24 bits of a PSN or a QPN.

@@ -22,7 +22,7 @@ import (
 // one send with UDP_SEGMENT have 0, 1, 2 and so on. Other senders count.
 //
 // A CRC is linear: the difference between the ICRC received and the one with the identification 0
-// depends only on the identification and the number of bytes behind it. So Check finds the
+// depends only on the identification and the number of bytes after it. So Check finds the
 // identification with one multiplication. Of 2^32 wrong ICRCs, 2^16 pass then, because they fit
 // some identification.
 
@@ -126,7 +126,7 @@ func (v *ICRC) measure(length int) {
 	v.length, v.crc = length, crc32.Update(afterLRH, crc32.IEEETable, h)
 }
 
-// Put writes the ICRC behind the packet: b is the packet with four bytes more.
+// Put writes the ICRC after the packet: b is the packet with four bytes more.
 func (v *ICRC) Put(b []byte) {
 	n := len(b) - ICRCSize
 	binary.LittleEndian.PutUint32(b[n:], v.sum(b[:n]))

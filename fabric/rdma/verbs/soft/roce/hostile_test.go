@@ -337,8 +337,8 @@ func TestTooManyReads(t *testing.T) {
 	exchange(t, x.near)
 }
 
-// TestRepeatedReadOfOldMemory repeats a READ after its memory has been deregistered, as a packet
-// does that comes late: it is ignored.
+// TestRepeatedReadOfOldMemory repeats a READ after its memory has been deregistered, like a packet
+// that comes late: it is ignored.
 func TestRepeatedReadOfOldMemory(t *testing.T) {
 	x := newAttacker(t, options{})
 	m := testutil.Value(x.a.pd.RegMR(x.a.buf[:4096], verbs.AccessRemoteRead))(t)
@@ -537,7 +537,7 @@ func TestRNRRetries(t *testing.T) {
 	}
 }
 
-// TestSilentPeer has a peer that stops to acknowledge: the connection ends after its timeouts,
+// TestSilentPeer has a peer that stops acknowledging: the connection ends after its timeouts,
 // and work requests complete in order.
 func TestSilentPeer(t *testing.T) {
 	for _, lost := range []string{"requests", "answers"} {
