@@ -133,3 +133,21 @@ func (c *cmd) expect(n uint32) nvme.Status {
 }
 
 func prepareNoData(c *cmd) nvme.Status { return c.expect(0) }
+
+// prepareWriteUncorrectable checks a Write Uncorrectable command, which transfers nothing (NVM
+// section 3.3.7). It may mark as much as may be marked in all; see package marks.
+func prepareWriteUncorrectable(c *cmd) nvme.Status {
+	_, st := c.extent(backend.OpWriteUncorrectable)
+	switch {
+	case !st.OK():
+		return st
+	case c.req.SQE.RW().Flags()&nvme.RWDirective != 0:
+		return invalidField // no directives (Base section 8.1.8)
+	}
+	return c.expect(0)
+}
+
+func executeWriteUncorrectable(h *Handler, c *cmd) {
+	c.ch.ns.Marks.Begin()
+	executeIO(h, c)
+}

@@ -2,9 +2,11 @@ package target
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
@@ -50,23 +52,67 @@ func (t *Target) UpdateSubsystem(cfg subsystems.Config) (gone <-chan struct{}, e
 // an event if they see a difference; Linux hosts drop a namespace when its identifiers change. When
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
-// If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,
-// each as long as its timeout allows; the IOs at the device complete; its channels are closed. Then
-// swap is called, once and on the same goroutine, with the present device, nil if there is none. It
-// may close that device, and returns the device to go on with. This needs the same block size, and
-// belongs to the namespace from then on, even if UpdateNamespace returns an error. With an error
-// swap returns the old device, or that one opened anew, and nothing else changes. If it returns no
-// device, the namespace is not ready, as if its storage were offline, until another exchange.
-// Commands that waited and do not fit the new device fail as if they had been sent later.
+// swap, unless it is nil, exchanges the device without an error for hosts. Their commands wait,
+// each as long as its timeout allows, the IOs at the device complete, and its channels are closed.
+// Then swap is called once, on the same goroutine, with the current device, nil if there is none.
+// It may close that device, and returns the next one, which must have the same block size and
+// belongs to the namespace even if UpdateNamespace returns an error. With an error swap returns the
+// old device, or that one opened again, and nothing else changes. Without a device the namespace is
+// not ready until another exchange, as if its storage were offline. Commands that have waited and
+// do not fit the new device fail as if they had been sent later.
 //
 // If the old device does not finish its I/O in time, or hosts do not end their zero-copy reads and
-// writes, swap is not called and everything is as it was. Changes of one namespace take turns, so
-// swap makes none. Of a namespace that is removed meanwhile, the device is in use until the
-// removal's gone is closed.
+// writes, swap is not called and nothing changes. Changes of one namespace take turns, so swap
+// makes none. If the namespace is removed meanwhile, its device is in use until the removal's gone
+// is closed.
 func (t *Target) UpdateNamespace(nqn string, cfg namespaces.Config,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
 	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespaces.Namespace) error {
 		return ns.Update(cfg, swap)
 	})
+}
+
+// SetHostLimits sets the limits of a host for all subsystems together, whether it is connected or
+// not; without any the host has none. Commands that wait look at them at once.
+func (t *Target) SetHostLimits(nqn string, l qos.Limits) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shared.Hosts.SetLimits(nqn, l) {
+		relink(t.handlers)
+	}
+}
+
+// PauseNamespace makes commands for a namespace wait, each as long as its timeout allows, until
+// ResumeNamespace. When it returns, the device has no I/O and no channel, so that its storage can
+// be saved as it is. If the device does not finish its I/O in time, or hosts do not end their
+// zero-copy reads and writes, PauseNamespace fails and the namespace is as before. A namespace that
+// is paused already stays so; UpdateNamespace does not end it, a removal does.
+func (t *Target) PauseNamespace(nqn string, nsid uint32) error {
+	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Pause)
+}
+
+// ResumeNamespace ends the pause of a namespace, if it is paused.
+func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
+	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Resume)
+}
+
+// PauseAll pauses all namespaces, see namespaces.PauseAll.
+func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
+	var list []*namespaces.Namespace
+	for _, s := range *t.table.Load() {
+		list = append(list, s.Namespaces.Load().List...)
+	}
+	return namespaces.PauseAll(list, within)
+}
+
+// changeNamespace calls fn for a namespace.
+func (t *Target) changeNamespace(nqn string, nsid uint32,
+	fn func(*namespaces.Namespace) error,
+) error {
+	ns, err := t.namespace(nqn, nsid)
+	if err != nil {
+		return err
+	}
+	return fn(ns)
 }
