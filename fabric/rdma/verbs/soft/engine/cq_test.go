@@ -243,18 +243,20 @@ func TestWoken(t *testing.T) {
 }
 
 // TestLeftPackets: a sleeper is woken for packets that a turn of Poll has left, also if a call of
-// Do makes the next turn.
+// Do comes between the turns of Poll.
 func TestLeftPackets(t *testing.T) {
 	_, a, b := pair(t, Options{})
 	e, ch := a.Engine(0), newChannel(t, a)
 	testutil.Must(t, newCQ(t, a, 8, ch, 0).ReqNotify())
 	to := attach(t, e, &endpoint{})
 	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
-	from.sendAll(wire.MaxBatch + 1)
+	from.sendAll(2*wire.MaxBatch + 1)
 	e.makeStep(true)
 	testutil.Equal(t, to.received, wire.MaxBatch, "packets")
 	testutil.True(t, !readable(ch.FD()), "readable although Poll makes another turn")
 	e.Do(func() {})
+	testutil.True(t, e.left.Load(), "Poll makes no other turn")
+	e.makeStep(false)
 	testutil.True(t, readable(ch.FD()), "not readable although a packet waits")
 }
 
@@ -274,6 +276,34 @@ func TestSleeperBeside(t *testing.T) {
 	testutil.Equal(t, testutil.Value(busy.Poll(make([]verbs.WC, 1)))(t), 1, "completions")
 	testutil.True(t, to.received < 4*wire.MaxBatch, "no packet is left")
 	testutil.True(t, readable(asleep.ch.FD()), "not readable although packets wait")
+}
+
+// noWakes is a socket that is not woken.
+type noWakes struct {
+	wire.Conn
+	t *testing.T
+}
+
+func (n noWakes) Wake() { n.t.Error("a system call wakes the goroutine that polls") }
+
+// TestPostsBetweenPolls: posts between two polls do not wake the goroutine that polls, although the
+// first poll has left packets.
+func TestPostsBetweenPolls(t *testing.T) {
+	_, a, b := pair(t, Options{})
+	e := a.Engine(0)
+	cq := newCQ(t, a, 64, newChannel(t, a), 0)
+	testutil.Must(t, cq.ReqNotify())
+	to := attach(t, e, &endpoint{onReceive: func(*endpoint) { cq.Push(&verbs.WC{}) }})
+	attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num).sendAll(4 * wire.MaxBatch)
+	socket := e.conn.Conn
+	held(e, func() { e.conn.Conn = noWakes{socket, t} })
+	wcs := make([]verbs.WC, wire.MaxBatch)
+	for range 3 {
+		testutil.Equal(t, testutil.Value(cq.Poll(wcs))(t), wire.MaxBatch, "completions")
+		to.Kick()
+	}
+	held(e, func() { e.conn.Conn = socket })
+	testutil.Equal(t, testutil.Value(cq.Poll(wcs))(t), wire.MaxBatch, "completions")
 }
 
 // TestAnswersBeforeDeadlines: while packets wait, deadlines do, but not for ever, and only once.

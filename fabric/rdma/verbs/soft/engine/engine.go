@@ -53,8 +53,8 @@ type Engine struct {
 	sleepers atomic.Int32
 
 	// The rest belongs to the holder.
-	polled    bool // see Polled
-	now       time.Duration
+	polled    bool               // see Polled
+	now       time.Duration      // see Now; 0 until the turn has read the clock
 	endpoints map[uint32]*Handle // by queue pair number
 	queue     list.List[Handle]  // endpoints to run, in turn
 	deadlines deadlines
@@ -134,8 +134,13 @@ func (e *Engine) Conn() wire.Conn { return &e.conn }
 // the bound of a turn holds for all endpoints together. Engine held.
 func (e *Engine) Moved(n int) { e.conn.sent += n }
 
-// Now returns the clock of the socket at the start of the turn. Engine held.
-func (e *Engine) Now() time.Duration { return e.now }
+// Now returns the clock of the socket, read once in a turn. Engine held.
+func (e *Engine) Now() time.Duration {
+	if e.now == 0 {
+		e.now = e.conn.Now()
+	}
+	return e.now
+}
 
 // Index returns the completion vector, from 0.
 func (e *Engine) Index() int { return e.index }
@@ -193,8 +198,8 @@ func (e *Engine) turn() (worked bool) {
 	defer e.held.Store(false) // also after a panic: cleaning up takes it again
 	e.count.Begin()
 	e.conn.blocked, e.conn.sent = false, 0
-	more := false
-	if e.step.Swap(false) {
+	more, stepped := false, e.step.Swap(false)
+	if stepped {
 		worked = true
 		if more = e.receive(); more && e.putOff < maxPutOff {
 			e.putOff++ // the acknowledgments may be waiting
@@ -202,8 +207,7 @@ func (e *Engine) turn() (worked bool) {
 			more, e.putOff = true, maxPutOff // the rest has waited as well
 		}
 	} else {
-		e.now = e.conn.Now()
-		more = e.left.Load()
+		e.now = 0 // most of these turns only send
 	}
 	for range maxCalls {
 		c := e.calls.Pop()
@@ -230,7 +234,9 @@ func (e *Engine) turn() (worked bool) {
 	// A goroutine that goes to sleep adds itself to sleepers and then calls Step. If that is too
 	// late to be seen here, its note leads to another turn. After a turn of Poll, either the caller
 	// polls again, because it got completions and nobody else sleeps, or Poll makes another turn.
-	e.left.Store(more && e.polled)
+	if more && e.polled || stepped { // else the next turn of Poll still finds what was left
+		e.left.Store(more && e.polled)
+	}
 	if more && !e.polled && e.sleepers.Load() > 0 {
 		e.conn.Wake()
 	}

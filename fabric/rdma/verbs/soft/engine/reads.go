@@ -51,7 +51,7 @@ func (e *Engine) ReserveReads(h *Handle, v *Reservation, n int) bool {
 		return false
 	}
 	r.left -= n
-	v.n, v.until = n, e.now+readTime
+	v.n, v.until = n, e.Now()+readTime
 	r.held.Push(v, &v.node)
 	e.ForgetReads(h)
 	return true
@@ -84,7 +84,7 @@ func (r *reads) next() {
 
 // Expire ends the reservations that have held long enough.
 func (r *reads) Expire() {
-	for v := r.held.First(); v != nil && v.until <= r.e.now; v = r.held.First() {
+	for v := r.held.First(); v != nil && v.until <= r.e.Now(); v = r.held.First() {
 		r.e.ReleaseReads(v)
 	}
 	if v := r.held.First(); v != nil && !r.waiting.Empty() {
