@@ -2,6 +2,7 @@ package sys
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,7 @@ import (
 type Datagrams struct {
 	headers []mmsghdr
 	room    []capacity // of the messages, for Recv
+	left    unix.Timespec
 }
 
 type mmsghdr struct {
@@ -23,7 +25,7 @@ type capacity struct{ name, control int }
 
 // NewDatagrams makes an array of n messages.
 func NewDatagrams(n int) *Datagrams {
-	return &Datagrams{make([]mmsghdr, n), make([]capacity, n)}
+	return &Datagrams{headers: make([]mmsghdr, n), room: make([]capacity, n)}
 }
 
 // Set makes message i of a socket address, control messages and data, each of which may be empty.
@@ -38,27 +40,34 @@ func (d *Datagrams) Set(i int, name, control []byte, iov []Iovec) {
 
 // Send sends messages first to end-1 and returns the number. An error is about first.
 func (d *Datagrams) Send(fd, first, end int) (int, syscall.Errno) {
-	return d.call(unix.SYS_SENDMMSG, fd, first, end, unix.MSG_NOSIGNAL)
+	return d.call(unix.SYS_SENDMMSG, fd, first, end, unix.MSG_NOSIGNAL, nil)
 }
 
-// Recv fills the messages from first to end-1 and returns how many it has filled.
-func (d *Datagrams) Recv(fd, first, end int) (int, syscall.Errno) {
+// Recv fills the messages from first to end-1 and returns how many it has filled, and whether there
+// may be more. It waits for none, and stops after one that ends later than most after the first.
+func (d *Datagrams) Recv(fd, first, end int, most time.Duration) (
+	n int, more bool, e syscall.Errno,
+) {
 	for i := first; i < end; i++ {
 		h, r := &d.headers[i], d.room[i]
 		h.Namelen = uint32(r.name)
 		h.SetControllen(r.control)
 	}
-	return d.call(unix.SYS_RECVMMSG, fd, first, end, 0)
+	d.left = unix.NsecToTimespec(int64(most))
+	n, e = d.call(unix.SYS_RECVMMSG, fd, first, end, 0, &d.left)
+	return n, n > 0 && (first+n == end || d.left == unix.Timespec{}), e
 }
 
-func (d *Datagrams) call(trap uintptr, fd, first, end, flags int) (int, syscall.Errno) {
+func (d *Datagrams) call(trap uintptr, fd, first, end, flags int, most *unix.Timespec) (
+	int, syscall.Errno,
+) {
 	if first == end {
 		return 0, 0
 	}
 	for {
 		n, _, e := syscall.RawSyscall6(trap, uintptr(fd),
 			uintptr(unsafe.Pointer(&d.headers[first])), uintptr(end-first),
-			uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
+			uintptr(flags|unix.MSG_DONTWAIT), uintptr(unsafe.Pointer(most)), 0)
 		if e != syscall.EINTR {
 			return result(n, e)
 		}

@@ -397,11 +397,30 @@ func TestUDPFamilies(t *testing.T) {
 		}
 	}
 	c.Flush()
+	c.in.most = time.Hour
 	got := recv(t, c)
 	if len(got) != maxDatagrams || !got[0].Local.Addr().Is4() ||
 		!got[maxDatagrams-1].Local.Addr().Is6() {
 		t.Errorf("%v", got)
 	}
+}
+
+// A call of Recv is short, whatever a peer sends: without time it takes one datagram. More tells
+// that others wait.
+func TestUDPTime(t *testing.T) {
+	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
+	const n = 5
+	for range n {
+		send(t, c, &Path{Local: loopA, Remote: loopB}, 5, 0, 0)
+	}
+	c.Flush()
+	c.in.most = 0
+	for range n {
+		testutil.Equal(t, len(recv(t, c)), 1, "packets")
+		testutil.True(t, c.More(), "packets are left")
+	}
+	testutil.Equal(t, len(recv(t, c)), 0, "packets")
+	testutil.True(t, !c.More(), "nothing is left")
 }
 
 // Packets to broadcast and multicast addresses have no local address, so they are dropped.
@@ -507,7 +526,7 @@ func benchmarkUDP(b *testing.B, ios int, packets []int, segment, bare bool) {
 			n += sent
 		}
 		for n := 0; n < all; {
-			got, _ := r.in.messages.Recv(r.receiver[ip4], 0, maxDatagrams)
+			got, _, _ := r.in.messages.Recv(r.receiver[ip4], 0, maxDatagrams, recvTime)
 			for i := range max(got, 0) {
 				size, _ := r.in.messages.Received(i)
 				n += size

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,9 @@ const (
 	// packets that the system has merged (UDP_GRO). After such ones maxMerged is the number.
 	maxDatagrams = 32
 	maxMerged    = 16
+	// recvTime is the time after which a call takes no other datagram: copying 32 of 64 KiB, which
+	// any peer can send, may take 0.2 ms.
+	recvTime = 100 * time.Microsecond
 	// datagramSize is the largest length of a UDP datagram, with room for its headers.
 	datagramSize = 1 << 16
 )
@@ -39,7 +43,8 @@ type inbox struct {
 	// Datagrams from next to end-1 are still to be taken apart; of the first one, rest is left.
 	next, end int
 	rest      []byte
-	merged    bool // one of them was merged
+	merged    bool          // one of them was merged
+	most      time.Duration // recvTime
 	meta      metadata
 	from      netip.AddrPort
 
@@ -54,7 +59,7 @@ type inbox struct {
 const maxZones = 64
 
 func (b *inbox) init() {
-	b.messages = sys.NewDatagrams(maxDatagrams)
+	b.messages, b.most = sys.NewDatagrams(maxDatagrams), recvTime
 	b.data = make([]byte, maxDatagrams*datagramSize)
 	b.packets = make([]Packet, 0, MaxBatch)
 	b.zones = make(map[uint32]string)
@@ -114,14 +119,14 @@ func (c *udpConn) receive(waiting [4]bool) error {
 		}
 		most := b.end + (room-b.end)/left
 		left--
-		n, e := b.messages.Recv(c.receiver[i], b.end, most)
+		n, more, e := b.messages.Recv(c.receiver[i], b.end, most, b.most)
 		switch e {
 		case 0:
 			for range n {
 				b.socket[b.end] = i
 				b.end++
 			}
-			c.more = c.more || b.end == most
+			c.more = c.more || more
 		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL:
 			return os.NewSyscallError("recvmmsg", e)
 		}
