@@ -45,7 +45,8 @@ type Device struct {
 
 	singles singles
 
-	running  sync.WaitGroup // goroutines of engines
+	helpers  sync.WaitGroup // goroutines of engines
+	waiting  sync.WaitGroup // goroutines of engines that wait for sockets (Options.Background)
 	stopping atomic.Bool
 
 	mu       sync.Mutex // of watchers and events
@@ -99,7 +100,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 	if o.Background {
 		for _, e := range d.engines {
 			e.sleepers.Add(1)
-			d.running.Go(e.background)
+			d.waiting.Go(e.background)
 		}
 	}
 	return d, nil
@@ -128,10 +129,13 @@ func (e *Engine) background() {
 func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
-		e.conn.Wake()
 		close(e.helper)
 	}
-	d.running.Wait()
+	d.helpers.Wait() // the turn of a helper would take the wake away
+	for _, e := range d.engines {
+		e.conn.Wake()
+	}
+	d.waiting.Wait()
 	errs := []error{d.manager.Close()}
 	for _, e := range d.engines {
 		errs = append(errs, e.conn.Close())

@@ -181,7 +181,7 @@ func (e *Engine) noted() bool {
 // lives until Close.
 func (e *Engine) help() {
 	if !e.helped.Swap(true) {
-		e.dev.running.Go(func() {
+		e.dev.helpers.Go(func() {
 			for range e.helper {
 				e.enter(math.MaxInt, false)
 			}

@@ -119,6 +119,53 @@ func TestHelper(t *testing.T) {
 	}), 0, "allocations")
 }
 
+// wakes is the first socket of a network, and counts the calls of Wake.
+type wakes struct {
+	wire.Network
+	wire.Conn
+	n atomic.Int32
+}
+
+func (w *wakes) Wake() { w.n.Add(1); w.Conn.Wake() }
+
+func (w *wakes) Open(n int) ([]wire.Conn, error) {
+	conns, err := w.Network.Open(n)
+	w.Conn, conns[0] = conns[0], w
+	return conns, err
+}
+
+// TestCloseBesideHelper: Close wakes the goroutine that waits for the socket when the helper is
+// through, because a turn of the helper takes the wake away.
+func TestCloseBesideHelper(t *testing.T) {
+	net := wiretest.New(wiretest.Options{Manual: true})
+	c := &wakes{Network: net.Host("a", addrA)}
+	d := testutil.Value(New(c, Options{Background: true}))(t)
+	e := d.Engine(0)
+	gate := make(chan struct{})
+	ep := &endpoint{}
+	ep.onRun = func(*endpoint) bool {
+		if ep.runs > maxTurns { // this is the helper
+			close(gate)
+			before := c.n.Load()
+			for !d.stopping.Load() {
+				runtime.Gosched()
+			}
+			for range 1000 { // Close does not wait for ever
+				runtime.Gosched()
+			}
+			testutil.Equal(t, c.n.Load(), before, "wakes during a turn of the helper")
+			e.Detach(ep.num)
+			return false
+		}
+		ep.Kick()
+		return false
+	}
+	e.Do(func() { ep.num = testutil.Value(e.Attach(ep))(t) })
+	ep.Kick()
+	testutil.Receive(t, "the turn of the helper", gate)
+	testutil.Must(t, d.Close())
+}
+
 // TestStepWhileHeld: the holder of an engine does the Steps of others.
 func TestStepWhileHeld(t *testing.T) {
 	_, a, b := pair(t, Options{})
