@@ -260,7 +260,8 @@ type device struct {
 	qpn    uint32
 	queues []*queue
 	// handed are the packets to other queue pairs.
-	handed int
+	handed  int
+	onNewQP func() // runs once, in NewQP
 }
 
 func (d *device) HandOver(*wire.Packet) { d.handed++ }
@@ -270,6 +271,10 @@ func (d *device) Attr() verbs.DeviceAttr {
 }
 
 func (d *device) NewQP(verbs.PD, verbs.QPInit) (QP, error) {
+	if fn := d.onNewQP; fn != nil {
+		d.onNewQP = nil
+		fn()
+	}
 	d.qpn++
 	q := &queue{dev: d, num: d.qpn}
 	d.queues = append(d.queues, q)

@@ -17,6 +17,25 @@ import (
 
 const port = 4420
 
+// TestSecondQueuePair: of two queue pairs that are made for an ID at once it gets one, and none after
+// its end. The other is destroyed.
+func TestSecondQueuePair(t *testing.T) {
+	w, a, p := newWorldOfTwo(t, wiretest.Options{})
+	id := a.route(p, port)
+	testutil.Must(t, id.(*ID).QP.Destroy())
+	a.dev.onNewQP = func() { a.queue(id) }
+	testutil.Is(t, testutil.Err(id.CreateQP(nil, verbs.QPInit{})), unix.EINVAL, "the slower one")
+	testutil.True(t, !a.dev.queues[1].gone && a.dev.queues[2].gone, "the wrong one is destroyed")
+	testutil.True(t, id.(*ID).QP.QP == verbs.QP(a.dev.queues[1]), "the ID has another one")
+	a.end(id)
+	id = a.route(p, port)
+	testutil.Must(t, id.(*ID).QP.Destroy())
+	a.dev.onNewQP = func() { testutil.Must(t, id.Destroy()) }
+	testutil.Is(t, testutil.Err(id.CreateQP(nil, verbs.QPInit{})), unix.EINVAL, "of no ID")
+	testutil.True(t, a.dev.queues[4].gone, "a queue pair of no ID is left")
+	w.settle()
+}
+
 // TestMessages is a connection without loss: the messages, the events and the parameters of the
 // queue pairs.
 func TestMessages(t *testing.T) {

@@ -280,22 +280,33 @@ type QP[Q verbs.QP] struct {
 
 // CreateQP implements verbs.ID.
 func (id *ID[Q]) CreateQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
-	c := id.Channel
-	c.Lock.Lock()
-	ok := !id.Destroyed && id.QP == nil &&
-		(id.State == Resolved || id.State == Routed || id.State == Requested)
-	c.Lock.Unlock()
-	if !ok {
-		return nil, fmt.Errorf("create queue pair: no address, or the request is withdrawn: %w",
-			unix.EINVAL)
+	if !id.take(nil) {
+		return nil, errCreate
 	}
-	inner, err := c.Dev.NewQP(pd, init)
+	inner, err := id.Channel.Dev.NewQP(pd, init)
 	if err != nil {
 		return nil, err
 	}
 	q := &QP[Q]{QP: inner, Of: inner, SRQ: init.SRQ != nil, id: id}
-	q.set(q)
+	if !id.take(q) { // another call was faster, or the ID has gone
+		return nil, errors.Join(errCreate, inner.Destroy())
+	}
 	return q, nil
+}
+
+var errCreate = fmt.Errorf("create queue pair: no address, a second one, or the request is "+
+	"withdrawn: %w", unix.EINVAL)
+
+// take sets the queue pair if the ID can have one, and reports that.
+func (id *ID[Q]) take(q *QP[Q]) bool {
+	id.Channel.Lock.Lock()
+	defer id.Channel.Lock.Unlock()
+	ok := !id.Destroyed && id.QP == nil &&
+		(id.State == Resolved || id.State == Routed || id.State == Requested)
+	if ok {
+		id.QP = q
+	}
+	return ok
 }
 
 func (q *QP[Q]) set(to *QP[Q]) {
