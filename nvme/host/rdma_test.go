@@ -140,10 +140,10 @@ func TestRDMAViolations(t *testing.T) {
 				op.Read(1, 0, 8, buf)
 			}
 			testutil.Value(q.Submit(&op))(t)
-			for err == nil {
-				_ = q.Wait(time.Second)
+			testutil.Until(t, "the queue ends", func() bool {
 				_, err = q.Poll(nil)
-			}
+				return err != nil
+			})
 			var v *Violation
 			testutil.MustTrue(t, errors.As(err, &v), "got %v, want a violation", err)
 		})

@@ -13,7 +13,7 @@ import (
 // TestLinkLocal connects to a link-local IPv6 address of this machine: only with its zone it is an
 // address.
 func TestLinkLocal(t *testing.T) {
-	net := wire.NewUDP(wire.UDPOptions{Port: 14792})
+	net := wire.NewUDP(wire.UDPOptions{Port: testutil.FreePort(t)})
 	list := testutil.Value(net.Addrs())(t)
 	at := slices.IndexFunc(list, func(i wire.Interface) bool {
 		return i.Up && i.Addr.Is6() && i.Addr.IsLinkLocalUnicast()

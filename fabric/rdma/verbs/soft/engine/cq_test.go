@@ -363,7 +363,7 @@ func TestPollMakesNoEvent(t *testing.T) {
 func TestWokenByUDP(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.3")
 	d := testutil.Value(New(wire.NewUDP(wire.UDPOptions{
-		IPv4: local, IPv6: netip.IPv6Loopback(), Port: 14792,
+		IPv4: local, IPv6: netip.IPv6Loopback(), Port: testutil.FreePort(t),
 	}), Options{Engines: 2}))(t)
 	t.Cleanup(func() { testutil.Check(t, d.Close()) })
 	e, ch := d.Engine(0), newChannel(t, d)
