@@ -17,7 +17,7 @@ import (
 
 const port = 4420
 
-// TestSecondQueuePair: of two queue pairs that are made for an ID at once it gets one, and none after
+// TestSecondQueuePair: of two queue pairs made for an ID at once it gets one, and none after
 // its end. The other is destroyed.
 func TestSecondQueuePair(t *testing.T) {
 	w, a, p := newWorldOfTwo(t, wiretest.Options{})

@@ -234,7 +234,7 @@ func (e *Engine) turn() (worked bool) {
 	// A goroutine that goes to sleep adds itself to sleepers and then calls Step. If that is too
 	// late to be seen here, its note leads to another turn. After a turn of Poll, either the caller
 	// polls again, because it got completions and nobody else sleeps, or Poll makes another turn.
-	if more && e.polled || stepped { // else the next turn of Poll still finds what was left
+	if more && e.polled || stepped { // else left is for the next turn of Poll
 		e.left.Store(more && e.polled)
 	}
 	if more && !e.polled && e.sleepers.Load() > 0 {

@@ -405,8 +405,7 @@ func TestUDPFamilies(t *testing.T) {
 	}
 }
 
-// A call of Recv is short, whatever a peer sends: without time it takes one datagram. More tells
-// that others wait.
+// A call of Recv has little time. Without any it takes one datagram, and More tells of others.
 func TestUDPTime(t *testing.T) {
 	c := open(t, NewUDP(UDPOptions{Port: testutil.FreePort(t)}), 1)[0].(*udpConn)
 	const n = 5
