@@ -87,6 +87,11 @@ func (v *validator) group(c *Config) {
 		if g.CNTLIDMax != 0 && g.CNTLIDMax < g.CNTLIDMin {
 			v.Add("group.cntlid_max", "is below group.cntlid_min", "Swap them.")
 		}
+		for _, list := range []string{"hosts", "subsystems"} {
+			if v.Overridden(list) {
+				v.Add(list, "replaces the ones that gateways share", "Unset the variable.")
+			}
+		}
 	}
 	v.need("group.cntlid_min", g.CNTLIDMin != 0, g.SharesConfiguration,
 		"group.shares_configuration")

@@ -1,10 +1,9 @@
 package config
 
 import (
-	"bytes"
 	"fmt"
 	"path/filepath"
-	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -16,8 +15,9 @@ const versionLine = "# Version of the configuration of the group, which replaces
 
 // File makes GroupFile from a version of the configuration that gateways share: a JSON object with
 // the keys hosts and subsystems. It adds the settings of this gateway, and refuses such settings
-// and secrets in the text. The result is checked when it is loaded.
-func (g *Group) File(text string, version uint64) ([]byte, error) {
+// and secrets in the text. The result is checked when it is loaded. version is a line that names
+// the version.
+func (g *Group) File(text, version string) ([]byte, error) {
 	var files []string
 	for _, key := range secretKeys() {
 		files = append(files, key+lang.FileSuffix)
@@ -50,14 +50,16 @@ func (g *Group) File(text string, version uint64) ([]byte, error) {
 		}
 	}
 	body, err := yaml.Marshal(root)
-	return append([]byte(versionLine+strconv.FormatUint(version, 10)+"\n"), body...), err
+	return append([]byte(versionLine+version+"\n"), body...), err
 }
 
-// GroupVersion returns the version in a file of Group.File, 0 if there is none.
-func GroupVersion(file []byte) uint64 {
-	line, _, _ := bytes.Cut(file, []byte("\n"))
-	number, _ := bytes.CutPrefix(line, []byte(versionLine))
-	version, _ := strconv.ParseUint(string(number), 10, 64)
+// GroupVersion returns the name of the version in a file of Group.File, "" if there is none.
+func GroupVersion(file []byte) string {
+	line, _, _ := strings.Cut(string(file), "\n")
+	version, ok := strings.CutPrefix(line, versionLine)
+	if !ok {
+		return ""
+	}
 	return version
 }
 

@@ -13,8 +13,8 @@ func TestGroupFile(t *testing.T) {
 	g := Group{Conf: "/c", User: "u", Keyring: "/k", CNTLIDMin: 5, CNTLIDMax: 9}
 	file := testutil.Value(g.File(`{"hosts": [{"nqn": "nqn.2026-11.x:h", "dhchap_key_file": "/key"}],
 		"subsystems": [{"nqn": "nqn.2026-11.x:s", "serial": "${A}", "namespaces": [
-			{"nsid": 1, "backend": "rbd", "image": "p/i"}]}]}`, 12))(t)
-	testutil.Equal(t, string(file), versionLine+`12
+			{"nsid": 1, "backend": "rbd", "image": "p/i"}]}]}`, "12 a"))(t)
+	testutil.Equal(t, string(file), versionLine+`12 a
 hosts:
     - nqn: "nqn.2026-11.x:h"
       dhchap_key_file: "/key"
@@ -32,8 +32,8 @@ subsystems:
       cntlid_min: 5
       cntlid_max: 9
 `, "")
-	testutil.Equal(t, GroupVersion(file), 12, "its version")
-	testutil.Equal(t, GroupVersion([]byte("subsystems: []")), 0, "of another file")
+	testutil.Equal(t, GroupVersion(file), "12 a", "its version")
+	testutil.Equal(t, GroupVersion([]byte("subsystems: []")), "", "of another file")
 	const sub = `{"subsystems": [{"nqn": "s", `
 	for text, want := range map[string]string{
 		`[]`:                                  "must be a JSON object",
@@ -50,7 +50,7 @@ subsystems:
 		sub + `"namespaces": [{"ceph": {}}]}]}`:                    "namespaces[0].ceph: is a setting",
 		sub + `"namespaces": 1}]}`:                                 "",
 	} {
-		err := testutil.Err(g.File(text, 1))
+		err := testutil.Err(g.File(text, "1"))
 		testutil.True(t, want == "" && err == nil || err != nil && want != "" &&
 			strings.Contains(err.Error(), want), "%s: %v, want %q", text, err, want)
 	}

@@ -154,6 +154,9 @@ func (s *Source) Given(path string) bool {
 	return given
 }
 
+// Overridden reports whether the value at path is that of an environment variable.
+func (s *Source) Overridden(path string) bool { return s.find(path).variable != "" }
+
 // Faulty reports whether there is an error in the value at path or inside it.
 func (s *Source) Faulty(path string) bool {
 	return slices.ContainsFunc(s.problems, func(p Problem) bool {

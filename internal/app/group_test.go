@@ -118,11 +118,12 @@ func TestSharedAlone(t *testing.T) {
 // TestSharedKeys: a gateway that shares its configuration needs a place for it, and controller IDs
 // of its own, but no subsystems.
 func TestSharedKeys(t *testing.T) {
+	var environ []string
 	parse := func(keys, more string) error {
 		return testutil.Err(Parse("test.yaml", []byte(`
 listeners: [{transport: tcp, address: 10.0.0.1}]
 group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`}
-`+more), nil))
+`+more), environ))
 	}
 	testutil.Check(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"))
 	err := parse("", "")
@@ -131,6 +132,9 @@ group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`
 	testutil.Fails(t, err, "group.cntlid_max: is missing", "")
 	testutil.Fails(t, parse(", cntlid_min: 2, cntlid_max: 1", "managed: /nowhere"),
 		"group.cntlid_max: is below group.cntlid_min", "")
+	environ = []string{"NVMF_TARGET_SUBSYSTEMS=[]"}
+	testutil.Fails(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"),
+		"environment variable NVMF_TARGET_SUBSYSTEMS: subsystems: replaces", "")
 }
 
 // TestSharedObjects: requests do not change shared objects, and name the command for that.
@@ -149,4 +153,13 @@ func TestSharedObjects(t *testing.T) {
 			testutil.Fails(t, err, `Change it with "nvmf-target apply FILE --group"`, "%+v", obj)
 		}
 	}
+	for _, inside := range []control.Object{
+		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN + "0"}, {Subsystem: "nqn.2026-11.x:s", NSID: 1},
+	} {
+		testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), inside, nil)),
+			"the subsystem is shared by gateways", "%+v", inside)
+		o.must(testutil.Err(o.client.Delete(t.Context(), inside, true))) // there is none
+	}
+	testutil.Fails(t, testutil.Err(control.GetGroupVersions.From(t.Context(), o.client)),
+		"does not share its configuration", "")
 }

@@ -39,7 +39,7 @@ func (s *Server) startSharing(connect func() (group.Engine, error)) error {
 
 // applyVersion applies a version of the configuration, or only plans that.
 func (s *Server) applyVersion(v *group.Version, dry bool, by ...any) (control.Plan, error) {
-	file, err := s.atStart.Group.File(v.Text, v.Number)
+	file, err := s.atStart.Group.File(v.Text, v.ID())
 	if err != nil {
 		return control.Plan{}, engine.ForClients(err)
 	}
@@ -58,11 +58,11 @@ func (g *groups) sharing() (*group.Shared, error) {
 	return g.shared, nil
 }
 
-// versions lists the versions of the configuration, none if this gateway shares none.
+// versions lists the versions of the configuration.
 func (g *groups) versions(ctx context.Context) (out []control.GroupVersion, err error) {
-	shared, none := g.sharing()
-	if none != nil {
-		return nil, nil
+	shared, err := g.sharing()
+	if err != nil {
+		return nil, err
 	}
 	list, err := shared.Versions(ctx)
 	applied, problem := shared.State()

@@ -101,6 +101,9 @@ func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
 		switch {
 		case err != nil:
 			return nil, err
+		case !exists && isShared(c, configured(c, parent)):
+			return nil, control.NewProblem(http.StatusConflict,
+				"the subsystem is shared by gateways", sharedHint)
 		case r.Subsystem != "" && configured(c, parent) == "":
 			if r.Managed != parent {
 				return nil, control.NewProblem(http.StatusNotFound,
@@ -202,18 +205,14 @@ func (e *Engine) edit(r request,
 			"this object is in the configuration file, which requests do not change",
 			"Change the file, and reload.")
 		p.Place = c.Problem(path, "", "").Place
-		in := func(m config.Managed) bool {
-			return strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
-		}
 		switch {
-		case in(m):
+		case strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/"):
 			p.Detail, p.Hint = "this object was created with another name",
 				"Use that: GET /v1/objects lists them."
 			// A subsystem may consist of the objects created in it.
 			exists = m == config.Managed{Subsystem: m.Subsystem}
-		case in(config.GroupFile):
-			p.Detail, p.Hint = "this object is shared by gateways",
-				"Change it with \"nvmf-target apply FILE --group\"."
+		case isShared(c, path):
+			p.Detail, p.Hint = "this object is shared by gateways", sharedHint
 		}
 		if !exists {
 			return nil, nil, p
@@ -224,6 +223,15 @@ func (e *Engine) edit(r request,
 		return nil, nil, err
 	}
 	return e.applyEdit(c, r, edit)
+}
+
+// sharedHint is the hint for changes of what gateways share.
+const sharedHint = "Change it with \"nvmf-target apply FILE --group\"."
+
+// isShared reports whether gateways share what a key has.
+func isShared(c *config.Config, path string) bool {
+	at := c.Problem(path, "", "")
+	return at.In(&config.Edit{Path: config.GroupFile.File(c.Managed)})
 }
 
 // configured returns the key of an object in a configuration, "" if it is missing.
@@ -335,8 +343,7 @@ func (e *Engine) permitted(c, next *config.Config, m config.Managed) error {
 		if change.Op == config.Remove {
 			of = c
 		}
-		at := of.Problem(keyOf(of, change.Object), "", "")
-		inside := m == config.GroupFile && at.In(&config.Edit{Path: m.File(c.Managed)})
+		inside := m == config.GroupFile && isShared(of, keyOf(of, change.Object))
 		if !inside && !m.Touches(change, c, next) {
 			return changed(change.String())
 		}

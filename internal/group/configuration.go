@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,11 @@ type Version struct {
 	Of uint64 `json:"of,omitempty"`
 	// Text is the configuration.
 	Text string `json:"text"`
+}
+
+// ID is the number, and a hash of the text.
+func (v *Version) ID() string {
+	return fmt.Sprintf("%d %x", v.Number, sha256.Sum256([]byte(v.Text)))
 }
 
 const (
@@ -92,6 +98,7 @@ type Shared struct {
 	looking sync.Mutex    // held while a version is put into force
 	failed  failed        // protected by looking
 	looked  bool          // one was, with the settings of this start; protected by looking
+	id      string        // of the one in force, "" if it is not known; protected by looking
 	using   chan struct{} // has a value while the engine is used
 	engine  Engine        // nil: there is no connection
 	unwatch context.CancelFunc
@@ -116,16 +123,20 @@ type failed struct {
 // lookEvery is the time between two looks at the configuration; a watch makes them earlier.
 const lookEvery = 10 * time.Second
 
-// Share follows the configuration in the record of an engine. applied is the number of the version
+// Share follows the configuration in the record of an engine. applied is the ID of the version
 // that is in force; apply puts a newer one into force, or returns an error and changes nothing.
-func Share(gateway string, connect func() (Engine, error), applied uint64,
+func Share(gateway string, connect func() (Engine, error), applied string,
 	apply func(*Version) error, log *slog.Logger,
 ) *Shared {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Shared{
-		gateway: gateway, connect: connect, apply: apply, log: log, applied: applied,
+		gateway: gateway, connect: connect, apply: apply, log: log,
 		wake: make(chan struct{}, 1), ending: ctx, stop: stop, unwatch: func() {},
 		using: make(chan struct{}, 1),
+	}
+	var hash string
+	if n, _ := fmt.Sscan(applied, &s.applied, &hash); n == 2 {
+		s.id = applied
 	}
 	s.ended.Go(func() {
 		tick := time.NewTicker(lookEvery)
@@ -263,6 +274,10 @@ func (s *Shared) follow(list []Version) error {
 	case len(list) == 0 || list[0].Number < applied:
 		return fmt.Errorf("the configuration of the group has lost version %d, which stays in "+
 			"force here", applied)
+	case list[0].Number == applied && s.id != "" && list[0].ID() != s.id:
+		return fmt.Errorf("version %d of the configuration of the group was lost, and gateway "+
+			"%.100q has stored another one with this number: the lost one stays in force here "+
+			"until a newer one is stored", applied, list[0].Gateway)
 	case list[0].Number == applied && s.looked:
 		return nil
 	}
@@ -278,7 +293,7 @@ func (s *Shared) follow(list []Version) error {
 			list[0].Number, err)
 		return f.err
 	}
-	s.looked = true
+	s.looked, s.id = true, list[0].ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.applied = list[0].Number
@@ -298,7 +313,7 @@ func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
 		watch, cancel := context.WithCancel(s.ending)
 		s.engine, s.unwatch = e, cancel
 		s.watched.Go(func() {
-			follow(watch, e, lookEvery, func() {
+			keepWatching(watch, e, lookEvery, func() {
 				select {
 				case s.wake <- struct{}{}:
 				default:

@@ -65,7 +65,7 @@ type member struct {
 	tries int    // changes
 }
 
-func join(t *testing.T, k *kept, name string, applied uint64) *member {
+func join(t *testing.T, k *kept, name, applied string) *member {
 	m := &member{}
 	m.Shared = Share(name, func() (Engine, error) { return k, nil }, applied,
 		func(v *Version) error {
@@ -105,12 +105,12 @@ func (m *member) want(t *testing.T, version uint64, text, problem string) {
 func TestShared(t *testing.T) {
 	ctx := testutil.Context(t)
 	k := new(kept)
-	a, b := join(t, k, "a", 0), join(t, k, "b", 0)
+	a, b := join(t, k, "a", ""), join(t, k, "b", "")
 	testutil.Equal(t, testutil.Value(a.Put(ctx, "one", 0, 0))(t), 1, "the first version")
 	a.want(t, 1, "one", "")
 	b.want(t, 1, "one", "")
-	join(t, k, "c", 0).want(t, 1, "one", "")
-	join(t, k, "d", 1).want(t, 1, "one", "") // its own settings may have changed
+	join(t, k, "c", "").want(t, 1, "one", "")
+	join(t, k, "d", "1").want(t, 1, "one", "") // its own settings may have changed
 
 	testutil.Must(t, testutil.Err(b.Put(ctx, "two", 1, 0)))
 	a.want(t, 2, "two", "")
@@ -151,7 +151,7 @@ func TestShared(t *testing.T) {
 	testutil.Equal(t, fmt.Sprintln(list[0].Of, list[0].Gateway, list[4].Text), "3 a one\n", "")
 
 	silent := make(chan struct{})
-	s := Share("d", func() (Engine, error) { <-silent; return nil, ErrLost }, 5, nil,
+	s := Share("d", func() (Engine, error) { <-silent; return nil, ErrLost }, "5", nil,
 		slog.New(slog.DiscardHandler))
 	testutil.Until(t, "it connects", func() bool { return len(s.using) > 0 })
 	testutil.Is(t, testutil.Err(s.Versions(ended)), ErrUnread, "of a storage that is silent")
@@ -164,7 +164,7 @@ func TestShared(t *testing.T) {
 func TestSharedRecords(t *testing.T) {
 	ctx := testutil.Context(t)
 	k := new(kept)
-	a := join(t, k, "a", 0)
+	a := join(t, k, "a", "")
 	newest := uint64(MaxVersions + 5)
 	for range newest {
 		testutil.Must(t, testutil.Err(a.Put(ctx, "text", 0, 0)))
@@ -183,11 +183,14 @@ func TestSharedRecords(t *testing.T) {
 		{"has 10485760 bytes, more than 1048576", strings.Repeat("x", 10<<20)},
 		{"has lost version 105", ""},
 		{"has lost version 106", record(Version{Format: 1, Number: 7})},
+		{"version 107 of the configuration of the group was lost", record(Version{
+			Format: 1, Number: 107, Text: "another",
+		})},
 	} {
 		testutil.Must(t, testutil.Err(k.Put(ctx, []byte(tc.data), k.version)))
 		a.want(t, newest, "text", tc.want)
 		number, err := a.Put(ctx, "text", 0, 0)
-		if !strings.Contains(tc.want, "has lost") {
+		if !strings.Contains(tc.want, "lost") {
 			testutil.Fails(t, err, tc.want, "")
 			continue
 		}
@@ -195,6 +198,8 @@ func TestSharedRecords(t *testing.T) {
 		testutil.Equal(t, number, newest, "%s: %v", tc.want, err)
 		a.want(t, newest, "text", "")
 	}
+	lost := Version{Number: newest, Text: "lost"}
+	join(t, k, "b", lost.ID()).want(t, newest, "", "was lost")
 	var many []Version
 	for i := range uint64(30) {
 		many = append(many, Version{Format: versionFormat, Number: 30 - i, Text: long})

@@ -336,7 +336,7 @@ func (g *Group) doConnect(ctx context.Context) *Result {
 	watch, cancel := context.WithCancel(ctx)
 	g.unwatch = cancel
 	g.watched.Go(func() {
-		follow(watch, e, g.cfg.Poll, func() { g.change((*Machine).Notified) })
+		keepWatching(watch, e, g.cfg.Poll, func() { g.change((*Machine).Notified) })
 	})
 	id, addrs := e.Instance()
 	return &Result{Instance: &Instance{
@@ -344,8 +344,8 @@ func (g *Group) doConnect(ctx context.Context) *Result {
 	}}
 }
 
-// follow watches a record until ctx ends. It is read without the watch as well, but later.
-func follow(ctx context.Context, e Engine, retry time.Duration, changed func()) {
+// keepWatching watches a record until ctx ends. It is read without the watch as well, but later.
+func keepWatching(ctx context.Context, e Engine, retry time.Duration, changed func()) {
 	for ctx.Err() == nil {
 		_ = e.Watch(ctx, changed)
 		changed() // the reason may be a fence
