@@ -94,7 +94,8 @@ func (s *Server) controlSource() control.Source {
 		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
 		Disconnect: s.target.DisconnectHost, Drain: s.engine.Drain, ANA: s.listeners.ANA,
 		SetANA: s.listeners.SetANA,
-		Forget: s.groups.forget, GroupVersions: s.groups.versions, ChangeGroup: s.changeGroup,
+		DrainGroup: s.drainGroup, Forget: s.groups.forget, Fence: s.fence,
+		GroupVersions: s.groups.versions, ChangeGroup: s.changeGroup,
 		Resize: s.engine.Resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {

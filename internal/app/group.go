@@ -239,8 +239,8 @@ func (g *groups) drain(id uint32, away bool) {
 	}
 }
 
-// forgetPatience is the time for changes of records.
-const forgetPatience = 15 * time.Second
+// changePatience is the time for changes of records.
+const changePatience = 15 * time.Second
 
 // forget removes a gateway from the records of all groups.
 func (g *groups) forget(gateway string) error {
@@ -261,13 +261,93 @@ func (g *groups) forget(gateway string) error {
 	if !found {
 		return control.NotThere(fmt.Sprintf("gateway %q", gateway), "/v1/groups")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), forgetPatience)
+	return ask(list, func(ctx context.Context, one *group.Group) error {
+		return one.Forget(ctx, gateway)
+	})
+}
+
+// ask asks all groups of a list for a change, and waits for all.
+func ask(list map[uint32]*group.Group, do func(context.Context, *group.Group) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), changePatience)
 	defer cancel()
-	var errs []error
-	for _, one := range list {
-		errs = append(errs, one.Forget(ctx, gateway))
+	errs := make(chan error, len(list))
+	for id, one := range list {
+		go func() {
+			err := do(ctx, one)
+			if err != nil {
+				err = fmt.Errorf("group %d: %w", id, err)
+			}
+			errs <- err
+		}()
 	}
-	return errors.Join(errs...)
+	var all []error
+	for range list {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+// fence takes the groups over that a gateway holds.
+func (s *Server) fence(gateway string) error {
+	s.groups.mu.Lock()
+	list := maps.Clone(s.groups.list)
+	s.groups.mu.Unlock()
+	refused := func(hint, format string, args ...any) error {
+		return control.NewProblem(http.StatusConflict, fmt.Sprintf(format, args...), hint)
+	}
+	if gateway == s.atStart.Group.Name && len(list) > 0 {
+		return refused("Ask another one, or use drain.", "gateway %q is this one", gateway)
+	}
+	for id, one := range list {
+		switch status := one.Status(); {
+		case status.Holder != gateway:
+			delete(list, id)
+		case status.Drained:
+			return refused("Ask another gateway, or let this one take it: group drain --undo.",
+				"group %d was given away here", id)
+		}
+	}
+	if len(list) == 0 {
+		return refused("Only a gateway that holds a group writes to images.",
+			"gateway %q holds no group, as far as this gateway knows", gateway)
+	}
+	s.log.Warn("a gateway is fenced by hand", "gateway", gateway, "groups", len(list))
+	return ask(list, func(ctx context.Context, one *group.Group) error {
+		return one.Fence(ctx, gateway)
+	})
+}
+
+// drainGroup gives groups away that another gateway can take, or lets this one take them again.
+func (s *Server) drainGroup(which control.GroupDrain) error {
+	own := s.atStart.Group.Name
+	if which.Gateway != "" && which.Gateway != own {
+		return control.NewProblem(http.StatusConflict, fmt.Sprintf("this is gateway %q, which "+
+			"cannot drain %q", own, which.Gateway), "Ask that gateway.")
+	}
+	s.groups.mu.Lock()
+	list := maps.Clone(s.groups.list)
+	s.groups.mu.Unlock()
+	maps.DeleteFunc(list, func(id uint32, _ *group.Group) bool {
+		return which.Group != 0 && which.Group != id
+	})
+	if len(list) == 0 {
+		return control.NotThere(fmt.Sprintf("shared group %d", which.Group), "/v1/groups")
+	}
+	for id, one := range list {
+		if !which.Undo && !slices.ContainsFunc(one.Status().Instances, func(i group.Instance) bool {
+			return i.Gateway != own
+		}) {
+			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway takes part "+
+				"in group %d", id), "Start one first, or use ana set, and hosts wait.")
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(list)) {
+		state := map[bool]string{false: "inaccessible", true: "configured"}[which.Undo]
+		if _, err := s.listeners.SetANA(control.ANASet{Group: id, State: state}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waits reports whether the image of a namespace is closed because another gateway may serve its

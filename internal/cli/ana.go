@@ -53,15 +53,23 @@ func groupCommand() *cobra.Command {
 	forget := command("forget GATEWAY", "Forget a gateway that is gone for good",
 		cobra.ExactArgs(1),
 		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
-			return control.PostForget.To(ctx, c, control.Forget{Gateway: args[0]})
+			return control.PostForget.To(ctx, c, control.GatewayID{Gateway: args[0]})
 		}, groups)
 	forget.Long = forget.Short + ", in all groups. Use it only if its processes have ended: its " +
 		"machine is off, or has another name now. A gateway that still runs takes part again. " +
 		"One that holds a group cannot be forgotten."
+	fence := command("fence GATEWAY", "Fence another gateway, and take over its groups",
+		cobra.ExactArgs(1),
+		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
+			return control.PostFence.To(ctx, c, control.GatewayID{Gateway: args[0]})
+		}, groups)
+	fence.Long = fence.Short + ", without waiting for the end of its lease: the storage refuses " +
+		"its connections from now on. Use it if you know that its machine is half dead. If it still " +
+		"runs, it connects again and takes part, without these groups."
 	return Group("group", "Look at the ANA groups that several gateways share, and change their "+
 		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),
-		forget, historyCommand(), rollbackCommand())
+		groupDrainCommand(), fence, forget, historyCommand(), rollbackCommand())
 }
 
 func groups(t *table, list []observed.Group) {

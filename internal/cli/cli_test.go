@@ -111,6 +111,18 @@ func source() control.Source {
 			text := fmt.Sprintf("%s, base %d, rollback %d", c.Configuration, c.Base, c.Rollback)
 			return control.Plan{Changes: []control.Change{{Text: text}}}, nil
 		},
+		DrainGroup: func(d control.GroupDrain) error {
+			if d != (control.GroupDrain{Group: 2}) && (d.Gateway != "a" || !d.Undo) {
+				return fmt.Errorf("drain %+v", d)
+			}
+			return nil
+		},
+		Fence: func(gateway string) error {
+			if gateway != "b" {
+				return fmt.Errorf("fence %s", gateway)
+			}
+			return nil
+		},
 		Forget: func(gateway string) error {
 			if gateway != "c" {
 				return fmt.Errorf("forget %s", gateway)
@@ -173,7 +185,8 @@ func TestText(t *testing.T) {
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
 		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"undrain 10.0.0.2:4420", "group status", "group forget c", "group history",
+		"undrain 10.0.0.2:4420", "group status", "group forget c",
+		"group fence b", "group drain a --undo", "group history",
 		"group history 2", "group rollback 1", "apply testdata/shared.yaml --group --base 2", "ana",
 		"ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
@@ -325,6 +338,19 @@ func TestDrain(t *testing.T) {
 	drainEvery = time.Hour
 	_, err = run(t, "drain", "--all", "--timeout", "1ms", "--socket", socket)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "7 connections left"), "%v", err)
+	_, err = run(t, "group", "drain", "2", "--timeout", "1ms", "--socket", socket)
+	testutil.Fails(t, err, "no other gateway has taken group 2", "")
+	drainEvery, asked = time.Millisecond, 0
+	src.Groups = func() []observed.Group {
+		asked++
+		g := observed.Group{ANAGroup: 2, State: "stopping", Drained: true}
+		if asked > 2 {
+			g.State, g.Holder = "standby", "b"
+		}
+		return []observed.Group{{ANAGroup: 1, State: "serving", Holder: "a"}, g}
+	}
+	testutil.Must(t, testutil.Err(run(t, "group", "drain", "2", "--socket", serve(t, src))))
+	testutil.Equal(t, asked, 3, "looks at a group that is drained")
 }
 
 // TestMan: there is a page for each command.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,45 @@ func drainCommand() *cobra.Command {
 		"their other paths, and without one they wait for as long as ctrl_loss_tmo allows. " +
 		"The command waits until all connections have ended. A reload keeps the listener " +
 		"drained; undrain or a restart of the target ends it."
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+func groupDrainCommand() *cobra.Command {
+	undo, timeout := false, time.Minute
+	cmd := command("drain GROUP|GATEWAY", "Give a group, or all of this gateway, to other gateways",
+		cobra.ExactArgs(1),
+		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
+			which := control.GroupDrain{Gateway: args[0], Undo: undo}
+			if n, err := strconv.ParseUint(args[0], 10, 32); err == nil {
+				which.Group, which.Gateway = uint32(n), ""
+			}
+			list, err := control.PostGroupDrain.To(ctx, c, which)
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			for err == nil && !undo {
+				i := slices.IndexFunc(list, func(g observed.Group) bool {
+					return g.Drained && (g.Holder == "" || g.State != "standby") &&
+						(which.Group == 0 || which.Group == g.ANAGroup)
+				})
+				if i < 0 {
+					break
+				}
+				select {
+				case <-time.After(drainEvery):
+				case <-ctx.Done():
+					return nil, fmt.Errorf("no other gateway has taken group %d yet. "+
+						"`nvmf-target group status` shows why; with --undo this gateway takes it "+
+						"again", list[i].ANAGroup)
+				}
+				list, err = control.GetGroups.From(ctx, c)
+			}
+			return list, err
+		}, groups)
+	cmd.Long = cmd.Short + ", without stopping it: its I/O ends, another gateway takes the group " +
+		"without a fence, and hosts go on there. The command waits for that. This gateway does " +
+		"not take the group until --undo or a restart."
+	cmd.Flags().BoolVar(&undo, "undo", false, "let this gateway take it again, if no other has it")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }

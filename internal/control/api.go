@@ -47,10 +47,20 @@ type ANAState struct {
 	State string `json:"state"`
 }
 
-// Forget selects a gateway of the groups.
-type Forget struct {
-	// Gateway is its name. All its processes must have ended for good.
+// GatewayID selects a gateway of the groups.
+type GatewayID struct {
+	// Gateway is its name.
 	Gateway string `json:"gateway"`
+}
+
+// GroupDrain selects groups that several gateways share, to be given away or taken again.
+type GroupDrain struct {
+	// Group is the ANA group.
+	Group uint32 `json:"group,omitempty"`
+	// Gateway selects all groups, without Group. It is the name of the gateway that is asked.
+	Gateway string `json:"gateway,omitempty"`
+	// Undo lets the gateway take the groups again. It does so if no other one holds them.
+	Undo bool `json:"undo,omitempty"`
 }
 
 // GroupChange is a change of the configuration that gateways share.

@@ -70,8 +70,14 @@ var (
 	PostGroupChange = Post[GroupChange, Plan]{
 		"/v1/groups/apply", "Change the configuration that gateways share", Admin,
 	}
-	PostForget = Post[Forget, []observed.Group]{
+	PostGroupDrain = Post[GroupDrain, []observed.Group]{
+		"/v1/groups/drain", "Give ANA groups to other gateways, or take them again", Operate,
+	}
+	PostForget = Post[GatewayID, []observed.Group]{
 		"/v1/groups/forget", "Forget a gateway that is gone for good", Operate,
+	}
+	PostFence = Post[GatewayID, []observed.Group]{
+		"/v1/groups/fence", "Fence a gateway, and take over the groups that it holds", Operate,
 	}
 	PostDisconnect = Post[Disconnect, Disconnected]{
 		"/v1/hosts/disconnect", "End the associations of a host", Operate,
@@ -128,7 +134,9 @@ func (s *Server) routes() []route {
 			s.deleteANA),
 		ana("DELETE "+at, "Return an ANA group to its configured state at a listener", Operate,
 			nil, s.deleteANA),
-		PostANA.route(s.setANA), PostForget.route(s.forget), PostDisconnect.route(s.disconnect),
+		PostANA.route(s.setANA), PostDisconnect.route(s.disconnect),
+		PostGroupDrain.route(s.drainGroup),
+		PostForget.route(s.gateway(src.Forget)), PostFence.route(s.gateway(src.Fence)),
 		PostPause.route(s.pause(true)), PostResume.route(s.pause(false)),
 		PostResize.route(s.resize),
 	)

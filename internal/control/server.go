@@ -83,8 +83,11 @@ type Source struct {
 	// ChangeGroup stores another one, or only plans that. Its context is as for Plan.
 	GroupVersions func(context.Context) ([]GroupVersion, error)
 	ChangeGroup   func(context.Context, GroupChange) (Plan, error)
-	// Forget removes a gateway from the records of groups, and waits until that is done.
-	Forget func(gateway string) error
+	// DrainGroup gives groups away, or lets this target take them again.
+	DrainGroup func(GroupDrain) error
+	// Forget removes a gateway from the records of groups, and waits until that is done. Fence
+	// takes the groups that it holds over, with a fence.
+	Forget, Fence func(gateway string) error
 	// Resize changes the size of a namespace.
 	Resize func(Resize) error
 	// Pause makes the commands for a namespace wait, or resumes them.

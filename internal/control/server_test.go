@@ -177,7 +177,9 @@ func testSource(f *feed) Source {
 			return filled[[]GroupVersion](), nil
 		},
 		ChangeGroup: func(context.Context, GroupChange) (Plan, error) { return Plan{}, nil },
+		DrainGroup:  func(GroupDrain) error { return nil },
 		Forget:      func(string) error { return nil },
+		Fence:       func(string) error { return nil },
 		Resize:      func(Resize) error { return nil },
 		Pause:       func(NamespaceID, bool) error { return nil },
 	}

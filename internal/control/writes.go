@@ -107,9 +107,23 @@ func (s *Server) changeGroup(r *http.Request) (any, error) {
 	return s.change(func() (any, error) { return listed(s.src.ChangeGroup(s.on(r), change)) })
 }
 
-func (s *Server) forget(which Forget) (any, error) {
+func (s *Server) drainGroup(which GroupDrain) (any, error) {
+	if (which.Group == 0) == (which.Gateway == "") {
+		return nil, NewProblem(http.StatusBadRequest,
+			"either a group or a gateway must be given", "GET /v1/groups lists them.").At("group")
+	}
+	return s.changeGroups(func() error { return s.src.DrainGroup(which) })
+}
+
+func (s *Server) gateway(do func(string) error) func(GatewayID) (any, error) {
+	return func(which GatewayID) (any, error) {
+		return s.changeGroups(func() error { return do(which.Gateway) })
+	}
+}
+
+func (s *Server) changeGroups(do func() error) (any, error) {
 	return s.change(func() (any, error) {
-		err := s.src.Forget(which.Gateway)
+		err := do()
 		return append([]observed.Group{}, s.src.Groups()...), err
 	})
 }

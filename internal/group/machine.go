@@ -153,10 +153,11 @@ type trouble struct {
 	failures int    // attempts to open the images since the last success
 }
 
-// removal is under way while forget is not "".
+// removal is under way while forget or evict is not "".
 type removal struct {
 	forget     string // a gateway to be removed from the record
 	forgetting bool   // a write that does so has begun
+	evict      string // the holder, which is fenced before its lease is over
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -240,6 +241,14 @@ func (m *Machine) Drain(now time.Duration, on bool) {
 // part again.
 func (m *Machine) Forget(now time.Duration, gateway string) {
 	m.forget = gateway
+	m.reread(now)
+}
+
+// Fence takes the group over from a gateway that holds it, whether its lease is over or not.
+func (m *Machine) Fence(now time.Duration, gateway string) {
+	if m.record != nil && m.record.Holder != nil && m.record.Holder.Gateway == gateway {
+		m.evict = m.record.Holder.ID
+	}
 	m.reread(now)
 }
 
@@ -337,6 +346,9 @@ func (m *Machine) decide(now time.Duration) *Action {
 		m.refused = true
 		m.stop(false)
 		return nil
+	}
+	if !r.holds(m.evict) {
+		m.evict = ""
 	}
 	if m.phase == stopping {
 		return m.signOff(now)
@@ -438,8 +450,9 @@ func (m *Machine) mayTake(now time.Duration) bool {
 	r, h := m.record, m.record.Holder
 	// The holder is an earlier process only if this one had no instance yet. Otherwise it runs,
 	// with a copy of the state directory.
-	ours := h != nil && (h.ID == m.me.ID || h.ID == m.last || m.last == "" && m.me.replaces(h))
-	if m.lessee != "" && m.lessee != m.me.ID && !(ours && m.lessee == h.ID) {
+	over := h != nil && (h.ID == m.me.ID || h.ID == m.last || m.last == "" && m.me.replaces(h) ||
+		h.ID == m.evict)
+	if m.lessee != "" && m.lessee != m.me.ID && !(over && m.lessee == h.ID) {
 		m.free = false
 		return false
 	}

@@ -98,6 +98,27 @@ func TestKilled(t *testing.T) {
 	p.want("when it is back", Inaccessible, Optimized)
 }
 
+// TestFenceByHand: a gateway that is asked to fences the holder before its lease is over, and takes
+// the group. If the group has moved meanwhile, nobody is fenced.
+func TestFenceByHand(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	holder := p.machine(0).me.ID
+	evict := func(name string) {
+		p.machine(1).Fence(p.w.clock(1), name)
+		p.x.poll(p.w, 1)
+		p.x.finish(p.w, 1)
+	}
+	evict("b")
+	testutil.Equal(t, len(p.w.fences), 0, "fences of a gateway that holds nothing")
+	evict("a")
+	testutil.True(t, p.w.isFenced(holder) && p.w.now == 3, "no fence within the lease")
+	p.takeover()
+	testutil.True(t, len(p.w.record.Fenced) == 1 && p.machine(1).evict == "", "%+v", p.w.record)
+	p.pass(3, 0, 1)
+	p.want("when it has seen that", Inaccessible, Optimized)
+}
+
 // TestRestarted: a gateway that starts again does not wait for its own lease.
 func TestRestarted(t *testing.T) {
 	p := newPair(t)

@@ -50,7 +50,8 @@ func (x *model) key(w *world) []byte {
 	}
 	b := &w.left
 	for _, v := range []int{
-		b.ticks, b.pauses, b.crashes, b.slips, b.delays, b.faults, b.drains, b.strangers, w.image,
+		b.ticks, b.pauses, b.crashes, b.slips, b.delays, b.faults, b.drains, b.strangers,
+		b.evictions, w.image,
 		w.acked, w.path, len(w.fences), len(w.writes),
 	} {
 		num(v)
@@ -97,6 +98,7 @@ func (x *model) key(w *world) []byte {
 		text(m.fencing)
 		text(m.taker)
 		text(m.last)
+		text(m.evict)
 		now := w.clock(g)
 		for _, at := range []time.Duration{
 			m.until, m.renewAt, m.readAt, m.fenceAt, m.takerAt, m.holdOff, m.connectAt,

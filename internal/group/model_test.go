@@ -18,7 +18,7 @@ import (
 // budget bounds the faults of a model, and its length in ticks. An operation ends within the tick
 // in which it began, after any others, unless its gateway is paused or one of the delays is spent.
 type budget struct {
-	ticks, pauses, crashes, slips, delays, faults, drains, strangers, writes int
+	ticks, pauses, crashes, slips, delays, faults, drains, strangers, evictions, writes int
 }
 
 // world is a state of the model. It is copied, so the slices and records are replaced, never
@@ -38,6 +38,8 @@ type world struct {
 	image    int
 	acked    int // the last write that the host knows to have succeeded
 	path     int // the gateway that has the host's next write, -1 for none
+	// evicted: a gateway was fenced by hand. It may not know, and believe that it serves the group.
+	evicted bool
 }
 
 // fenced is a fence of an instance until a tick.
@@ -373,6 +375,14 @@ func (x *model) faults(w *world, g int, with func(func(*world)) *world,
 			x.poll(c, g)
 		}))
 	}
+	if w.left.evictions > 0 && !gw.paused && gw.m.me != nil {
+		visit(step{"fences the other by hand", g, 0}, with(func(c *world) {
+			c.left.evictions--
+			c.evicted = true
+			c.gateways[g].m.Fence(c.clock(g), names[1-g])
+			x.poll(c, g)
+		}))
+	}
 	if w.left.strangers > 0 && gw.m.me != nil && !w.isFenced(gw.m.me.ID) {
 		visit(step{"is fenced by a stranger", g, 0}, with(func(c *world) {
 			c.left.strangers--
@@ -504,13 +514,14 @@ func (w *world) check() string {
 		if gw.crashed {
 			continue
 		}
-		if gw.m.Access(w.clock(g)) == Optimized {
+		fenced := gw.m.me != nil && w.isFenced(gw.m.me.ID)
+		if gw.m.Access(w.clock(g)) == Optimized && !(w.evicted && fenced) {
 			using++
 			if !gw.m.opened {
 				return "a gateway serves the group before its images are open"
 			}
 		}
-		if gw.m.open && !w.isFenced(gw.m.me.ID) {
+		if gw.m.open && !fenced {
 			open++
 		}
 	}
@@ -654,6 +665,8 @@ var scenarios = []scenario{
 	{(*model).start, budget{ticks: 9, crashes: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, drains: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, strangers: 1, writes: 2}},
+	{(*model).start, budget{ticks: 9, evictions: 1, writes: 2}},
+	{(*model).stopped, budget{ticks: 6, evictions: 1, writes: 2}},
 	{(*model).takenOver, budget{ticks: 6, writes: 2}},
 	{before(fences), budget{ticks: 6, faults: 1, delays: 1, writes: 2}},
 	{before(becomesHolder), budget{ticks: 6, faults: 1, writes: 2}},
@@ -694,6 +707,7 @@ func TestModelLong(t *testing.T) {
 		{(*model).start, budget{ticks: 9, pauses: 1, slips: 1, writes: 2}},
 		{(*model).start, budget{ticks: 9, pauses: 1, crashes: 1, delays: 1, writes: 2}},
 		{(*model).start, budget{ticks: 9, pauses: 1, drains: 1, strangers: 1, writes: 2}},
+		{(*model).start, budget{ticks: 9, pauses: 1, evictions: 1, faults: 1, writes: 2}},
 		{(*model).takenOver, budget{ticks: 9, pauses: 2, crashes: 1, faults: 1, writes: 2}},
 		{(*model).takenOver, budget{ticks: 12, pauses: 2, slips: 1, strangers: 1, writes: 2}},
 	} {

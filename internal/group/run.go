@@ -50,7 +50,7 @@ type Group struct {
 	left    chan struct{} // closed when this gateway has withdrawn
 	actions sync.WaitGroup
 
-	forgetting sync.Mutex // held by Forget
+	asking sync.Mutex // held by Forget and Fence
 
 	reported Status // in the log
 
@@ -106,19 +106,34 @@ func (g *Group) Drain(on bool) {
 // Forget removes a gateway from the record, if it is there and does not hold the group: its
 // processes have ended for good. It waits until that is done. One that runs takes part again.
 func (g *Group) Forget(ctx context.Context, gateway string) error {
-	g.forgetting.Lock()
-	defer g.forgetting.Unlock()
-	g.change(func(m *Machine, now time.Duration) { m.Forget(now, gateway) })
+	return g.ask(ctx, func(m *Machine, now time.Duration) { m.Forget(now, gateway) },
+		func(m *Machine) *string { return &m.forget })
+}
+
+// Fence takes the group over from a gateway that holds it, whether its lease is over or not. It
+// waits until another one is the holder. After an error that may still come.
+func (g *Group) Fence(ctx context.Context, gateway string) error {
+	return g.ask(ctx, func(m *Machine, now time.Duration) { m.Fence(now, gateway) },
+		func(m *Machine) *string { return &m.evict })
+}
+
+// ask begins a removal, and waits until the field that names the gateway is "".
+func (g *Group) ask(ctx context.Context, begin func(*Machine, time.Duration),
+	field func(*Machine) *string,
+) error {
+	g.asking.Lock()
+	defer g.asking.Unlock()
+	g.change(begin)
 	look := time.NewTicker(g.cfg.Poll / 40)
 	defer look.Stop()
 	for done := false; !done; {
 		select {
 		case <-look.C:
 			g.mu.Lock()
-			done = g.machine.forget == ""
+			done = *field(g.machine) == ""
 			g.mu.Unlock()
 		case <-ctx.Done():
-			g.change(func(m *Machine, _ time.Duration) { m.forget = "" })
+			g.change(func(m *Machine, _ time.Duration) { *field(m) = "" })
 			return fmt.Errorf("the record of the group cannot be changed now: %w", ctx.Err())
 		}
 	}

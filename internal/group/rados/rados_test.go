@@ -48,6 +48,7 @@ func TestGroup(t *testing.T) {
 		{"Fence", fence},
 		{"Move", move},
 		{"Stopped", stopped},
+		{"ByHand", byHand},
 		{"Large", large},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
@@ -243,44 +244,66 @@ func move(t *testing.T, c *cephtest.Cluster) {
 	want(t, access, "a change", "a inaccessible")
 }
 
-// child is a gateway that prints the changes of its access.
+// child is a gateway that prints the changes of its access. Its arguments are the group and the
+// lease in seconds.
 func child(conf string) {
 	access := make(chan string)
-	start(conf, "child", 4, 4*time.Second, access)
+	var id, lease int
+	_, _ = fmt.Sscan(os.Args[1]+" "+os.Args[2], &id, &lease)
+	start(conf, "child", uint32(id), time.Duration(lease)*time.Second, access)
 	for change := range access {
 		fmt.Println(change)
 	}
 }
 
+// run starts a child, and returns the lines that it prints.
+func run(t *testing.T, c *cephtest.Cluster, id, lease string) (*exec.Cmd, chan string) {
+	cmd := exec.Command(os.Args[0], id, lease)
+	cmd.Env = append(os.Environ(), childConf+"="+c.Conf())
+	cmd.Stderr = os.Stderr
+	out, in := io.Pipe()
+	cmd.Stdout = in
+	ended := testutil.Value(testutil.StartChild(cmd))(t)
+	lines := make(chan string, 100)
+	go func() {
+		<-ended
+		_ = in.Close()
+	}()
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		for range lines {
+		}
+	})
+	return cmd, lines
+}
+
+// byHand: a process that is stopped is fenced, and its group taken, long before its lease is over.
+func byHand(t *testing.T, c *cephtest.Cluster) {
+	cmd, lines := run(t, c, "6", "3600")
+	want(t, lines, "child optimized")
+	access := make(chan string, 100)
+	g := start(c.Conf(), "b", 6, time.Minute, access)
+	defer func() { g.Stop(testutil.Context(t)) }()
+	testutil.Until(t, "b sees the holder", func() bool { return g.Status().Holder == "child" })
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Must(t, g.Fence(testutil.Context(t), "child"))
+	want(t, access, "b optimized")
+	list := c.Ceph(t, "osd", "blocklist", "ls")
+	testutil.True(t, strings.Contains(list, g.Status().Fenced[0].Addrs[0]), "no fence in %s", list)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
+	want(t, lines, "child inaccessible")
+}
+
 // stopped: the group of a process that is stopped is taken over with a fence, and when it goes on,
 // it notices that. The group of a process that is killed is taken over as well.
 func stopped(t *testing.T, c *cephtest.Cluster) {
-	run := func() (*exec.Cmd, chan string) {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), childConf+"="+c.Conf())
-		cmd.Stderr = os.Stderr
-		out, in := io.Pipe()
-		cmd.Stdout = in
-		ended := testutil.Value(testutil.StartChild(cmd))(t)
-		lines := make(chan string, 100)
-		go func() {
-			<-ended
-			_ = in.Close()
-		}()
-		go func() {
-			defer close(lines)
-			for s := bufio.NewScanner(out); s.Scan(); {
-				lines <- s.Text()
-			}
-		}()
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			for range lines {
-			}
-		})
-		return cmd, lines
-	}
-	cmd, lines := run()
+	cmd, lines := run(t, c, "4", "4")
 	want(t, lines, "child optimized")
 	access := make(chan string, 100)
 	g := start(c.Conf(), "b", 4, time.Minute, access)

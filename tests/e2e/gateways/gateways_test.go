@@ -480,7 +480,7 @@ func TestGateways(t *testing.T) {
 	defer client.Close()
 	testutil.Until(t, "the killed gateway is forgotten", func() bool {
 		// An error if it has taken the group on a busy machine.
-		_, _ = control.PostForget.To(testutil.Context(t), client, control.Forget{
+		_, _ = control.PostForget.To(testutil.Context(t), client, control.GatewayID{
 			Gateway: other.name,
 		})
 		return !there()
@@ -564,9 +564,59 @@ func TestGroupConfiguration(t *testing.T) {
 	b.signal(t, syscall.SIGTERM)
 	b.start(t)
 	serves("one", 4, a, b)
+	moveByHand(t, a, b)
 	for _, g := range []*gateway{a, b} {
 		testutil.Until(t, g.name+" sees no difference", func() bool {
 			return len(g.group(t).Differences) == 0
 		})
 	}
+}
+
+// moveByHand: a group goes to the other gateway by drain and by fence. Each is refused at the wrong
+// gateway.
+func moveByHand(t *testing.T, gateways ...*gateway) {
+	t.Helper()
+	serving := func(g *gateway) func() bool {
+		return func() bool { return g.group(t).State == "serving" }
+	}
+	from, to := gateways[0], gateways[1]
+	testutil.Until(t, "a gateway serves", func() bool {
+		if serving(to)() {
+			from, to = to, from
+		}
+		return serving(from)()
+	})
+	testutil.Until(t, "the other one is known", func() bool { return len(from.group(t).Gateways) == 2 })
+	ask := func(g *gateway, do func(context.Context, *control.Client) ([]observed.Group, error),
+	) error {
+		client := control.NewClient(g.socket())
+		defer client.Close()
+		return testutil.Err(do(testutil.Context(t), client))
+	}
+	drain := func(d control.GroupDrain) func(context.Context, *control.Client) ([]observed.Group,
+		error) {
+		return func(ctx context.Context, c *control.Client) ([]observed.Group, error) {
+			return control.PostGroupDrain.To(ctx, c, d)
+		}
+	}
+	fence := func(name string) func(context.Context, *control.Client) ([]observed.Group, error) {
+		return func(ctx context.Context, c *control.Client) ([]observed.Group, error) {
+			return control.PostFence.To(ctx, c, control.GatewayID{Gateway: name})
+		}
+	}
+	testutil.Fails(t, ask(from, drain(control.GroupDrain{Gateway: to.name})), "cannot drain", "")
+	testutil.Fails(t, ask(from, drain(control.GroupDrain{Group: 7})), "shared group 7", "")
+	testutil.Fails(t, ask(to, fence(to.name)), "is this one", "")
+	testutil.Fails(t, ask(to, fence("nobody")), "holds no group", "")
+	testutil.Must(t, ask(from, drain(control.GroupDrain{Gateway: from.name})))
+	testutil.Until(t, "the group is at "+to.name, serving(to))
+	testutil.True(t, from.group(t).Drained, "the other one does not take it")
+	testutil.Until(t, from.name+" knows", func() bool { return from.group(t).Holder == to.name })
+	testutil.Fails(t, ask(from, fence(to.name)), "was given away here", "")
+	testutil.Must(t, ask(from, drain(control.GroupDrain{Group: 1, Undo: true})))
+	testutil.Until(t, to.name+" is fenced", func() bool {
+		// On a busy machine the group may move by itself.
+		_ = ask(from, fence(to.name))
+		return serving(from)()
+	})
 }
