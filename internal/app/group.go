@@ -36,17 +36,31 @@ type groups struct {
 	list      map[uint32]*group.Group
 	away      map[uint32]bool      // groups that are given away by hand
 	fsid      string               // of the cluster with their state; "": not known yet
-	described map[uint32]described // for countHosts
+	described map[uint32]described // for countHosts, as offers
+	offers    offered
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
 	shared       *group.Shared // nil: there is no configuration of the group
 }
 
-// described has the published facts of a group.
+// offered has the ports of this gateway as they were found at a generation of the discovery log.
+type offered struct {
+	ports      []group.Port
+	generation uint64
+	at         time.Time
+}
+
+// described has the published facts of a group, and those of other gateways.
 type described struct {
 	config *config.Config // they are of
 	sizes  string         // of the images, here
 	holder string         // the same at the gateway that serves them
+	ports  []group.Port   // of this gateway
+	at     time.Time
+
+	version    uint64 // of the record with the following
+	elsewhere  []group.Port
+	generation uint64
 }
 
 // countEvery is the time between two counts of hosts.
@@ -167,24 +181,39 @@ func (s *Server) countHosts() {
 		}
 		_, _ = fmt.Fprintln(sizes[n.ANAGroup], n.Subsystem, n.NSID, n.SizeBytes)
 	}
-	c := s.current()
+	c, generation, changed := s.current(), s.target.Generation(), false
+	offers := &s.groups.offers
+	if generation != offers.generation || time.Since(offers.at) >= describeEvery {
+		*offers = offered{s.offered(), generation, time.Now()}
+	}
 	for id, g := range s.groups.list {
 		g.Hosts(used[id])
-		now := described{config: c}
+		status, last := g.Status(), s.groups.described[id]
+		now := last
+		now.config, now.sizes, now.ports, now.holder = c, "", offers.ports, status.Sizes()
 		if h := sizes[id]; h != nil {
 			now.sizes = fmt.Sprintf("%x", h.Sum64())
 		}
-		status := g.Status()
-		now.holder = status.Sizes()
-		if last := s.groups.described[id]; last.config != c || last.sizes != now.sizes {
-			f := s.facts(c, id)
-			f.Sizes = now.sizes
-			g.Describe(f)
+		changed = changed || status.Version != last.version || last.config != c
+		if status.Version != last.version {
+			now.version = status.Version
+			now.elsewhere, now.generation = status.Elsewhere(s.atStart.Group.Name)
 		}
-		if now.holder != s.groups.described[id].holder {
+		late := generation > now.generation && time.Since(last.at) >= describeEvery
+		if last.config != c || last.sizes != now.sizes || late ||
+			!slices.Equal(last.ports, now.ports) {
+			f := s.facts(c, id)
+			f.Sizes, f.Ports, f.Generation = now.sizes, now.ports, generation
+			g.Describe(f)
+			now.at = time.Now()
+		}
+		if now.holder != last.holder {
 			s.groups.gates[id].Describe()
 		}
 		s.groups.described[id] = now
+	}
+	if changed {
+		s.listGateways(c)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -162,4 +163,40 @@ func TestSharedObjects(t *testing.T) {
 	}
 	testutil.Fails(t, testutil.Err(control.GetGroupVersions.From(t.Context(), o.client)),
 		"does not share its configuration", "")
+}
+
+// TestOffered: other gateways are told of addresses that hosts can use.
+func TestOffered(t *testing.T) {
+	const label = "name: front, transport: tcp, port: 0, tls: off, address: "
+	s := started(t, Options{Config: parse(t, "{"+label+"127.0.0.1}")})
+	list := s.offered()
+	testutil.MustEqual(t, len(list), 1, "ports on loopback alone")
+	testutil.True(t, list[0].ID == 1 && list[0].Transport == "tcp" && list[0].TLS == "off" &&
+		list[0].Label == "front" && list[0].Addr.Addr().IsLoopback(), "%+v", list)
+}
+
+// TestRemote: a port of another gateway is listed if it is valid, for the listener of its name.
+func TestRemote(t *testing.T) {
+	names := map[string]string{"": "tcp 10.0.0.1:4420", "front": "tcp 10.0.0.1:4421"}
+	for _, tc := range []struct {
+		p    group.Port
+		ok   bool
+		want string
+	}{
+		{group.Port{Transport: "tcp", TLS: "required", Label: "front"}, true, "required tcp 10.0.0.1:4421"},
+		{group.Port{Transport: "rdma", TLS: "x"}, true, "off "},
+		{group.Port{Transport: "fc"}, false, "off "},
+	} {
+		for addr, valid := range map[string]bool{
+			"10.0.0.2:4420": true, "[fd00::1]:1": true, "0.0.0.0:4420": false, "10.0.0.2:0": false,
+			"[fe80::1%a]:4420": false, "224.0.0.1:4420": false,
+		} {
+			tc.p.Addr = netip.MustParseAddrPort(addr)
+			r, ok := remote(&tc.p, names)
+			testutil.Equal(t, ok, tc.ok && valid, "%+v", tc.p)
+			testutil.Equal(t, fmt.Sprint(r.TLS, " ", r.Listener), tc.want, "%+v", tc.p)
+		}
+	}
+	r, ok := remote(&group.Port{Transport: "tcp"}, names)
+	testutil.True(t, !ok, "a port without an address: %+v", r)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -18,11 +19,31 @@ type Facts struct {
 	Ranges map[string][2]uint16 `json:"ranges,omitempty"`
 	// Own has names that no other gateway may have.
 	Own []string `json:"own,omitempty"`
+	// Ports are where hosts reach the gateway, and Generation is one of its discovery log.
+	Ports      []Port `json:"ports,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
 	// Sizes changes with the size of an image. It may differ from that of others.
 	Sizes string `json:"sizes,omitempty"`
 }
 
+// Port is an address at which hosts reach a gateway.
+type Port struct {
+	// Gateway has it. It is not part of its facts.
+	Gateway string `json:"-"`
+	// ID is that of the port in the discovery log there.
+	ID        uint16 `json:"id"`
+	Transport string `json:"transport"`
+	// TLS is off, allowed or required.
+	TLS  string         `json:"tls"`
+	Addr netip.AddrPort `json:"addr"`
+	// Label of the listener, "" for none.
+	Label string `json:"label,omitempty"`
+}
+
 const (
+	// MaxPorts bounds the ports of a gateway, and maxGeneration what others may have shown.
+	MaxPorts, maxGeneration = 16, 1 << 62
+
 	// maxSame and maxOthers bound the kinds of facts of a gateway in bytes, so that the record
 	// stays below MaxRecord.
 	maxSame, maxOthers = 8 << 10, 1 << 10
@@ -63,8 +84,33 @@ func (f *Facts) bytes() json.RawMessage {
 	if longer(short.Own, maxOthers) {
 		short.Own = nil
 	}
+	short.Ports = short.Ports[:min(len(short.Ports), MaxPorts)]
+	for longer(short.Ports, 2*maxOthers) {
+		short.Ports = short.Ports[:len(short.Ports)-1]
+	}
 	data, _ := json.Marshal(&short)
 	return data
+}
+
+// Elsewhere returns the ports of all gateways but one, and the last generation that all of them
+// have published.
+func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
+	for i := range s.Instances {
+		in := &s.Instances[i]
+		var f Facts
+		if json.Unmarshal(in.Facts, &f) != nil {
+			continue // of another version, or none
+		}
+		if f.Generation <= maxGeneration {
+			generation = max(generation, f.Generation)
+		}
+		for _, p := range f.Ports[:min(len(f.Ports), MaxPorts)] {
+			if p.Gateway = in.Gateway; in.Gateway != gateway {
+				ports = append(ports, p)
+			}
+		}
+	}
+	return ports, generation
 }
 
 // differences compares the settings of a gateway with each other one, up to 16 differences.

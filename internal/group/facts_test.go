@@ -90,3 +90,32 @@ func TestFactsLimits(t *testing.T) {
 		testutil.True(t, len(what) < 2000, "%s", what)
 	}
 }
+
+// TestElsewhere: gateways read the ports of others, within bounds, and the generation of all.
+func TestElsewhere(t *testing.T) {
+	facts := func(generation uint64, label string, ports int) *Facts {
+		f := &Facts{Generation: generation}
+		for i := range ports {
+			f.Ports = append(f.Ports, Port{
+				ID: uint16(i), Transport: "tcp", TLS: "off", Label: label,
+				Addr: netip.MustParseAddrPort("[fd00::1]:4420"),
+			})
+		}
+		return f
+	}
+	long := facts(9, strings.Repeat("x", 500), 9).bytes()
+	testutil.True(t, len(long) < 3*maxOthers, "%d bytes", len(long))
+	raw := testutil.Value(json.Marshal(facts(maxGeneration+1, "", 99)))(t)
+	s := Status{Instances: []Instance{
+		{Gateway: "a", Facts: facts(7, "", 2).bytes()},
+		{Gateway: "b", Facts: facts(5, "l", 1).bytes()},
+		{Gateway: "c", Facts: json.RawMessage(`{"ports": 1, "generation": 99}`)},
+		{Gateway: "d", Facts: raw},
+		{Gateway: "e"},
+	}}
+	ports, generation := s.Elsewhere("a")
+	testutil.Equal(t, generation, 7, "the generation")
+	testutil.MustEqual(t, len(ports), 1+MaxPorts, "ports")
+	testutil.True(t, ports[0].Gateway == "b" && ports[0].Label == "l" && ports[1].Gateway == "d",
+		"%+v", ports)
+}

@@ -727,6 +727,7 @@ type Status struct {
 	Holder    string        // the gateway that holds the group, "" for none
 	Left      time.Duration // until this gateway ends its use of the group
 	Instances []Instance    // the gateways that take part
+	Version   uint64        // of the record that this is from
 	Fenced    []Instance    // former holders that have not signed off
 	Problem   string        // why this gateway cannot take the group
 	// Differences are between the facts of this gateway and of others, by Group.
@@ -742,7 +743,10 @@ type Status struct {
 
 // Status returns the present status.
 func (m *Machine) Status(now time.Duration) Status {
-	s := Status{Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts}
+	s := Status{
+		Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts,
+		Version: m.version,
+	}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()
 	}

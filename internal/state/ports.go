@@ -150,6 +150,18 @@ func (s *Store) NextGeneration() (uint64, error) {
 	return next, nil
 }
 
+// RaiseGeneration makes NextGeneration return more than a generation.
+func (s *Store) RaiseGeneration(to uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.data
+	if to < d.Generation {
+		return nil
+	}
+	d.Generation = to + generations
+	return s.write(d)
+}
+
 // Managed returns the managed directory that has objects, "" if there is none.
 func (s *Store) Managed() string {
 	s.mu.Lock()

@@ -35,13 +35,34 @@ func (t *Target) SetDiscovery(cfg subsystems.Discovery) error {
 	return nil
 }
 
+// maxRemotes bounds the ports that a reactor looks at for an entry.
+const maxRemotes = 128
+
+// SetGateways changes the ports of other gateways in the discovery log, which has 128 of them at
+// most. They may have shown logs with this generation. A target that is no gateway never calls it.
+func (t *Target) SetGateways(ports []discovery.Remote, generation uint64) {
+	ports = ports[:min(len(ports), maxRemotes)]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := !t.isGateway || !reflect.DeepEqual(ports, t.remotes)
+	t.isGateway, t.remotes = true, ports
+	switch {
+	case changed:
+		t.nextDiscovery(max(t.Generation()+1, generation))
+	case generation > t.Generation():
+		t.newDiscoveryTable(generation)
+	}
+}
+
 // Generation is the present generation of the discovery log (GENCTR).
 func (t *Target) Generation() uint64 { return t.shared.Discovery.Load().Generation }
 
 // discoveryChanged starts a new generation of the discovery log and notifies the persistent
 // discovery controllers that see another one. The caller holds t.mu.
-func (t *Target) discoveryChanged() {
-	t.newDiscoveryTable(t.Generation() + 1)
+func (t *Target) discoveryChanged() { t.nextDiscovery(t.Generation() + 1) }
+
+func (t *Target) nextDiscovery(generation uint64) {
+	t.newDiscoveryTable(generation)
 	t.discovery.each(func(c *controller) { c.h.post(c.DiscoveryChanged) })
 }
 
@@ -50,6 +71,7 @@ func (t *Target) newDiscoveryTable(generation uint64) {
 	table := &discovery.Table{
 		Generation: generation, NQN: cmp.Or(t.discoveryConfig.NQN, nvme.DiscoveryNQN),
 		Ports: t.ports.List, Referrals: t.discoveryConfig.Referrals,
+		Remotes: t.remotes, Shared: t.isGateway,
 	}
 	var subs []discovery.Subsystem
 	for _, s := range *t.table.Load() {

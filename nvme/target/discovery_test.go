@@ -2,7 +2,9 @@ package target
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -51,6 +53,76 @@ func TestGeneration(t *testing.T) {
 	testutil.Must(t, target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	after := target.Generation()
 	testutil.True(t, before == 41 && after == 42, "generation %d, then %d", before, after)
+}
+
+// TestGateways: the log lists the ports of other gateways for the subsystems that they serve, each
+// entry also when it is read alone. Hosts are told of changes there, and the generation is never
+// below what another gateway may have shown.
+func TestGateways(t *testing.T) {
+	r := newHarness(t, 1,
+		subsystems.Config{NQN: testSub + "a", AllowAnyHost: true},
+		subsystems.Config{NQN: testSub + "b", Hosts: []string{otherHost}},
+		subsystems.Config{NQN: testSub + "c", AllowAnyHost: true, Listeners: []string{"1"}},
+		subsystems.Config{NQN: testSub + "d", AllowAnyHost: true})
+	own := port(1, nvme.TransportTCP, "192.0.2.1:4420")
+	own.Listener = "1"
+	r.must(r.target.AddPort(own))
+	h := discoveryHost(r, "192.0.2.1:4420")
+	want := func(names ...string) uint64 {
+		t.Helper()
+		head, list := h.discoveryLog()
+		var got []string
+		for i, e := range list {
+			nqn, err := nvme.ParseNQN(&e.SUBNQN)
+			r.must(err)
+			alone := r.ok(h.admin, logCommand(nvme.LogDiscovery, 1024, uint64(i+1)*1024)).Data
+			one := testutil.Value(nvme.Parse[nvme.DiscoveryEntry](alone))(t)
+			testutil.Equal(t, *one, *e, "entry %d", i)
+			if nqn != nvme.DiscoveryNQN {
+				addr := string(bytes.TrimRight(e.TRADDR[:], " \x00"))
+				got = append(got, strings.TrimPrefix(nqn, testSub)+" "+addr)
+			}
+		}
+		testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(names), "the entries")
+		return head.GENCTR
+	}
+	all := []string{"a 192.0.2.1", "c 192.0.2.1", "d 192.0.2.1"}
+	before := want(all...)
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
+	set := func(generation uint64, told bool, ports ...discovery.Remote) {
+		t.Helper()
+		event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		r.target.SetGateways(ports, generation)
+		r.settle()
+		testutil.Equal(t, event.Done, told, "the host is told")
+		if !told {
+			r.target.SetGateways(nil, 0) // and then it is
+			r.until("the request ends", func() bool { return event.Done })
+		}
+	}
+	remote := func(addr, listener string, nqns ...string) discovery.Remote {
+		p := discovery.Remote{
+			Port: port(1, nvme.TransportTCP, addr+":4420"), Subsystems: map[string]bool{},
+		}
+		for _, nqn := range nqns {
+			p.Subsystems[testSub+nqn] = true
+		}
+		p.Listener = listener
+		return p
+	}
+	two := remote("192.0.2.2", "", "a", "b", "c")
+	set(0, true, two)
+	after := want("a 192.0.2.1", "a 192.0.2.2", "c 192.0.2.1", "d 192.0.2.1")
+	testutil.True(t, after > before, "generation %d after %d", after, before)
+	local := logCommand(nvme.LogDiscovery, 1024, 0)
+	local.SQE.GetLog().Set(nvme.LogDiscovery, 1024, 0, nvme.DiscoveryLocal, false)
+	head := testutil.Value(targettest.ParseDiscoveryHeader(r.ok(h.admin, local).Data))(t)
+	testutil.Equal(t, head.NUMREC, 4, "entries of the port alone")
+	set(1000, false, two)
+	testutil.Equal(t, want(all...), 1001, "the generation after that of another gateway")
+	set(7, true, remote("192.0.2.2", "1", "c", "d"), remote("127.0.0.1", "1", "c"))
+	testutil.Equal(t, want("a 192.0.2.1", "c 192.0.2.1", "c 192.0.2.2", "d 192.0.2.1",
+		"d 192.0.2.2"), 1002, "the generation after an older one")
 }
 
 // TestRemovePort: a removed listener leaves the discovery log. Every queue that came through it

@@ -65,6 +65,8 @@ type Target struct {
 	ports controllers.Ports // State needs no mu
 	// discoveryConfig is that of the next generation of the discovery log.
 	discoveryConfig subsystems.Discovery
+	remotes         []discovery.Remote // of other gateways
+	isGateway       bool               // SetGateways was called
 	handlers        []*Handler
 	slots           []*namespaces.Namespace // by Namespace.Slot; nil: free
 	retiring        sync.WaitGroup

@@ -44,8 +44,10 @@ type Log struct {
 	ports      []reachablePort // as in the table
 	reachable  int             // the number of valid ones
 	subs       []visible
+	remotes    []*Remote
 	referrals  []*Referral
 	entries    uint64
+	shared     bool // as in the table
 	// duplicate: a host finds the same subsystems through all ports of the log.
 	duplicate bool
 }
@@ -92,7 +94,9 @@ func (l *Logs) Take(made *Log) (changed bool) {
 	}
 	*which = made
 	if last != nil && last.hash == made.hash {
-		made.generation = last.generation
+		if !made.shared {
+			made.generation = last.generation
+		}
 		return false
 	}
 	return true
@@ -114,7 +118,7 @@ func (l Logs) Remake(t *Table, h *Host) (made []*Log) {
 func NewLog(t *Table, h *Host, local bool) *Log {
 	l := &Log{
 		made: t.Generation, generation: t.Generation, nqn: t.NQN, local: local,
-		ports: make([]reachablePort, len(t.Ports)),
+		ports: make([]reachablePort, len(t.Ports)), shared: t.Shared,
 	}
 	every, some := false, make([]bool, len(t.Ports)) // serve a subsystem that the host finds here
 	for k := range t.subs {
@@ -141,9 +145,21 @@ func NewLog(t *Table, h *Host, local bool) *Log {
 			l.reachable++
 		}
 	}
+	for i := range t.Remotes {
+		// An address of loopback is of use only to hosts on this machine.
+		r := &t.Remotes[i]
+		if !local && (!r.Addr.Addr().IsLoopback() || h.Local.IsLoopback()) {
+			l.remotes = append(l.remotes, r)
+		}
+	}
 	for k := range l.subs {
 		l.subs[k].first = l.entries
 		l.entries += uint64(l.portsOf(l.subs[k].entry))
+		for _, r := range l.remotes {
+			if r.serves(l.subs[k]) {
+				l.entries++
+			}
+		}
 	}
 	for i := range t.Referrals {
 		r := &t.Referrals[i]
@@ -192,15 +208,18 @@ var seed = maphash.MakeSeed()
 // content is a hash of the entries.
 func (l *Log) content() uint64 {
 	ports := make([]uint64, len(l.ports))
+	hash := func(p *Port, addr netip.Addr) uint64 {
+		at := struct {
+			id     uint16
+			listen fabric.Addr
+			addr   netip.Addr
+			tls    fabric.TLSPolicy
+		}{p.ID, p.Addr, addr, p.TLS}
+		return maphash.Comparable(seed, at)
+	}
 	for i, p := range l.ports {
 		if p.addr.IsValid() {
-			at := struct {
-				id     uint16
-				listen fabric.Addr
-				addr   netip.Addr
-				tls    fabric.TLSPolicy
-			}{p.ID, p.Addr, p.addr, p.TLS}
-			ports[i] = maphash.Comparable(seed, at)
+			ports[i] = hash(p.Port, p.addr)
 		}
 	}
 	var sum maphash.Hash
@@ -209,6 +228,11 @@ func (l *Log) content() uint64 {
 		at := uint64(0) // 0 for a port that is not in the log
 		for _, i := range s.ports {
 			at += ports[i]
+		}
+		for _, r := range l.remotes {
+			if r.serves(s) {
+				at += hash(&r.Port, r.Addr.Addr())
+			}
 		}
 		_, _ = sum.WriteString(s.Name())
 		maphash.WriteComparable(&sum, at)
@@ -255,6 +279,15 @@ func (l *Log) from(e uint64) iter.Seq[*nvme.DiscoveryEntry] {
 					continue
 				}
 				if at >= e && !yield(l.entry(s.Name(), p)) {
+					return
+				}
+				at++
+			}
+			for _, r := range l.remotes {
+				if !r.serves(s) {
+					continue
+				}
+				if at >= e && !yield(l.entry(s.Name(), &reachablePort{&r.Port, r.Addr.Addr()})) {
 					return
 				}
 				at++

@@ -33,6 +33,18 @@ type Referral struct {
 	Hosts []string
 }
 
+// Remote is a port of another gateway.
+type Remote struct {
+	Port
+	// Subsystems has the NQNs of those that hosts reach there, if they may use them here.
+	Subsystems map[string]bool
+}
+
+// serves reports whether hosts reach a subsystem there.
+func (r *Remote) serves(s Subsystem) bool {
+	return r.Subsystems[s.Name()] && (s.ServedBy() == nil || s.ServedBy()[r.Listener])
+}
+
 // Subsystem is a subsystem in a table, immutable and comparable: a change makes another.
 type Subsystem interface {
 	// Name is the NQN.
@@ -49,6 +61,10 @@ type Table struct {
 	NQN       string
 	Ports     []Port
 	Referrals []Referral
+	// Remotes are not asked for by hosts that want only the port that they came through.
+	Remotes []Remote
+	// Shared: other gateways show generations that are not to be above those of later answers here.
+	Shared bool
 
 	subs []entry // the service itself, and the others by NQN
 }

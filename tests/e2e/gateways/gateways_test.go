@@ -26,8 +26,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/e2e"
 )
@@ -564,6 +566,7 @@ func TestGroupConfiguration(t *testing.T) {
 	b.signal(t, syscall.SIGTERM)
 	b.start(t)
 	serves("one", 4, a, b)
+	discovers(t, a, b)
 	moveByHand(t, a, b)
 	for _, g := range []*gateway{a, b} {
 		testutil.Until(t, g.name+" sees no difference", func() bool {
@@ -618,5 +621,45 @@ func moveByHand(t *testing.T, gateways ...*gateway) {
 		// On a busy machine the group may move by itself.
 		_ = ask(from, fence(to.name))
 		return serving(from)()
+	})
+}
+
+// discovers: each gateway lists the ports of both while both are there, with generations that do
+// not go back from one to the other.
+func discovers(t *testing.T, a, b *gateway) {
+	t.Helper()
+	log := func(g *gateway) (generation uint64, ports string) {
+		c := testutil.Value(host.Connect(testutil.Context(t), host.TCP{Addr: g.addr}, host.Options{
+			HostNQN: e2e.HostNQN, SubNQN: nvme.DiscoveryNQN,
+		}))(t)
+		defer c.Close()
+		head, list, err := hosttest.Discover(testutil.Context(t), c)
+		testutil.Must(t, err)
+		var found []string
+		for _, e := range list {
+			if e.SUBTYPE == nvme.SubsystemNVM {
+				found = append(found, strings.TrimRight(string(e.TRSVCID[:]), " \x00"))
+			}
+		}
+		slices.Sort(found)
+		return head.GENCTR, fmt.Sprint(found)
+	}
+	both := []string{fmt.Sprint(a.addr.Port()), fmt.Sprint(b.addr.Port())}
+	slices.Sort(both)
+	testutil.Until(t, "both list both, with one generation", func() bool {
+		at, ports := log(a)
+		at2, ports2 := log(b)
+		return ports == fmt.Sprint(both) && ports2 == ports && at == at2
+	})
+	b.signal(t, syscall.SIGTERM)
+	testutil.Until(t, "a lists only itself", func() bool {
+		_, ports := log(a)
+		return ports == fmt.Sprint(both[:1]) || ports == fmt.Sprint(both[1:])
+	})
+	before, _ := log(a)
+	b.start(t)
+	testutil.Until(t, "b goes on from the generation of a", func() bool {
+		at, ports := log(b)
+		return at > before && ports == fmt.Sprint(both)
 	})
 }
