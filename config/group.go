@@ -55,14 +55,14 @@ func (g *Group) keys() []lang.Key {
 			"it to share the load.").Without("none"),
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
 			"hosts are kept in the pool, for all gateways, and changed by `nvmf-target apply "+
-			"--group`. Set it at all gateways, with `managed`, which keeps the version in force, "+
-			"`cntlid_min` and `cntlid_max`."),
+			"--group`. Set it at all gateways, with `managed`, which keeps the version in force."),
 		lang.NewKey("cntlid_min", lang.Int(&g.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
-			"Lowest controller ID of the shared subsystems at this gateway. Set it to a range "+
-				"that no other gateway has.").Without("none"),
+			"Lowest controller ID of the shared subsystems at this gateway. Set it at all "+
+				"gateways, to a range that no other gateway has, if the 1,023 IDs of the default "+
+				"are too few.").Without("one of 64 ranges, which the name keeps"),
 		lang.NewKey("cntlid_max", lang.Int(&g.CNTLIDMax, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"Highest controller ID of the shared subsystems at this gateway. "+
-				"Set it with `cntlid_min`.").Without("none"),
+				"Set it with `cntlid_min`.").Without("as `cntlid_min`"),
 	}
 }
 
@@ -82,8 +82,8 @@ func (v *validator) group(c *Config) {
 	need("group.ana_groups", len(g.ANAGroups) > 0)
 	if g.SharesConfiguration {
 		need("managed", c.Managed != "")
-		need("group.cntlid_min", g.CNTLIDMin != 0)
-		need("group.cntlid_max", g.CNTLIDMax != 0)
+		need("group.cntlid_min", g.CNTLIDMin != 0 || g.CNTLIDMax == 0)
+		need("group.cntlid_max", g.CNTLIDMax != 0 || g.CNTLIDMin == 0)
 		if g.CNTLIDMax != 0 && g.CNTLIDMax < g.CNTLIDMin {
 			v.Add("group.cntlid_max", "is below group.cntlid_min", "Swap them.")
 		}

@@ -93,7 +93,7 @@ func (s *Server) controlSource() control.Source {
 		Objects: s.engine.Objects, Configured: s.engine.Object, Referrals: s.engine.Referrals,
 		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
 		Disconnect: s.target.DisconnectHost, Drain: s.engine.Drain, ANA: s.listeners.ANA,
-		SetANA: s.listeners.SetANA,
+		SetANA:     s.listeners.SetANA,
 		DrainGroup: s.drainGroup, Forget: s.groups.forget, Fence: s.fence,
 		GroupVersions: s.groups.versions, ChangeGroup: s.changeGroup,
 		Resize: s.engine.Resize,

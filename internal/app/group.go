@@ -41,6 +41,7 @@ type groups struct {
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
 	shared       *group.Shared // nil: there is no configuration of the group
+	cntlids      cntlids
 }
 
 // offered has the ports of this gateway as they were found at a generation of the discovery log.
@@ -125,15 +126,15 @@ func (g *groups) hide(ls *listeners.Listeners) {
 // startGroups starts the groups.
 func (s *Server) startGroups() error {
 	c := &s.atStart.Group
-	place := func(id uint32) *grouprados.Config {
+	place := func(id uint32, shared grouprados.Shared) *grouprados.Config {
 		return &grouprados.Config{
 			Access: rados.Access{Conf: c.Conf, User: c.User, Keyring: c.Keyring},
-			Pool:   c.Pool, Group: id,
+			Pool:   c.Pool, Group: id, Shared: shared,
 		}
 	}
-	connect := func(id uint32) func() (group.Engine, error) {
+	connect := func(id uint32, shared grouprados.Shared) func() (group.Engine, error) {
 		return func() (group.Engine, error) {
-			e, err := grouprados.Connect(*place(id))
+			e, err := grouprados.Connect(*place(id, shared))
 			if err != nil {
 				return nil, err // and not a nil engine
 			}
@@ -146,15 +147,15 @@ func (s *Server) startGroups() error {
 	for id, gate := range s.groups.gates {
 		cfg := group.Default(c.Name, s.home(), c.Lease)
 		cfg.Prefers = slices.Contains(c.Prefers, id)
-		s.groups.add(id, group.Start(cfg, connect(id), &shared{
-			id: id, name: c.Pool + "/" + place(id).Object(), gateway: c.Name, gate: gate,
+		s.groups.add(id, group.Start(cfg, connect(id, ""), &shared{
+			id: id, name: c.Pool + "/" + place(id, "").Object(), gateway: c.Name, gate: gate,
 			listeners: s.listeners,
 		}, s.log.With("ana_group", id)))
 	}
 	if len(s.groups.list) > 0 {
 		s.groups.stopCounting = watch(countEvery, s.countHosts)
 	}
-	return s.startSharing(connect(0))
+	return s.startSharing(connect)
 }
 
 // home identifies the state directory, which one process uses at a time; "": there is none.
@@ -366,8 +367,8 @@ func (s *Server) drainGroup(which control.GroupDrain) error {
 		if !which.Undo && !slices.ContainsFunc(one.Status().Instances, func(i group.Instance) bool {
 			return i.Gateway != own
 		}) {
-			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway takes part "+
-				"in group %d", id), "Start one first, or use ana set, and hosts wait.")
+			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway takes "+
+				"part in group %d", id), "Start one first. With ana set, hosts wait.")
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(list)) {

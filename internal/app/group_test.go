@@ -116,8 +116,7 @@ func TestSharedAlone(t *testing.T) {
 	o.same()
 }
 
-// TestSharedKeys: a gateway that shares its configuration needs a place for it, and controller IDs
-// of its own, but no subsystems.
+// TestSharedKeys: a gateway that shares its configuration needs a place for it, but no subsystems.
 func TestSharedKeys(t *testing.T) {
 	var environ []string
 	parse := func(keys, more string) error {
@@ -129,8 +128,11 @@ group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`
 	testutil.Check(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"))
 	err := parse("", "")
 	testutil.Fails(t, err, "managed: is missing", "")
-	testutil.Fails(t, err, "group.cntlid_min: is missing", "")
-	testutil.Fails(t, err, "group.cntlid_max: is missing", "")
+	testutil.True(t, !strings.Contains(err.Error(), "cntlid"), "%v", err)
+	for given, missing := range map[string]string{"min": "max", "max": "min"} {
+		testutil.Fails(t, parse(", cntlid_"+given+": 1", "managed: /nowhere"),
+			"group.cntlid_"+missing+": is missing", "")
+	}
 	testutil.Fails(t, parse(", cntlid_min: 2, cntlid_max: 1", "managed: /nowhere"),
 		"group.cntlid_max: is below group.cntlid_min", "")
 	environ = []string{"NVMF_TARGET_SUBSYSTEMS=[]"}
@@ -155,7 +157,8 @@ func TestSharedObjects(t *testing.T) {
 		}
 	}
 	for _, inside := range []control.Object{
-		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN + "0"}, {Subsystem: "nqn.2026-11.x:s", NSID: 1},
+		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN + "0"},
+		{Subsystem: "nqn.2026-11.x:s", NSID: 1},
 	} {
 		testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), inside, nil)),
 			"the subsystem is shared by gateways", "%+v", inside)
@@ -177,13 +180,13 @@ func TestOffered(t *testing.T) {
 
 // TestRemote: a port of another gateway is listed if it is valid, for the listener of its name.
 func TestRemote(t *testing.T) {
-	names := map[string]string{"": "tcp 10.0.0.1:4420", "front": "tcp 10.0.0.1:4421"}
+	names := map[string]string{"": "another", "front": "front"}
 	for _, tc := range []struct {
 		p    group.Port
 		ok   bool
 		want string
 	}{
-		{group.Port{Transport: "tcp", TLS: "required", Label: "front"}, true, "required tcp 10.0.0.1:4421"},
+		{group.Port{Transport: "tcp", TLS: "required", Label: "front"}, true, "required front"},
 		{group.Port{Transport: "rdma", TLS: "x"}, true, "off "},
 		{group.Port{Transport: "fc"}, false, "off "},
 	} {

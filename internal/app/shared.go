@@ -7,26 +7,70 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/group"
+	"github.com/nvmf-target/nvmf-target/internal/group/rados"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // This file has the configuration that gateways share.
 
+// cntlids finds the controller IDs of this gateway.
+type cntlids struct {
+	mu      sync.Mutex
+	connect func() (group.Engine, error) // to the numbers of gateways
+	group   *config.Group                // with the controller IDs; nil: they are not known yet
+}
+
+// numberPatience is the time that the cluster has to answer.
+const numberPatience = 10 * time.Second
+
+// get returns the settings of this gateway with its controller IDs. If they are not configured, it
+// asks the cluster once.
+func (r *cntlids) get(c config.Group) (*config.Group, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.group == nil && c.CNTLIDMin == 0 {
+		e, err := r.connect()
+		if err != nil {
+			return nil, err
+		}
+		defer e.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), numberPatience)
+		defer cancel()
+		n, err := group.Number(ctx, e, c.Name)
+		if err != nil {
+			return nil, fmt.Errorf("%w. Set group.cntlid_min and cntlid_max at all gateways to do "+
+				"without", err)
+		}
+		const each = int(nvme.CNTLIDMax) / group.MaxNumbers
+		c.CNTLIDMin, c.CNTLIDMax = uint16(n*each+subsystems.MinCNTLID), uint16((n+1)*each)
+	}
+	if r.group == nil {
+		r.group = &c
+	}
+	return r.group, nil
+}
+
 // startSharing follows the configuration of the group, if this gateway shares one.
-func (s *Server) startSharing(connect func() (group.Engine, error)) error {
+func (s *Server) startSharing(connect func(uint32, rados.Shared) func() (group.Engine, error),
+) error {
 	c := &s.atStart.Group
 	if !c.SharesConfiguration {
 		return nil
 	}
+	s.groups.cntlids.connect = connect(0, rados.Controllers)
 	file, err := os.ReadFile(config.GroupFile.File(s.atStart.Managed))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	shared := group.Share(c.Name, connect, config.GroupVersion(file),
+	shared := group.Share(c.Name, connect(0, rados.Configuration), config.GroupVersion(file),
 		func(v *group.Version) error {
 			_, err := s.applyVersion(v, false, "gateway", v.Gateway)
 			return err
@@ -39,7 +83,12 @@ func (s *Server) startSharing(connect func() (group.Engine, error)) error {
 
 // applyVersion applies a version of the configuration, or only plans that.
 func (s *Server) applyVersion(v *group.Version, dry bool, by ...any) (control.Plan, error) {
-	file, err := s.atStart.Group.File(v.Text, v.ID())
+	own, err := s.groups.cntlids.get(s.atStart.Group)
+	if err != nil {
+		return control.Plan{}, control.NewProblem(http.StatusServiceUnavailable,
+			"this gateway has no controller IDs: "+err.Error(), "")
+	}
+	file, err := own.File(v.Text, v.ID())
 	if err != nil {
 		return control.Plan{}, engine.ForClients(err)
 	}

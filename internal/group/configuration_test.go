@@ -206,3 +206,38 @@ func TestSharedRecords(t *testing.T) {
 	}
 	testutil.Equal(t, len(testutil.Value(versions(encode(many)))(t)), 21, "large versions")
 }
+
+// TestNumber: each gateway has a number of its own, which stays. A damaged record gives none.
+func TestNumber(t *testing.T) {
+	ctx := testutil.Context(t)
+	k := new(kept)
+	number := func(name string) int { return testutil.Value(Number(ctx, k, name))(t) }
+	testutil.Equal(t, fmt.Sprint(number("a"), number("b"), number("a")), "0 1 0", "numbers")
+	k.put = ErrConflict // another gateway was faster
+	testutil.Equal(t, number("c"), 2, "the number after a conflict")
+	k.put = ErrLost
+	testutil.Is(t, testutil.Err(Number(ctx, k, "d")), ErrLost, "")
+	good := string(k.data)
+	record := func(n map[string]int) string {
+		return string((&numbers{Format: 1, Numbers: n}).bytes())
+	}
+	for data, want := range map[string]string{
+		"":                                    "JSON",
+		good[:len(good)-3]:                    "checksum",
+		good + " ":                            "checksum",
+		`{"format": 2}`:                       "format is 2",
+		`{"format": 1}`:                       "checksum",
+		record(map[string]int{"a": 64}):       "64 is not possible",
+		record(map[string]int{"a": -1}):       "-1 is not possible",
+		record(map[string]int{"a": 1, "": 1}): "1 is not possible, or there twice",
+		strings.Repeat(" ", 2*MaxRecord):      "JSON",
+	} {
+		k.data = []byte(data)
+		testutil.Fails(t, testutil.Err(Number(ctx, k, "a")), want, "%.40q", data)
+	}
+	k.data, k.version = nil, 0
+	for i := range MaxNumbers {
+		testutil.Equal(t, number(fmt.Sprint(i)), i, "the next number")
+	}
+	testutil.Fails(t, testutil.Err(Number(ctx, k, "a")), "64 other names", "")
+}

@@ -13,14 +13,26 @@ type Config struct {
 	Access rados.Access
 	// Pool has the objects of the group.
 	Pool string
-	// Group is its number, 0 for the configuration that gateways share.
+	// Group is its number. It is 0 for what all gateways share.
 	Group uint32
+	// Shared is what they share.
+	Shared Shared
 }
+
+// Shared is the name of something that all gateways share.
+type Shared string
+
+const (
+	// Configuration has subsystems and hosts.
+	Configuration Shared = "configuration"
+	// Controllers has the numbers of gateways, see group.Number.
+	Controllers Shared = "controllers"
+)
 
 // Object is the name of the object with the record.
 func (c *Config) Object() string {
 	if c.Group == 0 {
-		return "nvmf.configuration"
+		return "nvmf." + string(c.Shared)
 	}
 	return fmt.Sprintf("nvmf.group.%d", c.Group)
 }

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ func TestGroup(t *testing.T) {
 		{"Stopped", stopped},
 		{"ByHand", byHand},
 		{"Large", large},
+		{"Changes", changes},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
 	}
@@ -61,7 +63,7 @@ func config(conf string, id uint32) Config {
 			Conf: conf, User: "gateway",
 			Keyring: strings.TrimSuffix(conf, "ceph.conf") + "client.gateway.keyring",
 		},
-		Pool: cephtest.Pool, Group: id,
+		Pool: cephtest.Pool, Group: id, Shared: Configuration,
 	}
 }
 
@@ -327,4 +329,64 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 	want(t, access, "b optimized")
 	g.Stop(testutil.Context(t))
 	want(t, access, "b change", "b inaccessible")
+}
+
+// changes: of 200 changes of the configuration through three gateways at once none is lost, and all
+// gateways have the same one.
+func changes(t *testing.T, c *cephtest.Cluster) {
+	const gateways, each = 3, 67
+	type member struct {
+		*group.Shared
+		text atomic.Pointer[string] // in force
+	}
+	var all [gateways]member
+	ctx := testutil.Context(t)
+	for i := range all {
+		m := &all[i]
+		m.Shared = group.Share(fmt.Sprint(i), func() (group.Engine, error) {
+			return Connect(config(c.Conf(), 0))
+		}, "", func(v *group.Version) error {
+			m.text.Store(&v.Text)
+			return nil
+		}, slog.New(slog.DiscardHandler))
+		t.Cleanup(func() { m.Stop(testutil.Context(t)) })
+	}
+	testutil.Until(t, "the first version is stored", func() bool {
+		_, err := all[0].Put(ctx, ".", 0, 0)
+		return err == nil
+	})
+	mark := func(i, n int) string { return fmt.Sprintf(" %d-%d.", i, n) }
+	change := func(m *member, mark string) {
+		for ctx.Err() == nil {
+			list, err := m.Versions(ctx)
+			if err != nil {
+				continue
+			}
+			if strings.Contains(list[0].Text, mark) {
+				return
+			}
+			_, _ = m.Put(ctx, list[0].Text+mark, list[0].Number, 0) // else it is repeated
+		}
+		t.Errorf("no time left for the change%s", mark)
+	}
+	var writers sync.WaitGroup
+	for i := range all {
+		writers.Go(func() {
+			for n := range each {
+				change(&all[i], mark(i, n))
+			}
+		})
+	}
+	writers.Wait()
+	list := testutil.Value(all[0].Versions(ctx))(t)
+	for i := range all {
+		for n := range each {
+			testutil.Equal(t, strings.Count(list[0].Text, mark(i, n)), 1, "changes%s", mark(i, n))
+		}
+		testutil.Until(t, "all have the last version", func() bool {
+			applied, _ := all[i].State()
+			text := all[i].text.Load()
+			return applied == list[0].Number && text != nil && *text == list[0].Text
+		})
+	}
 }
