@@ -20,8 +20,8 @@ import (
 // describeEvery is the least time between records that change only for a generation of the log.
 const describeEvery = 10 * time.Second
 
-// offered returns the ports of this target for hosts of other gateways: those of a wildcard with
-// the addresses of the machine, and loopback only if there are no others.
+// offered returns the ports of this target for hosts of other gateways. A wildcard has the
+// addresses of the machine; loopback is left out if there are others.
 func (s *Server) offered() (list []group.Port) {
 	labels := map[string]string{}
 	for _, l := range s.current().Listeners {

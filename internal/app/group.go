@@ -51,7 +51,7 @@ type offered struct {
 	at         time.Time
 }
 
-// described has the published facts of a group, and those of other gateways.
+// described has the published facts of a group, and the ones of other gateways.
 type described struct {
 	config *config.Config // they are of
 	sizes  string         // of the images, here
@@ -341,7 +341,7 @@ func (s *Server) fence(gateway string) error {
 		return refused("Only a gateway that holds a group writes to images.",
 			"gateway %q holds no group, as far as this gateway knows", gateway)
 	}
-	s.log.Warn("a gateway is fenced by hand", "gateway", gateway, "groups", len(list))
+	s.log.Warn("a gateway is fenced by hand", "gateway", gateway)
 	return ask(list, func(ctx context.Context, one *group.Group) error {
 		return one.Fence(ctx, gateway)
 	})

@@ -64,8 +64,8 @@ func groupCommand() *cobra.Command {
 			return control.PostFence.To(ctx, c, control.GatewayID{Gateway: args[0]})
 		}, groups)
 	fence.Long = fence.Short + ", without waiting for the end of its lease: the storage refuses " +
-		"its connections from now on. Use it if you know that its machine is half dead. If it still " +
-		"runs, it connects again and takes part, without these groups."
+		"its connections from now on. Use it if you know that its machine is half dead. If it " +
+		"still runs, it connects again and takes part, without these groups."
 	return Group("group", "Look at the ANA groups that several gateways share, and change their "+
 		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),

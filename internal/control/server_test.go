@@ -226,8 +226,8 @@ func TestClient(t *testing.T) {
 	equal(t, c, GetRefusals)
 	equal(t, c, GetGroups)
 	g, err := Get[observed.Group]{path: "/v1/groups/7"}.From(t.Context(), c)
-	testutil.True(t, err == nil && reflect.DeepEqual(g, filled[[]observed.Group]()[0]), "%+v, %v", g,
-		err)
+	group := filled[[]observed.Group]()[0]
+	testutil.True(t, err == nil && reflect.DeepEqual(g, group), "%+v, %v", g, err)
 	_, err = Get[observed.Group]{path: "/v1/groups/8"}.From(t.Context(), c)
 	testutil.Fails(t, err, "group 8", "")
 	equal(t, c, GetPlan)

@@ -225,10 +225,10 @@ func (e *Engine) edit(r request,
 	return e.applyEdit(c, r, edit)
 }
 
-// sharedHint is the hint for changes of what gateways share.
+// sharedHint is the hint for changes of shared objects.
 const sharedHint = "Change it with \"nvmf-target apply FILE --group\"."
 
-// isShared reports whether gateways share what a key has.
+// isShared reports whether gateways share the value of a key.
 func isShared(c *config.Config, path string) bool {
 	at := c.Problem(path, "", "")
 	return at.In(&config.Edit{Path: config.GroupFile.File(c.Managed)})

@@ -41,7 +41,7 @@ type Port struct {
 }
 
 const (
-	// MaxPorts bounds the ports of a gateway, and maxGeneration what others may have shown.
+	// MaxPorts bounds the ports of a gateway, and maxGeneration their generations.
 	MaxPorts, maxGeneration = 16, 1 << 62
 
 	// maxSame and maxOthers bound the kinds of facts of a gateway in bytes, so that the record

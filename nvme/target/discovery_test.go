@@ -57,7 +57,7 @@ func TestGeneration(t *testing.T) {
 
 // TestGateways: the log lists the ports of other gateways for the subsystems that they serve, each
 // entry also when it is read alone. Hosts are told of changes there, and the generation is never
-// below what another gateway may have shown.
+// below one that another gateway may have shown.
 func TestGateways(t *testing.T) {
 	r := newHarness(t, 1,
 		subsystems.Config{NQN: testSub + "a", AllowAnyHost: true},

@@ -13,9 +13,9 @@ type Config struct {
 	Access rados.Access
 	// Pool has the objects of the group.
 	Pool string
-	// Group is its number. It is 0 for what all gateways share.
+	// Group is its number. It is 0 for something that all gateways share.
 	Group uint32
-	// Shared is what they share.
+	// Shared is its name.
 	Shared Shared
 }
 

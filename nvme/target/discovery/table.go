@@ -36,7 +36,7 @@ type Referral struct {
 // Remote is a port of another gateway.
 type Remote struct {
 	Port
-	// Subsystems has the NQNs of those that hosts reach there, if they may use them here.
+	// Subsystems has the NQNs of the ones that hosts reach there, if they may use them here.
 	Subsystems map[string]bool
 }
 
@@ -63,7 +63,7 @@ type Table struct {
 	Referrals []Referral
 	// Remotes are not asked for by hosts that want only the port that they came through.
 	Remotes []Remote
-	// Shared: other gateways show generations that are not to be above those of later answers here.
+	// Shared: other gateways show generations, too, and none may be above that of a later answer.
 	Shared bool
 
 	subs []entry // the service itself, and the others by NQN
