@@ -5,7 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -38,4 +41,136 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 	h.turn()
 	testutil.Equal(t, h.d.Closed.Load(), 1, "an admin queue waits for what may never complete")
 	h.close()
+}
+
+// TestManyEnd: however many connections end together, a poll ends so many of them that
+// they have about 1,024 commands.
+func TestManyEnd(t *testing.T) {
+	for _, depth := range []int{8, 128} {
+		for _, disconnected := range []bool{false, true} {
+			h := newManual(t, options{})
+			const connections = 60
+			var peers []int
+			for range connections {
+				h.connect(pdu.Params{}, depth)
+				peers = append(peers, h.peer)
+			}
+			for q := range h.g.queues.All() {
+				if disconnected {
+					q.Disconnect(errShutdown)
+				}
+			}
+			for _, fd := range peers {
+				_ = unix.Close(fd)
+			}
+			h.peer = -1
+			ended := func() (n int) {
+				n = connections
+				for q := range h.g.queues.All() {
+					if q.open {
+						n--
+					}
+				}
+				return n
+			}
+			polls := 0
+			for before := 0; before < connections; polls++ {
+				h.g.Poll(64)
+				now := ended()
+				testutil.MustTrue(t, (now-before)*depth <= 2*MaxQueueDepth && polls < 1000,
+					"%d connections of depth %d end in a poll", now-before, depth)
+				before = now
+			}
+			testutil.True(t, polls >= connections*depth/2/MaxQueueDepth, "only %d polls", polls)
+			h.close()
+		}
+	}
+}
+
+// A connection may be evicted at any stage, and gives everything back.
+func TestEvict(t *testing.T) {
+	reason := errors.New("test")
+	adopt := func(h *manual, c *conn) { testutil.Must(t, h.g.Adopt(c)) }
+	ic := pdu.ICReq(&pdu.Params{}, 1)
+	for name, run := range map[string]func(h *manual, c *conn){
+		"before Adopt": func(h *manual, c *conn) {
+			c.evict(reason)
+			adopt(h, c)
+		},
+		"before the reactor has it": func(h *manual, c *conn) {
+			adopt(h, c)
+			c.evict(reason)
+		},
+		"idle": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.turn()
+			c.evict(reason)
+		},
+		"in ICReq": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:40])
+			c.evict(reason)
+		},
+		"after ICReq": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:])
+			testutil.MustEqual(t, h.d.Opened.Load(), 1, "the handler does not know the queue")
+			c.evict(reason)
+		},
+		"while it ends": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:])
+			h.send(ic[:]) // a fault: it lingers
+			c.evict(reason)
+		},
+		"when it has ended": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.hangUp()
+			c.evict(reason)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newManual(t, options{})
+			c := h.accepted()
+			run(h, c)
+			h.turn()
+			testutil.Equal(t, h.g.queues.Len(), 0, "connections are left")
+			if h.peer >= 0 {
+				for { // everything sent before, and the end
+					n, e := sys.Recv(h.peer, h.in, 0)
+					if n == 0 && e == 0 || e == unix.ECONNRESET {
+						break
+					} else if e != 0 {
+						t.Fatalf("the peer sees %v, not the end", e)
+					}
+				}
+			}
+			u := h.t.Usage()
+			testutil.True(t, u.Connections == 0 && u.Memory == 0, "%+v", u)
+			h.close()
+		})
+	}
+}
+
+// A flood of connections evicts the oldest ones, but no connections of hosts.
+func TestFloodEvicts(t *testing.T) {
+	tg, host := served(t, options{cfg: Config{MaxConnections: 64}}, pdu.Params{}, 4, 0)
+	var strangers []*client
+	for range 60 { // the budget of an allowed address is 16
+		strangers = append(strangers, tg.dial(t))
+	}
+	for _, c := range strangers[:44] {
+		c.end()
+	}
+	for _, c := range strangers[44:] {
+		c.icReq(pdu.Params{})
+	}
+	host.readBlocks(1, 0, 512)
+	testutil.Until(t, "the evicted connections have closed", func() bool {
+		u := tg.t.Usage()
+		return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 44
+	})
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	c.readBlocks(1, 0, 512)
+	strangers[44].end()
 }

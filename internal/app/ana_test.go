@@ -2,11 +2,16 @@ package app
 
 import (
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -54,4 +59,55 @@ func TestANATransition(t *testing.T) {
 		set("configured")
 		testutil.Equal(t, l.ana(c), "1 optimized", "the state")
 	}
+}
+
+// TestMDNS: open ports are announced while that is configured, with the name of the service, and
+// withdrawn when it is not.
+func TestMDNS(t *testing.T) {
+	ifi, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Skipf("needs an interface lo that takes multicast: %v", err)
+	}
+	conn, err := net.ListenMulticastUDP("udp4", ifi,
+		&net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 5353})
+	if err != nil {
+		t.Skipf("needs an interface lo that takes multicast: %v", err)
+	}
+	defer func() { _ = conn.Close() }()
+	n := &netiftest.Network{}
+	n.Set("lo 127.0.0.1", "other0 192.0.2.1")
+	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
+		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
+	l := newLive(t, on, sub(anyHosts, inRAM), Options{Network: n, Retry: time.Hour})
+	port := l.s.Addrs()[0].Port()
+	until := func(gone bool) {
+		t.Helper()
+		b := make([]byte, 9000)
+		_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
+		for {
+			n, err := conn.Read(b)
+			testutil.MustTrue(t, err == nil, "gone %v: %v", gone, err)
+			var m dnsmessage.Message
+			if m.Unpack(b[:n]) != nil {
+				continue
+			}
+			served, named := false, false
+			for _, a := range m.Answers {
+				srv, ok := a.Body.(*dnsmessage.SRVResource)
+				served = served || ok && srv.Port == port && (a.Header.TTL == 0) == gone &&
+					strings.HasSuffix(a.Header.Name.String(), "._nvme-disc._tcp.local.")
+				txt, ok := a.Body.(*dnsmessage.TXTResource)
+				named = named || ok && strings.Join(txt.TXT, " ") ==
+					"p=tcp nqn=nqn.2026-11.io.nvmf-target:mdnstest"
+			}
+			if served && named {
+				return
+			}
+		}
+	}
+	until(false)
+	l.apply(listenAny, sub(anyHosts, inRAM))
+	until(true)
+	l.apply(on, sub(anyHosts, inRAM))
+	until(false)
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -118,4 +123,103 @@ func TestAudit(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
+}
+
+const testSecret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+
+// testSecrets are the keys of sequences.
+var testSecrets = []string{
+	testSecret,
+	"DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:",
+	"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:",
+}
+
+// testTLSKeys are the keys for TLS of sequences.
+var testTLSKeys = []string{
+	"NVMeTLSkey-1:01:39WfIqopwsE/W3WvJ1cNwnpPmnfA/inWha7162vDmvjnuaAp:",
+	"NVMeTLSkey-1:01:kojrX73O7ANb01ctc1MTH15DbEBg7AOxCPP/rIPn/8vgclDS:",
+	"NVMeTLSkey-1:01:vSSNw2uszTgLGuTp9VOj+jSDKf8bqP+dQeLGIASTGkWZlZlM:",
+}
+
+// TestAccessComesLast: a host has access without a key only after all else has changed.
+func TestAccessComesLast(t *testing.T) {
+	const both = "hosts: [" + hostA + ", " + hostB + "]"
+	l := newLive(t, listenAny, sub(both+", security: auth", inRAM))
+	looked := false
+	l.s.engine.Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
+		looked = testutil.Err(l.connect(testNQN, hostB, 0)) != nil
+		return nil
+	}}
+	l.apply(listenAny, sub(both, inRAM)+"log: {slow_io: 1s}\n")
+	testutil.True(t, looked, "the host had access too early, or nobody has looked")
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostB, 0)))
+}
+
+// TestFinalComesLast: a subsystem is gone for good only after all else has changed.
+func TestFinalComesLast(t *testing.T) {
+	one := sub(anyHosts, inRAM)
+	l := newLive(t, listenAny, one+strings.Replace(one, testNQN, testNQN+"-more", 1))
+	why := func() string { return fmt.Sprint(testutil.Err(l.connect(testNQN+"-more", hostA, 0))) }
+	during := ""
+	l.s.engine.Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
+		during = why()
+		return nil
+	}}
+	l.apply(listenAny, one+"log: {slow_io: 1s}\n")
+	after := why()
+	testutil.True(t, strings.Contains(during, "Connect Invalid Parameters") &&
+		!strings.Contains(during, "DNR") && strings.Contains(after, "DNR"), "%q, then %q", during,
+		after)
+}
+
+// TestTraceOfTarget: a client sees the commands of a host, and follows them. The log names the
+// client.
+func TestTraceOfTarget(t *testing.T) {
+	s, client := controlled(t, Options{}, anyPort)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
+	data := testutil.Value(h.Map(4096))(t)
+	followed := make(chan observed.TraceCommand, 100)
+	following, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.Trace(following, observed.TraceQuery{Queue: 1, Follow: true},
+			func(q observed.TraceQueue) error {
+				for _, c := range q.Commands {
+					followed <- c
+				}
+				return nil
+			})
+	}()
+	testutil.Must(t, errors.Join(hosttest.Write(ctx, q, 1, 64, 8, data, 0),
+		hosttest.Read(ctx, q, 1, 64, 8, data)))
+	testutil.MustTrue(t, hosttest.Read(ctx, q, 1, 1<<40, 8, data) != nil, "a read beyond the end")
+	for _, want := range []string{"Connect", "Write", "Read", "Read"} {
+		c := <-followed
+		if c.Command != want || c.State != "done" || c.BackendSeconds+c.ResponseSeconds+
+			c.HostDataSeconds+c.WaitSeconds <= 0 || want == "Write" && (c.LBA != 64 ||
+			c.Blocks != 8 || c.Length != 4096 || c.Status != "success") {
+			t.Errorf("%+v, want %s", c, want)
+		}
+	}
+	stop()
+	testutil.Is(t, <-ended, context.Canceled, "")
+	var all []observed.TraceQueue
+	keep := func(q observed.TraceQueue) error {
+		all = append(all, q)
+		return nil
+	}
+	if err := client.Trace(ctx, observed.TraceQuery{Queue: -1}, keep); err != nil || len(all) != 2 {
+		t.Fatalf("%d queues, %v", len(all), err)
+	}
+	last := all[0].Commands
+	if all[0].QID == 0 {
+		last = all[1].Commands
+	}
+	c := last[len(last)-1]
+	testutil.True(t, c.Status == "LBA Out of Range (0/80h) DNR" && c.LBA == 1<<40, "%+v", c)
+	events, err := control.GetEvents.From(ctx, client)
+	testutil.True(t, err == nil && strings.Contains(events[len(events)-1].Message,
+		"control request"), "%+v, %v", events, err)
 }

@@ -6,12 +6,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // TestEmptyDevice: a block device without a medium, such as a loop device without a file, counts as
@@ -47,4 +51,114 @@ func TestEmptyDevice(t *testing.T) {
 		t.Skipf("no loop device: %v: %s", err, out)
 	}
 	testutil.Receive(t, "the namespace is up", up)
+}
+
+// TestControlDisks: a client sees the disks of this machine.
+func TestControlDisks(t *testing.T) {
+	_, c := controlled(t, Options{}, anyPort)
+	testutil.Until(t, "the same list", func() bool { // the health of a disk may take some time
+		want := testutil.Value(volumes.ListDisks(nil))(t)
+		list, err := control.GetDisks.From(t.Context(), c)
+		return err == nil && len(list) == len(want)
+	})
+}
+
+const (
+	inRAM    = "{nsid: 1, backend: ram, size: 1MiB}"
+	inMount  = "{nsid: 2, backend: file, path: %DIR%/mount/disk, size: 64KiB}"
+	anyHosts = "allow_any_host: true"
+)
+
+func (l *live) mkdir(name string) {
+	l.t.Helper()
+	testutil.Must(l.t, os.Mkdir(filepath.Join(l.dir, name), 0o700))
+}
+
+func (l *live) wantUp(up <-chan uint32) {
+	l.t.Helper()
+	testutil.Receive(l.t, "the namespace is served", up)
+}
+
+// TestAppearsAtStart: storage may appear before everything else has been started.
+func TestAppearsAtStart(t *testing.T) {
+	network := rdmaNetwork(t, "127.0.0.1")
+	l := &live{t: t, dir: t.TempDir()}
+	up := make(chan uint32, 1)
+	stack := &listenStack{Provider: network.Provider("target")}
+	stack.onListen = func() {
+		l.mkdir("mount")
+		l.wantUp(up)
+	}
+	l.s = started(t, Options{
+		Config: l.parse(onRDMA("tos: 4"), sub(anyHosts, inRAM, inMount)), Verbs: stack,
+		Retry: time.Millisecond, NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+}
+
+// TestBlockedCallback: a program that handles the callback only after a change, or a stop, delays
+// neither.
+func TestBlockedCallback(t *testing.T) {
+	l := &live{t: t, dir: t.TempDir()}
+	called, told, end := make(chan bool, 2), make(chan struct{}), make(chan bool)
+	l.s = newServer(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
+		NamespaceUp: func(string, uint32) {
+			called <- true
+			<-end
+			close(told)
+		},
+	})
+	t.Cleanup(func() { <-told })
+	t.Cleanup(func() { close(end) })
+	testutil.Must(t, l.s.Start())
+	l.mkdir("mount")
+	<-called
+	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM)), make(chan error, 1)
+	go func() {
+		_, err := l.s.Apply(wanted)
+		applied <- err
+	}()
+	testutil.Check(t, testutil.Receive(t, "the change does not wait for the callback", applied))
+}
+
+// TestWatchedChanges: clients, scrapers and the service manager get answers in the middle of
+// changes.
+func TestWatchedChanges(t *testing.T) {
+	t.Parallel()
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	l.file("y")
+	metrics := fmt.Sprintf("%s]\nmetrics: {listen: '127.0.0.1:%d'}\n#", listenAny,
+		testutil.FreePort(t))
+	waiting := listenAny + ", {transport: tcp, address: 192.0.2.1, port: 4420}"
+	configs := [][2]string{
+		{listenAny, sub(anyHosts, inRAM, onFile(2, "x"), strings.Replace(inMount, "2", "4", 1))},
+		{metrics, sub("hosts: ["+hostA+"]", inRAM, onFile(2, "y"))},
+		{waiting, sub(anyHosts, inRAM, onFile(3, "x"), onFile(2, "z"))},
+		{waiting, sub(anyHosts, onFile(1, "y"))},
+	}
+	var end atomic.Bool
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end.Store(true)
+	for _, ask := range []func() string{
+		func() string { return fmt.Sprint(l.s.listeners.States()) },
+		func() string { return fmt.Sprint(l.s.namespaceStates(), l.s.subsystemStates()) },
+		func() string { return fmt.Sprint(l.s.status(), l.s.target.Controllers()) },
+		func() string { return l.s.announcement().text(reachable) },
+		func() string { return fmt.Sprint(l.s.Plan(l.s.current())) },
+		func() string { return fmt.Sprint(l.s.target.Stats()) },
+	} {
+		wg.Go(func() {
+			for !end.Load() {
+				_ = ask()
+			}
+		})
+	}
+	rounds := testutil.Rounds(1, 4)
+	for range rounds {
+		for _, c := range configs {
+			l.apply(c[0], c[1])
+		}
+	}
 }

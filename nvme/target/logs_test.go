@@ -3,10 +3,20 @@ package target
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 // TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword. The pieces are
@@ -56,4 +66,225 @@ func TestEffectsLogAgrees(t *testing.T) {
 	}
 	testutil.True(t, l.IO[nvme.NVMWrite]&nvme.EffectContentChange != 0,
 		"Write does not change content")
+}
+
+// TestLogUnderAttack: refused Connect commands leave a few lines, which are escaped, for any number
+// of them. The rest is counted. The lines that operators must see, and the lines about hosts,
+// appear in full (X08).
+func TestLogUnderAttack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 2
+		each := testutil.Rounds(500, 10_000)
+		r, h, dev := onHanging(t, 1, 1)
+		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		a := adminArgs("evil\n\x1b[31m%s" + strings.Repeat("x", 200))
+		attack := func() {
+			for range each {
+				q := r.dial(0)
+				r.status(q, a.command(), nvme.ConnectInvalidParameters)
+				q.HangUp()
+				r.queues = r.queues[:len(r.queues)-1]
+			}
+		}
+		for range seconds {
+			attack()
+			operate(r, h, dev)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		log := r.log.String()
+		for text, want := range map[string]int{
+			"does not answer": seconds, "answers again": seconds, "I/O failed": 1,
+			"controller created": seconds + 1, "controller removed": seconds,
+			"keep alive timer expired":                2 * seconds, // and as the reason
+			"log lines were dropped":                  1,
+			`message="connect refused"`:               1,
+			fmt.Sprintf("lines=%d ", seconds*each-10): 1, `evil\n\x1b[31m%s`: 20,
+		} {
+			n := strings.Count(log, text)
+			testutil.True(t, n == want, "the log says %d times %q, want %d", n, text, want)
+		}
+		testutil.True(t, !strings.Contains(log, "\x1b"), "what a peer sends is not escaped")
+		n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO")
+		testutil.True(t, n <= 50, "%d lines", n)
+	})
+}
+
+// operate makes lines that operators must see: the device hangs and fails, and a host connects and
+// is lost.
+func operate(r *harness, h *host, dev *backendtest.Faulty) {
+	r.t.Helper()
+	dev.Fail(func(*backend.IO) error { return backend.ErrIO })
+	r.do(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Fail(nil)
+	other := r.connectHost(0)
+	r.target.find(testSub).lookup(other.cntlid).expire()
+	r.w.Settle()
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.w.Advance(3 * time.Second)
+	dev.Release()
+	r.until("the device answers again",
+		func() bool { return read.Done && r.target.Stats()[0].Ready })
+}
+
+// TestControllerHasOneLine: the end of a controller is one line, with the reason and the lifetime
+// of the controller, for any number of queues.
+func TestControllerHasOneLine(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for want, end := range map[string]func(h *host){
+		`reason="the connection of the admin queue has ended" duration=`: (*host).hangUp,
+		`reason="keep alive timer expired after `: func(h *host) {
+			r.target.find(testSub).lookup(h.cntlid).expire()
+		},
+		`reason="the host shut it down" duration=`: func(h *host) {
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC,
+				uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+			h.hangUp()
+		},
+	} {
+		h := r.connectHost(4)
+		before := len(r.log.String())
+		end(h)
+		r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
+		log := r.log.String()[before:]
+		testutil.True(t, strings.Count(log, want) == 1 && strings.Count(log, "\n") <= 2 &&
+			strings.Count(log, "controller removed") == 1, "no %s, or more than that:\n%s", want,
+			log)
+	}
+}
+
+// TestFeatureGone: a command for a feature may wait for memory while the controller is enabled
+// anew and no longer has the feature.
+func TestFeatureGone(t *testing.T) {
+	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
+	dev.i = dev.Device.Info()
+	dev.i.VolatileCache = true
+	r, h := joined(t, 1, 0, subsystemOf(testSub, dev))
+	get := getFeatureInto(nvme.FeatureVolatileWriteCache, 0, make([]byte, 16))
+	set := setFeature(nvme.FeatureVolatileWriteCache, 1)
+	get.Late, set.Late = true, true
+	r.send(h.admin, get)
+	r.send(h.admin, set)
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
+	dev.set(func(i *backend.Info) { i.VolatileCache = false })
+	r.w.Settle()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	for _, c := range []*fabrictest.Command{get, set} {
+		h.admin.Arrive(c)
+		r.until("the command completes", func() bool { return c.Done })
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, invalidField, "")
+	}
+}
+
+func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
+	c := getFeature(fid, nvme.FeatureCurrent, v)
+	c.Data = data
+	return c
+}
+
+func withNSID(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
+	c.SQE.SetNSID(nsid)
+	return c
+}
+
+// TestOtherAddress: a queue does not join a controller from an address other than that of the admin
+// queue, with or without the Host Identifier, and does not take the identifier of a queue.
+func TestOtherAddress(t *testing.T) {
+	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
+		t.Run(tr.String(), func(t *testing.T) {
+			r := newHarness(t, 2, ramSubsystem(t, 1))
+			h := r.connectHostInfo(1, info(tr))
+			for _, remote := range []string{
+				"192.0.2.8:50000", "[2001:db8::9]:50000", "[fe80::1%eth0]:50000",
+			} {
+				qi := info(tr)
+				qi.Remote = netip.MustParseAddrPort(remote)
+				a := h.ioArgs(2)
+				for range 2 {
+					c := r.status(r.dialInfo(1, qi), a.command(), nvme.ConnectInvalidParameters)
+					if got := c.CQE.Result(); got != 1<<16|16 {
+						t.Errorf("result %#x, want that of a CNTLID that does not exist", got)
+					}
+					a.hostID = [16]byte{} // to be ignored
+				}
+				want := regexp.MustCompile(" remote=" + regexp.QuoteMeta(remote) +
+					" .* other_remote=" + regexp.QuoteMeta(testPeer.String()))
+				testutil.True(t, want.MatchString(r.log.String()), "%v is not in the log:\n%s",
+					want, r.log)
+			}
+			h.info.Remote = netip.AddrPortFrom(testPeer.Addr(), testPeer.Port()+1)
+			r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		})
+	}
+}
+
+// TestForeignController: a peer with another name or another address gets the same answers for the
+// identifier of a foreign controller as for an unused one, with any arguments.
+func TestForeignController(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	victims := []*host{
+		r.connectHost(1), r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN }),
+	}
+	try := func(h *host, cntlid uint16, i int, change ...func(*connectArgs)) string {
+		qi := info([]nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA}[i%2])
+		qi.PortID += uint16(i / 2 % 2)
+		a := h.ioArgs([]uint16{1, 2, 0xFFFE}[i/4%3])
+		a.cntlid, a.sqsize = cntlid, []uint16{0, 31, 0xFFFF}[i/12%3]
+		a.hostID[0] += byte(i / 36 % 2)
+		if len(change) == 0 {
+			qi.Remote = netip.MustParseAddrPort("192.0.2.8:50000")
+		}
+		for _, f := range change {
+			f(&a)
+		}
+		q := r.dialInfo(0, qi)
+		c := r.do(q, a.command())
+		q.HangUp()
+		return fmt.Sprintf("%v, %#x", c.CQE.Status(), c.CQE.Result())
+	}
+	for _, h := range victims {
+		for i := range 2 * 2 * 3 * 3 * 2 {
+			there, free := try(h, h.cntlid, i), try(h, h.cntlid+7, i)
+			testutil.True(t, there == free, "%d from another address: %s, and %s for none", i,
+				there, free)
+			there, free = try(h, h.cntlid, i, asOther), try(h, h.cntlid+7, i, asOther)
+			testutil.True(t, there == free, "%d with another name: %s, and %s for none", i, there,
+				free)
+		}
+	}
+}
+
+// described is a device of 1 MiB with blocks of 512 bytes whose description change edits.
+func described(t *testing.T, change func(*backend.Info)) *recorder {
+	return &recorder{Device: ramDevice(t, 1<<20, 512), info: change}
+}
+
+// subsystemOf has a namespace on each device, from NSID 1 on.
+func subsystemOf(nqn string, devs ...backend.Device) subsystems.Config {
+	c := subsystems.Config{NQN: nqn, AllowAnyHost: true}
+	for i, d := range devs {
+		c.Namespaces = append(c.Namespaces, namespaces.Config{NSID: uint32(i + 1), Device: d})
+	}
+	return c
+}
+
+// on selects the subsystem that a host connects to.
+func on(nqn string) func(*connectArgs) { return func(a *connectArgs) { a.sub = nqn } }
+
+func (h *host) controller() *nvme.IdentifyController {
+	h.r.t.Helper()
+	id, err := nvme.Parse[nvme.IdentifyController](h.r.ok(h.admin,
+		identifyCommand(nvme.CNSController, 0)).Data)
+	h.r.must(err)
+	return id
+}
+
+func (h *host) namespace(nsid uint32) *nvme.IdentifyNamespace {
+	h.r.t.Helper()
+	id, err := nvme.Parse[nvme.IdentifyNamespace](h.r.ok(h.admin,
+		identifyCommand(nvme.CNSNamespace, nsid)).Data)
+	h.r.must(err)
+	return id
 }
