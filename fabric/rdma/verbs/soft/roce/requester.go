@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +45,6 @@ const (
 	minReadRetry = 100 * time.Millisecond
 	// minRNR is the shortest time to wait after an RNR NAK, also if the peer asks for less.
 	minRNR = time.Millisecond
-	// packetRoom is the room that a packet takes in a receive buffer besides its payload.
-	packetRoom = 1024
 	// Packets no longer share sends after so many losses (suspicions) with at most maxSingles
 	// packets acknowledged between two of them: the first of a send, and the one sent alone after
 	// a timeout.
@@ -235,7 +234,7 @@ func (q *QP) transmit(n int) (again bool) {
 		case e.Opcode != verbs.WRRDMARead:
 			again = !q.sendData(e, off, size)
 		default:
-			room := int(size) + int(packets(size, r.mtu))*packetRoom
+			room := int(packets(size, r.mtu)) * packetRoom(r.mtu)
 			c := &r.reads[(r.readHead+r.readNo)%len(r.reads)]
 			if waiting = !q.Eng.ReserveReads(&q.Handle, &c.room, room); !waiting {
 				again = !q.sendRead(e, c, off, size)
@@ -272,6 +271,10 @@ func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
 	chunk := max(readChunk, readPackets*r.mtu)
 	return min(chunk-off%chunk, e.Bytes-off)
 }
+
+// packetRoom is the room that a packet takes in a receive buffer: the system counts all memory of a
+// packet (truesize), which is a power of two with room for headers, and a description.
+func packetRoom(mtu uint32) int { return 1<<bits.Len32(mtu+447) + 256 }
 
 // sendRead sends a READ request, for the response to which room is reserved.
 func (q *QP) sendRead(e *sendWR, c *chunk, off, size uint32) bool {

@@ -258,6 +258,13 @@ func TestRepeatedNAK(t *testing.T) {
 	}
 }
 
+// TestPacketRoom: the room of a packet is the one that Linux counts (6.18, loopback).
+func TestPacketRoom(t *testing.T) {
+	for mtu, want := range map[uint32]int{256: 1280, 1024: 2304, 2048: 4352, 4096: 8448} {
+		testutil.Equal(t, packetRoom(mtu), want, "path MTU %d", mtu)
+	}
+}
+
 // TestReceiveBuffer has many connections that read at once, and a receive buffer for half of that:
 // nothing overflows. A peer that does not answer holds its share for a while only.
 func TestReceiveBuffer(t *testing.T) {
