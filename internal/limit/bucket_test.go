@@ -292,6 +292,22 @@ func TestRandom(t *testing.T) {
 	}
 }
 
+// TestManyHosts: a call looks at some of the hosts that share a limit, and one of them gets all
+// that the others leave.
+func TestManyHosts(t *testing.T) {
+	b := NewBucket(10_000, 100*time.Millisecond, nil)
+	list := make([]*turn, 16*lookMost)
+	for i := range list {
+		list[i] = new(turn)
+	}
+	b.hosts.list.Store(&list)
+	b.hosts.lowest(second)
+	testutil.Equal(t, b.hosts.search.at, lookMost, "hosts that a call has looked at")
+	busy := newFlow("busy", 1, -1, 1, b)
+	run(5*second, []*flow{busy}, nil)
+	within(t, "commands of the busy host", float64(len(busy.done)), 51_000, 500)
+}
+
 func TestReadyDoesNotAllocate(t *testing.T) {
 	l := NewBucket(1_000_000, 100*time.Millisecond, nil).Join("h", second)
 	now := second

@@ -14,6 +14,9 @@ const (
 	lead = int64(20 * time.Millisecond)
 	// grace is the delay allowed for a waiting member that asks again.
 	grace = int64(10 * time.Millisecond)
+	// lookMost is the number of members that a search for the lowest use looks at in a call. A
+	// search among twenty times as many ends within lead.
+	lookMost = 1024
 )
 
 // turns shares out a bucket by start-time fair queueing: the member with the least use goes first.
@@ -21,8 +24,13 @@ const (
 type turns struct {
 	list   atomic.Pointer[[]*turn] // immutable
 	passed atomic.Int64            // use of the last member to go, before it went
-	// least is the lowest use of the waiting members at the time leastAt.
+	// least is the lowest use of the waiting members by the search that ended at the time leastAt.
 	least, leastAt atomic.Int64
+	search         struct { // the next one, of any reactor
+		sync.Mutex
+		at    int // the next member
+		least int64
+	}
 }
 
 // turn is a member.
@@ -51,20 +59,30 @@ func (t *turns) remove(m *turn) {
 	t.leastAt.Store(0)
 }
 
-// lowest returns the lowest use of waiting members, which may be many, at most a slice old.
+// lowest returns the lowest use of waiting members, by the last search among all of them. If that
+// ended more than a slice ago, lowest goes on with the next one.
 func (t *turns) lowest(now int64) int64 {
-	if at := t.leastAt.Load(); at > 0 && now-at < sliceTime {
+	if at := t.leastAt.Load(); at > 0 && now-at < sliceTime || !t.search.TryLock() {
 		return t.least.Load()
 	}
-	least := int64(math.MaxInt64)
-	for _, m := range t.members() {
+	defer t.search.Unlock()
+	s, all := &t.search, t.members()
+	if s.at == 0 {
+		s.least = math.MaxInt64
+	}
+	first := min(s.at, len(all))
+	s.at = min(first+lookMost, len(all))
+	for _, m := range all[first:s.at] {
 		if m.until.Load() > now {
-			least = min(least, m.used.Load())
+			s.least = min(s.least, m.used.Load())
 		}
 	}
-	t.least.Store(least)
-	t.leastAt.Store(now)
-	return least
+	if s.at == len(all) {
+		s.at = 0
+		t.least.Store(s.least)
+		t.leastAt.Store(now)
+	}
+	return t.least.Load()
 }
 
 // enter is called when a member asks. Unless it waits, it joins at the use of the others.
