@@ -32,6 +32,7 @@ type channel struct {
 	ready       list.List[op] // with a step to start
 	arrived     list.List[op] // with an event to handle
 	steps       int           // left of turnSteps
+	turn        *backend.Turn
 	done        list.List[backend.IO]
 	workers     int
 	working     int // ops with workers
@@ -50,7 +51,7 @@ type channel struct {
 // OpenChannel implements backend.Device.
 func (d *Disk) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	c := &channel{
-		d: d, wake: r.Wake, jobs: make(chan *op, maxOutstanding), steps: turnSteps,
+		d: d, wake: r.Wake, turn: r.Turn, jobs: make(chan *op, maxOutstanding), steps: turnSteps,
 	}
 	if d.uring && r.EventFD != 0 {
 		if err := c.openRing(r); err != nil {
@@ -221,7 +222,8 @@ func (c *channel) pump() {
 	}
 }
 
-// start passes the step of o to the ring or to a worker. It returns false if the ring is full.
+// start passes the step of o to the ring or to a worker. It returns false if the ring is full, or
+// the turn of the reactor is over.
 func (c *channel) start(o *op) bool {
 	if o.canceled && o.step != stepSync { // other flushes wait for this one
 		c.end(o, c.d.failure(o.io.Op, o.io.Off+o.done, unix.ECANCELED))
@@ -234,6 +236,9 @@ func (c *channel) start(o *op) bool {
 	}
 	if c.ring != nil && o.step != stepBounced && o.step != stepZeroes &&
 		(o.step != stepDiscard || !c.d.noCommand.Load()) {
+		if o.done > 0 && o.copies() && !c.turn.Take(cachedMost) {
+			return false // the first transfer was in the turn in which the disk got the IO
+		}
 		return c.startRing(o)
 	}
 	c.working++

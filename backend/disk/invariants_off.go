@@ -3,4 +3,4 @@
 package disk
 
 // transferLimit returns the maximum length of the next transfer of the op in bytes.
-func (o *op) transferLimit() int { return maxTransfer }
+func (o *op) transferLimit() int { return o.maxTransfer() }

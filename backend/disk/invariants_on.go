@@ -7,7 +7,7 @@ package disk
 func (o *op) transferLimit() int {
 	const page = 4096
 	if n := o.io.Len / 2 &^ (page - 1); o.done == 0 && n > 0 {
-		return int(n)
+		return min(int(n), o.maxTransfer())
 	}
-	return maxTransfer
+	return o.maxTransfer()
 }

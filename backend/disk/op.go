@@ -63,8 +63,23 @@ type op struct {
 	cause     error   // the Driver's error of a step that failed
 }
 
-// maxTransfer leaves the length of a transfer unlimited.
-const maxTransfer = math.MaxInt
+// cachedMost is the maximum length of a transfer of the ring through the page cache in bytes: the
+// kernel copies it at once, on the reactor.
+const cachedMost = 128 << 10
+
+// copies reports whether the kernel may copy the data of the op on the reactor.
+func (o *op) copies() bool {
+	d := o.c.d
+	return o.step == stepTransfer && o.c.ring != nil && d.cfg.Offset == 0 && d.cfg.Driver == nil
+}
+
+// maxTransfer returns the maximum length of a transfer of the op.
+func (o *op) maxTransfer() int {
+	if o.copies() {
+		return cachedMost
+	}
+	return math.MaxInt
+}
 
 // tellBatch is the number of followers that an op tells at a time.
 const tellBatch = 32

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -63,6 +64,30 @@ func TestTurn(t *testing.T) {
 			}
 		}
 		d.ranges.mustBeFree(t)
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// TestCachedTransfers: the ring transfers a long IO through the page cache in pieces.
+func TestCachedTransfers(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		if e.Name == Threads {
+			t.Skip("other threads copy")
+		}
+		d := newDisk(t, 1<<20, false, e)
+		var longest atomic.Int64
+		d.inject = func(s step, res int32) int32 {
+			if s == stepTransfer {
+				longest.Store(max(longest.Load(), int64(res)))
+			}
+			return res
+		}
+		c := backendtest.NewClient(t, d, 1<<20)
+		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
+		c.MustDo(c.Read(0, c.Memory(0, 1<<20)))
+		n := longest.Load()
+		testutil.True(t, n > 0 && n <= cachedMost, "%d bytes in a transfer", n)
 		c.Close()
 		mustClose(t, d)
 	})

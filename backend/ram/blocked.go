@@ -13,7 +13,7 @@ import "github.com/nvmf-target/nvmf-target/backend"
 //
 // A change proceeds by frames and keeps its progress while it waits: only blocks are atomic.
 
-// change makes one step of an IO that changes data, and then puts the IO on the right list.
+// change makes one step of an IO that changes data.
 func (c *channel) change(io *backend.IO) {
 	how := c.step(io)
 	if how == blocked {
@@ -22,6 +22,14 @@ func (c *channel) change(io *backend.IO) {
 		}
 		how = c.step(io)
 	}
+	c.put(io, how)
+	if c.blocked.Empty() && c.again.Empty() && c.retry.Wait(false) {
+		c.restart()
+	}
+}
+
+// put puts an IO on the list for the outcome of its step.
+func (c *channel) put(io *backend.IO, how outcome) {
 	switch how {
 	case finished:
 		c.done.Push(io, &io.Node)
@@ -34,9 +42,6 @@ func (c *channel) change(io *backend.IO) {
 			c.wake()
 		}
 	}
-	if c.blocked.Empty() && c.again.Empty() && c.retry.Wait(false) {
-		c.restart()
-	}
 }
 
 func (c *channel) step(io *backend.IO) (how outcome) {
@@ -44,7 +49,7 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 		return c.write(io)
 	}
 	how, io.Err = c.zero(io)
-	for how == yielded && io.Len <= zeroStep {
+	for how == yielded && io.Len <= stepBytes {
 		how, io.Err = c.zero(io)
 	}
 	return how
@@ -54,7 +59,7 @@ const (
 	// retryMost is the maximum number of changes that a Poll tries again, retryBytes the maximum of
 	// their bytes.
 	retryMost  = 16
-	retryBytes = 1 << 20
+	retryBytes = 2 * stepBytes
 )
 
 // retryBlocked tries some changes again. All have been tried before the first one has another turn.
@@ -72,7 +77,7 @@ func (c *channel) retryBlocked() {
 	n, bytes := 0, int64(0)
 	for n < retryMost && bytes < retryBytes && c.searched == at && !c.again.Empty() {
 		io := c.again.Pop()
-		n, bytes = n+1, bytes+io.Len
+		n, bytes = n+1, bytes+min(io.Len, stepBytes)
 		c.change(io)
 	}
 }

@@ -31,10 +31,11 @@ func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io, and locks a slot once while its frame is copied.
-func (d *device) read(io *backend.IO) {
-	c := mem.NewCursor(io.Segs, 0)
-	for off, end := io.Off, io.Off+io.Len; off < end; {
+// read fills the next segments of io, and locks a slot once while its frame is copied.
+func (d *device) read(io *backend.IO) outcome {
+	off, end := position(io), io.Off+io.Len
+	c := mem.NewCursor(io.Segs, int(off-io.Off))
+	for most := off + stepBytes; off < min(end, most); {
 		n, in := d.frameEnd(off, end)-off, off&(d.frame-1)
 		s := d.slotOf(off)
 		if s.load().frame() < 0 {
@@ -49,13 +50,22 @@ func (d *device) read(io *backend.IO) {
 		}
 		off += n
 	}
+	return next(io, off)
 }
 
-// write stores the rest of the segments of io.
+// next is the outcome of a step up to off that was not blocked.
+func next(io *backend.IO, off int64) outcome {
+	if io.Scratch = uint64(off - io.Off); off < io.Off+io.Len {
+		return yielded
+	}
+	return finished
+}
+
+// write stores the next segments of io.
 func (c *channel) write(io *backend.IO) outcome {
 	off, end := position(io), io.Off+io.Len
 	from := mem.NewCursor(io.Segs, int(off-io.Off))
-	for off < end {
+	for most := off + stepBytes; off < min(end, most); {
 		stop := c.d.frameEnd(off, end)
 		e, ok := c.edit(off, stop)
 		if !ok {
@@ -66,7 +76,7 @@ func (c *channel) write(io *backend.IO) outcome {
 		off = stop
 		io.Scratch = uint64(off - io.Off)
 	}
-	return finished
+	return next(io, off)
 }
 
 // edit is a change of a part of a frame. The slot is locked.

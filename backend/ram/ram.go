@@ -153,7 +153,7 @@ type channel struct {
 	wake func()
 	turn *backend.Turn
 	done list.List[backend.IO]
-	// long has discards above zeroStep. A Poll makes one step, in the turn of the reactor.
+	// long has IOs above stepBytes. A Poll makes one step, in the turn of the reactor.
 	long list.List[backend.IO]
 
 	blocked list.List[backend.IO] // changes that wait for a frame, in order
@@ -172,9 +172,9 @@ type channel struct {
 // longStep is the most bytes of a discard that a Poll skips, almost free without frames.
 const longStep = 1024 * chunk
 
-// zeroStep is the most bytes that a step frees, for which the kernel needs 12 to 40 µs. It is half
-// of a turn.
-const zeroStep = 128 << 10
+// stepBytes is about the most bytes that a step copies, or frees, for which the kernel needs 12 to
+// 40 µs. It is half of a turn.
+const stepBytes = 128 << 10
 
 func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
@@ -190,8 +190,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 		c.batch.run(&c.done)
 		switch {
 		case io.Op == backend.OpRead:
-			c.d.read(io)
-			c.done.Push(io, &io.Node)
+			c.put(io, c.d.read(io))
 		case io.Op == backend.OpWrite && zeroCopy:
 			c.commit(io)
 			c.done.Push(io, &io.Node)
@@ -200,7 +199,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 		case io.Op > backend.OpDiscard:
 			io.Err = fmt.Errorf("ram device: %v: %w", io.Op, backend.ErrUnsupported)
 			c.done.Push(io, &io.Node)
-		case io.Op != backend.OpWrite && io.Len > zeroStep:
+		case io.Op != backend.OpWrite && io.Len > stepBytes:
 			c.long.Push(io, &io.Node)
 			c.wake()
 		default:
@@ -214,9 +213,13 @@ func (c *channel) Submit(ios []*backend.IO) int {
 
 func (c *channel) Poll(done []*backend.IO) int {
 	c.retryBlocked()
-	if !c.long.Empty() && c.turn.Take(zeroStep) {
-		c.change(c.long.Pop())
-		c.trimCache()
+	if !c.long.Empty() && c.turn.Take(stepBytes) {
+		if io := c.long.Pop(); io.Op == backend.OpRead {
+			c.put(io, c.d.read(io))
+		} else {
+			c.change(io)
+			c.trimCache()
+		}
 	}
 	return c.done.Fill(done)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // zero makes the rest of the range of io read as zeroes: whole frames are taken out of their slots
-// and freed. One step skips at most longStep of chunks without frames, and ends after zeroStep of
+// and freed. One step skips at most longStep of chunks without frames, and ends after stepBytes of
 // the first chunk that has some.
 func (c *channel) zero(io *backend.IO) (outcome, error) {
 	d := c.d
@@ -15,7 +15,7 @@ func (c *channel) zero(io *backend.IO) (outcome, error) {
 	for most := off + longStep; off < min(end, most); {
 		stop := d.chunkEnd(off, end)
 		if d.mapped[off>>chunkShift].Load() != 0 {
-			stop = min(stop, off+zeroStep)
+			stop = min(stop, off+stepBytes)
 			if ok, err := c.zeroPart(io, stop); err != nil {
 				return finished, err
 			} else if !ok {
