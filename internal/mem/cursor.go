@@ -1,5 +1,7 @@
 package mem
 
+import "sync/atomic"
+
 // Cursor walks through the bytes of segments in order. It refers to the segments and does not
 // change them. The zero Cursor is at the end. A copy continues from the same position.
 type Cursor struct {
@@ -81,3 +83,29 @@ func (c *Cursor) Clear(n int) {
 
 // Rest returns the number of bytes to the end.
 func (c *Cursor) Rest() int { return Length(c.segs) - c.off }
+
+// Copy copies payload, as the built-in copy does. All copies of commands' data in this process are
+// by Copy, so that tests can check zero-copy paths. System calls and devices do not count.
+func Copy(dst, src []byte) int {
+	n := copy(dst, src)
+	if invariants {
+		copied.Add(int64(n))
+	}
+	return n
+}
+
+// CopySegments copies src to dst by Copy, up to the length of the shorter one.
+func CopySegments(dst, src []Segment) {
+	to := NewCursor(dst, 0)
+	for i := range src {
+		if to.CopyFrom(src[i].B) < len(src[i].B) {
+			return
+		}
+	}
+}
+
+var copied atomic.Int64
+
+// Copied returns the number of bytes copied by Copy so far. ok reports whether they are counted,
+// which needs the build tag invariants.
+func Copied() (n int64, ok bool) { return copied.Load(), invariants }
