@@ -1,9 +1,12 @@
 package target
 
 import (
+	"slices"
+
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
@@ -117,4 +120,72 @@ func (h *Handler) reply(c *cmd, result uint64, r admin.Reply, off uint64) {
 	default:
 		h.finish(c, result, finish(r))
 	}
+}
+
+// sendEvents completes requests with waiting events.
+func (c *controller) sendEvents() {
+	for len(c.requests) > 0 {
+		event, ok := c.Events.Next()
+		if !ok {
+			return
+		}
+		r := c.requests[0]
+		c.requests = slices.Delete(c.requests, 0, 1)
+		c.h.finish(r, uint64(event), nvme.Success)
+	}
+}
+
+// abortEvents completes the outstanding requests, at a reset or the end of the queue.
+func (c *controller) abortEvents() {
+	requests := c.requests
+	c.requests = nil
+	for _, r := range requests {
+		c.h.finish(r, 0, nvme.AbortRequested)
+	}
+}
+
+// asyncEventRequest holds the command until there is an event.
+func asyncEventRequest(h *Handler, cm *cmd) {
+	c := cm.s.ctrl
+	if len(c.requests) >= controllers.AsyncLimit {
+		h.finish(cm, 0, nvme.AERLimitExceeded|nvme.DNR)
+		return
+	}
+	c.requests = append(c.requests, cm)
+	c.sendEvents()
+}
+
+// setWriteProtection changes the write protection of one namespace (FID 84h, Base section
+// 5.1.25.1.31), which is the hosts' own, besides read_only of the configuration. The power cycle is
+// a restart of the target; nothing is permanent. Before the command completes, the device has
+// finished every write that it had, and has none in a volatile cache.
+func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uint32) {
+	c, to := cm.s.ctrl, nvme.WriteProtection(v&7)
+	switch {
+	case len(list) != 1 || cm.req.SQE.NSID() == nvme.NSIDAll:
+		h.finish(cm, 0, controllers.NoNamespace(cm.req.SQE.NSID())) // one at a time
+		return
+	case to >= nvme.PermanentWriteProtect:
+		h.finish(cm, 0, invalidField)
+		return
+	case c.protecting: // the change waits for devices, and one goroutine is enough for that
+		h.finish(cm, 0, nvme.CommandInterrupted)
+		return
+	}
+	ns := list[0]
+	c.protecting = true
+	log := c.PeerLog()
+	go func() {
+		st := c.Protect(ns, to, log)
+		h.post(func() {
+			c.protecting = false
+			if !st.OK() || to == nvme.NoWriteProtect {
+				h.finish(cm, 0, st)
+				return
+			}
+			log.Info("a host has write protected a namespace", "subsystem", c.sub.NQN,
+				"nsid", ns.ID.NSID, "host", c.HostNQN)
+			flushThose(h, cm, []*namespaces.Namespace{ns})
+		})
+	}()
 }

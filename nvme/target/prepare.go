@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -147,4 +148,12 @@ func (h *Handler) Abandon(req *fabric.Request) {
 	c.traced = c.s.trace.Add(req, observe.NoStatus)
 	c.s.abandoned = true
 	c.req, c.op, c.ch = nil, nil, nil
+}
+
+// anaRefuses is the status of an I/O command if the state of its namespace does not allow it.
+func (c *cmd) anaRefuses(a *ana.States) nvme.Status {
+	if ns := c.namespace(); ns != nil {
+		return a.Of(ns.Attributes().ANAGroup).Status()
+	}
+	return nvme.Success
 }
