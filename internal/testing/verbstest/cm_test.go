@@ -115,3 +115,23 @@ func TestEarlyData(t *testing.T) {
 	p.want(ok(1))
 	next(t, p.cm, verbs.EventEstablished)
 }
+
+func TestBacklog(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+	l := testutil.Value(cp.Listen(listenAt(f, "p"), 2, 0))(t)
+	var ends []*end
+	for range 3 {
+		e := newEnd(t, ca, route(t, ca, l.Local()), sizes{send: 1, recv: 1})
+		ends = append(ends, e)
+	}
+	for _, e := range ends {
+		must(t, e.id.Connect(verbs.ConnParam{}))
+	}
+	testutil.MustTrue(t, next(t, ca, verbs.EventRejected).ID == ends[2].id,
+		"rejected the wrong request")
+	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
+	next(t, ca, verbs.EventRejected)
+	must(t, l.Destroy()) // including the unread request
+	next(t, ca, verbs.EventRejected)
+}

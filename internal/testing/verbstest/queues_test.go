@@ -177,3 +177,68 @@ func TestMisuse(t *testing.T) {
 	}()
 	_ = m.Dereg()
 }
+
+func TestReceiverNotReady(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	for retries, want := range map[uint8]verbs.WCStatus{
+		0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr,
+		7: verbs.WCSuccess,
+	} {
+		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{
+			send: 4, recv: 1,
+			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1},
+		})
+		// The passive side uses the retry count of the request, too.
+		must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
+		if want == verbs.WCSuccess {
+			p.empty()
+			must(t, a.recv(2, 0, 8))
+			a.want(ok(2))
+		}
+		p.want(verbs.WC{WRID: 1, Status: want})
+	}
+}
+
+func TestReceiverNotReadyOnIWARP(t *testing.T) {
+	f := newFabric(t, verbstest.Options{IWARP: true})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	must(t, a.recv(2, 0, 8))
+	must(t, a.post(8, a.wr(1, verbs.WRSend, signaled, p)))
+	a.want(ok(1), flush(2))
+	next(t, a.cm, verbs.EventDisconnected)
+	next(t, p.cm, verbs.EventDisconnected)
+}
+
+func TestReadDepth(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f,
+		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
+		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 4, ResponderResources: 1}})
+	// a may issue as many as p serves: one at a time.
+	hold := f.Inject(verbstest.Fault{Host: "a", Ops: verbstest.OpRead, Hold: true})
+	for i := range uint64(3) {
+		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
+	}
+	// Behind waiting READs it waits as well.
+	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p)))
+	p.buf[0] = 0
+	a.buf[0] = 7
+	a.empty()
+	hold.Release()
+	a.want(ok(0), ok(1), ok(2), ok(3))
+	// p issues two at once, although a offered one: the passive side decides.
+	hold = f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true, Times: -1})
+	for i := range uint64(3) {
+		must(t, p.post(8, p.wr(i, verbs.WRRDMARead, signaled, a)))
+	}
+	if n := hold.Fired(); n != 2+1 { // the third has been checked
+		t.Fatalf("%d READs were looked at, want 3", n)
+	}
+	hold.Release()
+	p.want(ok(0), ok(1), ok(2))
+
+	p, a = connect(t, f, sizes{send: 1, recv: 1, param: verbs.ConnParam{RNRRetryCount: 7}},
+		sizes{send: 1, recv: 1})
+	must(t, p.post(8, p.wr(1, verbs.WRRDMARead, signaled, a)))
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocQPOpErr})
+}
