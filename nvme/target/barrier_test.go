@@ -272,6 +272,7 @@ var barrierEvents = []struct {
 // TestBarriers: a barrier waits for the right IOs, with any IO at its begin and any event
 // meanwhile. No write reaches the device too early, and all commands end.
 func TestBarriers(t *testing.T) {
+	t.Parallel() // it computes
 	for i := range barrierUsers {
 		user := &barrierUsers[i]
 		for _, io := range barrierIOs {

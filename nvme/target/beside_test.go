@@ -93,6 +93,7 @@ type besideKind struct {
 // TestBeside: beside 100 commands that make the target work, a neighbor's read waits for at most
 // twice as many bytes as beside reads, of the disk that both use.
 func TestBeside(t *testing.T) {
+	t.Parallel() // it computes
 	kinds := besideKinds()
 	reads := beside(t, kinds[0])
 	for _, k := range kinds[1:] {

@@ -17,6 +17,7 @@ import (
 // command of an open queue completes once, Abort reports the outcome, all memory comes back, and a
 // device that was given up writes only the data of its command.
 func TestRandomFaults(t *testing.T) {
+	t.Parallel() // it computes
 	for seed := range uint64(40) {
 		sub, dev := hangingSubsystem(t)
 		if seed%2 == 0 {

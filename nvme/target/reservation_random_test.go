@@ -25,6 +25,7 @@ type modelRun struct {
 // TestReservationModel sends random commands of several hosts, one of them with two controllers,
 // and restarts the target now and then: every status, report and notification is that of the model.
 func TestReservationModel(t *testing.T) {
+	t.Parallel() // it computes
 	const seeds, restarts = 2, 10
 	steps := testutil.Rounds(500, 50_000)
 	for seed := range uint64(seeds) {

@@ -150,6 +150,7 @@ var turnsKinds = []struct {
 // however many there are, so that another host's reads come in between; and devices have a bounded
 // part.
 func TestTurns(t *testing.T) {
+	t.Parallel() // it computes
 	for _, kind := range turnsKinds {
 		for _, queues := range []int{1, 128} {
 			t.Run(fmt.Sprintf("%s/%d", kind.name, queues), func(t *testing.T) {
@@ -225,6 +226,7 @@ func TestTurns(t *testing.T) {
 // TestTurnsByBytes: hosts get the same number of bytes, for any kind and number of commands, and
 // any number of queues.
 func TestTurnsByBytes(t *testing.T) {
+	t.Parallel() // it computes
 	for i, one := range turnsKinds {
 		for _, other := range turnsKinds[:i+1] {
 			t.Run(one.name+" and "+other.name, func(t *testing.T) {
