@@ -113,7 +113,7 @@ func (s *Server) status() observed.Status {
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
 		WaitingListeners: len(waiting), DrainedListeners: s.listeners.CountDrained(),
-		Subsystems: len(c.Subsystems),
+		RDMAStacks: s.listeners.RDMAStacks(), Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.engine.Volumes.Pending()),
 		Pending: s.pending(), Controllers: len(s.target.Controllers()),
 		Connections: s.target.Sessions(), Shares: s.shares(),

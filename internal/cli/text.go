@@ -248,6 +248,9 @@ func status(t *table, s observed.Status) {
 	t.row("started", stamp(s.Started)+", "+span(s.UptimeSeconds)+" ago")
 	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting")+
 		also(s.DrainedListeners, "drained"))
+	if len(s.RDMAStacks) > 0 {
+		t.row("rdma", strings.Join(s.RDMAStacks, ", "))
+	}
 	t.row("subsystems", s.Subsystems)
 	t.row("namespaces", and(s.Namespaces, "served", s.PendingNamespaces, "pending"))
 	for _, n := range s.Pending {

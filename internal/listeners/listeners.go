@@ -339,6 +339,18 @@ func stackOf(open fabric.Listener) fabric.Stack {
 	return fabric.AnyStack
 }
 
+// RDMAStacks returns the RDMA stacks that serve ports.
+func (ls *Listeners) RDMAStacks() (list []string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.byID() {
+		if s := stackOf(p.open); s != fabric.AnyStack && !slices.Contains(list, s.String()) {
+			list = append(list, s.String())
+		}
+	}
+	return list
+}
+
 // TLSOf reports whether new connections of a port use TLS.
 func (ls *Listeners) TLSOf(portID uint16) fabric.TLSPolicy { return ls.settings(portID).TLS }
 

@@ -296,6 +296,8 @@ func TestAwaitsDevice(t *testing.T) {
 		}
 		want := fmt.Sprint([]bool{stack == fabric.DeviceStack, true})
 		testutil.Equal(t, fmt.Sprint(awaits()), want, "served by %v", stack)
+		serve := slices.Compact([]string{stack.String(), "soft"})
+		testutil.EqualSlices(t, ls.RDMAStacks(), serve, "stacks")
 	}
 }
 

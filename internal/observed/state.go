@@ -22,6 +22,8 @@ type Status struct {
 	Listeners        int `json:"listeners"`
 	WaitingListeners int `json:"waiting_listeners"`
 	DrainedListeners int `json:"drained_listeners"`
+	// RDMAStacks are the RDMA stacks that serve listeners: device, soft (RoCEv2), soft-iwarp.
+	RDMAStacks []string `json:"rdma_stacks,omitempty"`
 	// Subsystems is the number of configured subsystems.
 	Subsystems int `json:"subsystems"`
 	// Namespaces counts namespaces in service, PendingNamespaces others, without their storage.
