@@ -290,7 +290,7 @@ func onlyRequests(fd int) error {
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}))
 }
 
-// filterRequests returns the begin of a filter, with BTH at an offset. It ends with one value for a
+// filterRequests returns the start of a filter, with BTH at an offset. It ends with one value for a
 // connection request and with another one for other messages of the communication manager. For
 // packets to queue pairs it goes on, with the QPN in the accumulator.
 func filterRequests(bth, request, message uint32) []unix.SockFilter {
