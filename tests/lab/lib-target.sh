@@ -55,7 +55,7 @@ ours_start() {
 }
 # exec keeps the process ID: $TPID is the target itself.
 ours_exec() {
-  if [ $LINK = soft ]; then
+  if [ $LINK = soft ] && [ -z "${AS_ROOT:-}" ]; then
     install -m 755 "$TARGET_BIN" /run/nvmf-target # the file may be in a directory of root
     mkdir -p $STATE_DIRECTORY /run/disk; chown -R nobody $STATE_DIRECTORY /run/disk /run/notify
     target_exec setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs \

@@ -18,7 +18,8 @@
 #   # alone: REASON           in full, nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N, and compare no
-# durations or rates with bounds; SMOKE=1 besides is the shortest form. $NVMF_LAB_OUT keeps the
+# durations or rates with bounds; SMOKE=1 besides is the shortest form. AS_ROOT=1 lets the target of
+# the variants soft and softiw run as root, as scenarios with disks need. $NVMF_LAB_OUT keeps the
 # files that the scenario writes.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
