@@ -132,7 +132,7 @@ func (g *Group) resume() int {
 	if g.cfg.Memory.CanServe() {
 		g.cfg.Memory.Serve()
 	}
-	for range resumeMost {
+	for work < resumeMost && g.inTurn <= pollBytes/2 && g.reader == nil { // otherwise rx is in use
 		r := g.resumed.Pop()
 		if r == nil {
 			break
@@ -149,6 +149,9 @@ func (q *queue) resume(r *request) int {
 	now := g.loop.Clock()
 	r.Spent(fabric.StageWait, now)
 	switch {
+	case q.state >= queueClosing:
+		q.abandon(r)
+		return 1
 	case r.Deferred:
 		r.Deferred = false
 		q.prepared(r)

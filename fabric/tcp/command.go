@@ -26,7 +26,6 @@ func (q *queue) icReq(r *pdu.IC) {
 	q.params.HeaderDigest = r.HeaderDigest() && !next.NoHeaderDigest
 	q.params.DataDigest = r.DataDigest() && !next.NoDataDigest
 	q.depth = MinQueueDepth
-	q.allocate(MinQueueDepth)
 	resp := pdu.ICResp(&q.params)
 	q.sendRaw(resp[:])
 	q.state = queueLive
@@ -59,6 +58,9 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 		return nil
 	}
 	sqe := c.SQE()
+	if q.g.inTurn += commandCost; !q.connected {
+		q.g.inTurn += connectCost
+	}
 	if !q.connected && sqe.Opcode() == nvme.FabricsOpcode &&
 		sqe.FabricsType() == nvme.FabricsConnect {
 		q.setAdmin(sqe.Connect().QID() == 0)

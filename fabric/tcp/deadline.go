@@ -55,7 +55,10 @@ func (g *Group) checkDeadlines() {
 	g.ticks = false
 	now, pool, limit := g.loop.Now(), g.cfg.Memory, g.t.cfg.MemoryTimeout.Nanoseconds()
 	g.inPieces(g.queues.Walk(func(q *queue) int {
-		if q.state != queueDead && q.checkDeadlines(now) {
+		if q.state == queueDead {
+			return 1
+		}
+		if q.checkDeadlines(now) {
 			g.ticks = true
 		}
 		return q.checkSteps()
@@ -75,8 +78,14 @@ func (g *Group) checkDeadlines() {
 	})
 }
 
-// checkSteps returns the number of steps that checking the queue and its requests counts as.
-func (q *queue) checkSteps() int { return 1 + len(q.reqs)/8 }
+// checkSteps returns the number of steps that checking the queue and its requests counts as, or its
+// end.
+func (q *queue) checkSteps() int {
+	if q.state == queueDead {
+		return 16
+	}
+	return 1 + len(q.reqs)/8
+}
 
 // checkDeadlines kills the queue if it has timed out and reports whether it has deadlines.
 func (q *queue) checkDeadlines(now int64) bool {

@@ -16,7 +16,10 @@ func (g *Group) markReady(r *request) {
 		g.execute()
 	}
 	r.state = requestExecuting
-	r.queue().executing++
+	q := r.queue()
+	if q.executing++; q.admin {
+		g.inTurn += int(r.Length)
+	}
 	g.ready = append(g.ready, &r.Request)
 }
 
@@ -60,6 +63,7 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 			q.g.borrowed--
 		}
 		if q.state >= queueTerminating {
+			r.state = requestDropped
 			q.dropped.Push(r, &r.node)
 			continue
 		}

@@ -47,21 +47,19 @@ type Group struct {
 	turnsUntil  int64  // until then queues take turns, because several have input
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
-	inTurn      int    // bytes sent, received and copied in this poll, and endBytes
+	inTurn      int    // bytes sent, received and copied in this poll, and other costs
 	inputFirst  bool   // in the next poll
 
 	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
 
 	// The state of one Poll for one queue at a time.
-	input   int   // bytes that it may still receive in its turn, approximately
-	arrived int64 // when input was last received, by Loop.Clock
-	rx      []byte
-	iov     []sys.Iovec
-	heads   []byte
-	tls     *tls.Buffers      // nil while no queue has used TLS
-	batch   []*fabric.Request // for Prepare
-	ready   []*fabric.Request // for Execute
+	receiving
+	iov   []sys.Iovec
+	heads []byte
+	tls   *tls.Buffers      // nil while no queue has used TLS
+	batch []*fabric.Request // for Prepare
+	ready []*fabric.Request // for Execute
 
 	tick      int64 // nanoseconds between checks of deadlines
 	ticking   bool  // the timer runs, or a check goes on
@@ -71,6 +69,15 @@ type Group struct {
 	refuse    atomic.Bool // Adopt fails
 	load      atomic.Int64
 	whenEmpty func()
+}
+
+// receiving is the input of one queue at a time.
+type receiving struct {
+	input   int   // bytes that it may still receive in its turn, approximately
+	arrived int64 // when input was last received, by Loop.Clock
+	rx      []byte
+	unread  []byte // the end of the last input, for the next poll
+	reader  *queue // that it belongs to; nil: there is none, and rx may be used
 }
 
 const (
@@ -96,9 +103,14 @@ const (
 	// pollBytes is about the number of bytes that a poll receives, sends and copies for all queues,
 	// and the most for one queue in its turn. The last turn begins with at least half of it.
 	pollBytes = sendMost
-	// endBytes is the part of pollBytes that the end of a queue takes for each of its requests: the
-	// group and the handler look at all of them.
-	endBytes = 256
+	// The costs in this, as bytes, of a command, a call that receives or sends, a Connect command,
+	// the end of a session or a socket, and a request of a queue that ends.
+	commandCost = 2 << 10
+	receiveCost = 8 << 10
+	sendCost    = 24 << 10
+	connectCost = 192 << 10
+	endCost     = 128 << 10
+	requestCost = 1 << 10
 	// resumeMost limits the commands that a poll resumes after a wait.
 	resumeMost = 64
 
@@ -123,7 +135,7 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	}
 	g := &Group{
 		t: t, cfg: cfg, loop: cfg.Loop, steps: list.StepsOf(cfg.Loop), epfd: epfd,
-		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax),
+		receiving: receiving{rx: make([]byte, rxSize)}, iov: make([]sys.Iovec, 0, iovMax),
 		heads: make([]byte, 0, headsSize),
 		batch: make([]*fabric.Request, 0, batchSize),
 		ready: make([]*fabric.Request, 0, batchSize),
@@ -221,8 +233,11 @@ func (g *Group) Poll(budget int) int {
 func (g *Group) serveActive(budget int) (work int) {
 	var first *queue // the first that stays active
 	looked := 0
+	if g.reader != nil && g.inTurn <= pollBytes/2 {
+		work = g.reader.readOn()
+	}
 	for q := g.active.First(); q != nil && q != first && work < budget && looked < budget &&
-		g.inTurn <= pollBytes/2; q = g.active.First() {
+		g.inTurn <= pollBytes/2 && g.reader == nil; q = g.active.First() {
 		g.active.Remove(&q.active)
 		work += g.serve(q)
 		looked++
@@ -239,10 +254,10 @@ func (g *Group) serveActive(budget int) (work int) {
 
 // serve receives and sends for one queue and returns the number of steps made.
 func (g *Group) serve(q *queue) int {
-	g.input = min(turnInput, pollBytes-g.inTurn)
+	g.input = min(turnInput, q.room())
 	steps := q.receive()
 	for i := 1; i < directReceives && steps > 0 && g.input > 0 && !q.drained &&
-		q.expectsDirect(); i++ {
+		g.reader == nil && q.expectsDirect(); i++ {
 		steps += q.receive()
 	}
 	if q.drained && !q.acknowledged && q.unfinished() {
@@ -310,7 +325,7 @@ func (g *Group) activate(q *queue) {
 
 // Arm prepares to sleep. Every socket has been read empty, so any further input is an event.
 func (g *Group) Arm() bool {
-	if !g.scheduled.Empty() || !g.resumed.Empty() || g.cfg.Memory.CanServe() {
+	if !g.scheduled.Empty() || !g.resumed.Empty() || g.reader != nil || g.cfg.Memory.CanServe() {
 		return false
 	}
 	for q := range g.active.All() {

@@ -56,11 +56,17 @@ type queue struct {
 	output
 	security
 
-	executing int                // requests the handler has
-	dropped   list.List[request] // completed requests of a dead queue
-	reason    error              // the reason for its end
+	executing int // requests the handler has
+	ending
 
 	deadlines
+}
+
+// ending is the end of a queue.
+type ending struct {
+	dropped list.List[request] // completed requests of a dead queue
+	tidied  int                // requests that tidy has looked at
+	reason  error
 }
 
 // output is the data that one queue has to send.
@@ -161,7 +167,7 @@ func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.
 
 func (q *queue) Link() (fabric.Link, bool) { return q.conn.link() }
 
-// SetDepth makes room for depth commands.
+// SetDepth counts the memory of depth commands, which is allocated when they come.
 func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
@@ -174,7 +180,6 @@ func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	q.connected = true
 	q.handshakeBy = 0
 	q.logTLS()
-	q.allocate(depth)
 	return nil
 }
 
@@ -192,12 +197,12 @@ func (q *queue) Failure() error {
 	return q.reason
 }
 
-// allocate makes requests until there are n.
+// allocateMost is the number of requests that are allocated at once, about 16 KiB.
+const allocateMost = 32
+
+// allocate makes more requests.
 func (q *queue) allocate(n int) {
-	if n <= len(q.reqs) {
-		return
-	}
-	block := make([]request, n-len(q.reqs))
+	block := make([]request, n)
 	for i := range block {
 		r := &block[i]
 		r.Session, r.Queue, r.Owner, r.tag = q.session, q, r, uint16(len(q.reqs))
@@ -211,6 +216,9 @@ func (q *queue) allocate(n int) {
 
 // get takes a free request, or returns nil if the host exceeds the depth of the queue.
 func (q *queue) get() *request {
+	if len(q.free) == 0 && len(q.reqs) < q.depth {
+		q.allocate(min(q.depth-len(q.reqs), allocateMost))
+	}
 	n := len(q.free)
 	if n == 0 || len(q.reqs)-n >= q.depth {
 		return nil
@@ -254,6 +262,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	if q.state >= queueClosing {
 		return
 	}
+	q.g.inTurn += endCost // mostly the line in the log
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
 	expected, received := q.mismatch(f, offending)
 	args := []any{
@@ -273,14 +282,14 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 // queue. It returns the number of steps made.
 func (q *queue) run() int {
 	work := 0
-	for r := q.dropped.Pop(); r != nil; r = q.dropped.Pop() {
-		q.put(r)
-		work++
-	}
 	if q.state == queueDisconnecting {
 		q.close(queueClosing, q.reason,
 			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 		work++
+	}
+	if q.state >= queueClosing && !q.tidy() {
+		q.schedule()
+		return work + 1
 	}
 	if q.copying {
 		q.copySome()
@@ -296,7 +305,12 @@ func (q *queue) run() int {
 			work++
 		}
 	case queueDead:
-		if q.executing == 0 && q.dropped.Empty() && q.place.Listed() {
+		if !q.tidy() {
+			q.schedule()
+			break
+		}
+		q.closeSession()
+		if q.executing == 0 && q.place.Listed() {
 			q.g.remove(q)
 		}
 	}
@@ -320,22 +334,35 @@ func (q *queue) close(state queueState, reason error, linger int64) {
 	if q.stalled() {
 		q.g.stalled--
 	}
-	q.g.inTurn += len(q.reqs) * endBytes
 	q.cur, q.dst, q.left, q.partial = nil, mem.Cursor{}, 0, q.partial[:0]
-	for q.grants.Pop() != nil {
-	}
-	q.requested = 0
-	for _, r := range q.reqs {
-		switch r.state {
-		case requestWaiting:
-			q.g.cancelWait(r)
-			q.abandon(r)
-		case requestReceiving:
-			q.abandon(r)
-		}
-	}
+	q.grants, q.requested = list.List[request]{}, 0
 	q.g.activate(q)
 	q.schedule()
+}
+
+// tidy takes back the requests of a queue that ends, except the ones that it still sends or that
+// execute, as many as the poll may. It reports whether none is left.
+func (q *queue) tidy() bool {
+	for ; !q.dropped.Empty() || q.tidied < len(q.reqs); q.g.inTurn += requestCost {
+		if q.g.inTurn >= pollBytes {
+			return false
+		}
+		if r := q.dropped.Pop(); r != nil {
+			q.put(r)
+			continue
+		}
+		q.tidied++
+		switch r := q.reqs[q.tidied-1]; {
+		case r.state == requestWaiting:
+			q.g.cancelWait(r)
+			q.abandon(r)
+		case r.state == requestReceiving, r.state == requestGranting && q.state == queueDead:
+			q.abandon(r)
+		case r.state == requestSending && q.state == queueDead:
+			q.put(r)
+		}
+	}
+	return true
 }
 
 // linger closes the session, and this side of the connection.
@@ -356,7 +383,7 @@ func (q *queue) linger() {
 func (q *queue) closeSession() {
 	if q.open {
 		q.open = false
-		q.g.inTurn += len(q.reqs) * endBytes
+		q.g.inTurn += endCost
 		q.g.cfg.Handler.Close(q.session)
 	}
 }
@@ -381,18 +408,10 @@ func (q *queue) kill(reason error) {
 		q.g.load.Add(-1)
 	}
 	_ = q.conn.Close()
+	q.g.inTurn += endCost
 	q.closeTLS()
 	q.closeBy, q.sendBy = 0, 0
-	for r := q.sendq.Pop(); r != nil; r = q.sendq.Pop() {
-		switch {
-		case r.send == sendRaw:
-		case r.state == requestGranting:
-			q.abandon(r)
-		default:
-			q.put(r)
-		}
-	}
-	q.closeSession()
+	q.sendq, q.tidied = list.List[request]{}, 0
 	q.schedule()
 }
 

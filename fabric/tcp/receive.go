@@ -106,6 +106,7 @@ func (q *queue) receiveDirect() int {
 // recvmsg receives into iov, at most asked bytes, and clears it.
 func (q *queue) recvmsg(iov []sys.Iovec, asked int) (n int, e syscall.Errno) {
 	drained := false
+	q.g.inTurn += receiveCost
 	switch {
 	case q.tls != nil:
 		n, drained, e = q.tls.Recvmsg(q.fd, iov, q.g.tls)
@@ -154,7 +155,7 @@ func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
 // received records that n bytes were received. drained reports whether no more were there.
 func (q *queue) received(n int, drained bool) {
 	q.drained = drained && !q.hungUp // the end of the stream causes no further event
-	q.g.moved, q.g.inTurn, q.g.input = q.g.moved+n, q.g.inTurn+n, q.g.input-n
+	q.g.moved, q.g.inTurn, q.g.input = q.g.moved+n, q.g.inTurn+q.cost(n), q.g.input-n
 	q.receivedBytes += uint64(n)
 	q.g.arrived = q.g.loop.Clock()
 }
@@ -210,10 +211,11 @@ func (q *queue) discard() int {
 	return 0
 }
 
-// process consumes b, which lies in the receive buffer. Unconsumed bytes are saved.
+// process consumes b, which lies in the receive buffer, as far as the poll may go on. The rest is
+// unread until the next poll, and an incomplete header is saved.
 func (q *queue) process(b []byte) int {
-	g, steps := q.g, 1
-	for more := true; more && q.state <= queueLive; {
+	g, steps, more := q.g, 1, true
+	for more && q.state <= queueLive && (g.inTurn < pollBytes || q.rx != receiveHeader) {
 		switch q.rx {
 		case receiveHeader:
 			b, more = q.header(b)
@@ -223,15 +225,25 @@ func (q *queue) process(b []byte) int {
 			b, more = q.digest(b)
 		}
 		// Commands after a Connect may depend on it, wherever the stream is cut. Direct data needs
-		// to know its place.
-		if len(g.batch) == cap(g.batch) || !q.connected ||
+		// to know its place. Admin commands differ in their cost.
+		if len(g.batch) == cap(g.batch) || !q.connected || q.admin ||
 			q.cur != nil && q.cur.state == requestParsed {
 			steps += g.prepareBatch()
 		}
 	}
 	steps += g.prepareBatch()
+	if more && q.state <= queueLive && len(b) > 0 {
+		g.reader, g.unread, b = q, b, nil
+	}
 	q.savePartial(b)
 	return steps
+}
+
+// readOn continues with unread input.
+func (q *queue) readOn() int {
+	b := q.g.unread
+	q.g.reader, q.g.unread = nil, nil
+	return q.process(b)
 }
 
 // savePartial saves unconsumed bytes for the next receive.

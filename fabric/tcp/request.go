@@ -50,6 +50,8 @@ const (
 	requestExecuting
 	// requestSending is completed; its response is queued for sending.
 	requestSending
+	// requestDropped is completed, and its queue has ended.
+	requestDropped
 )
 
 func (r *request) queue() *queue { return r.Queue.(*queue) }

@@ -87,7 +87,7 @@ func (q *queue) flush() int {
 			q.schedule()
 			break
 		}
-		want := q.gather(inTurns, pollBytes-g.inTurn)
+		want := q.gather(inTurns, q.room())
 		n, e := q.transmit()
 		clear(g.iov)
 		if e != 0 && e != syscall.EAGAIN {
@@ -95,7 +95,7 @@ func (q *queue) flush() int {
 			return done + 1
 		}
 		sent += n
-		g.moved, g.inTurn = g.moved+n, g.inTurn+n
+		g.moved, g.inTurn = g.moved+n, g.inTurn+sendCost+q.cost(n)
 		if n > 0 {
 			q.acknowledged = false
 			done += max(q.advanceSend(n, g.loop.Clock()), 1)
@@ -108,6 +108,24 @@ func (q *queue) flush() int {
 	q.waitSend()
 	return done
 }
+
+// halves is how long it takes to move bytes of the queue, in halves of the time of plain ones:
+// encryption takes as long again, and a digest about half of it.
+func (q *queue) halves() int {
+	n := 2
+	if q.tls != nil {
+		n += 2
+	}
+	if q.params.DataDigest {
+		n++
+	}
+	return n
+}
+
+// cost is the number of bytes that n bytes count as in Group.inTurn, and room the number of bytes
+// that the poll may still move.
+func (q *queue) cost(n int) int { return n * q.halves() / 2 }
+func (q *queue) room() int      { return max((pollBytes-q.g.inTurn)*2/q.halves(), 1) }
 
 // advanceSend counts n sent bytes, and returns the number of requests that they complete.
 func (q *queue) advanceSend(n int, now int64) int {

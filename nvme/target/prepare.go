@@ -34,13 +34,13 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 }
 
 // command returns the state of a request, which is assigned with the first command that the request
-// carries. Connect makes the states of a whole queue; before that there are few.
+// carries. States are made as more commands come at the same time.
 func (s *session) command(r *fabric.Request) *cmd {
 	if c, ok := r.Command.(*cmd); ok {
 		return c
 	}
 	if s.used == len(s.cmds) {
-		s.grow(s.used + 1)
+		s.grow(min(max(int(s.size)-s.used, 1), growMost))
 	}
 	c := s.cmds[s.used]
 	s.used++

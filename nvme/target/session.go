@@ -171,9 +171,13 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	return s
 }
 
+// growMost is the number of states that are allocated at once, about 16 KiB.
+const growMost = 32
+
+// grow makes the states of n more commands.
 func (s *session) grow(n int) {
-	block := make([]cmd, n-len(s.cmds))
-	for i := range block { // bound: the depth of the queue
+	block := make([]cmd, n)
+	for i := range block {
 		c := &block[i]
 		c.s, c.i = s, len(s.cmds)
 		c.io.Owner = c
@@ -181,11 +185,8 @@ func (s *session) grow(n int) {
 	}
 }
 
-// setDepth allocates the state of depth commands, so that no command allocates.
+// setDepth sets the number of commands that the queue may have.
 func (s *session) setDepth(depth int) {
-	if depth > len(s.cmds) {
-		s.grow(depth)
-	}
 	s.done = append(make([]*fabric.Request, 0, depth+1), s.done...)
 	s.spare = make([]*fabric.Request, 0, depth+1)
 	s.size = uint32(depth)

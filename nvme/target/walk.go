@@ -8,9 +8,12 @@ import (
 
 // This file visits the commands of queues in pieces, see dispatch.Walk.
 
-// lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
-// step of its own.
-const lookMost = 8
+const (
+	// lookMost is how many commands a step of a walk looks at.
+	lookMost = 8
+	// endSteps is the number of steps of a command that it completes or cancels.
+	endSteps = 4
+)
 
 // visitAll returns the next of a walk that calls fn with the commands of the queues that exist when
 // it begins, except queues that skips selects.
@@ -22,8 +25,10 @@ func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next 
 		if queues == nil {
 			queues = h.sessions.Walk(func(o *session) int { s, at = o, 0; return 1 })
 		}
-		if s != nil && !skips(s) && s.look(&at, fn) {
-			return 1
+		if s != nil && !skips(s) {
+			if n := s.look(&at, fn); n > 0 {
+				return n
+			}
 		}
 		return queues()
 	}
@@ -33,18 +38,18 @@ func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next 
 func (s *session) looks() int { return 1 + s.used/lookMost }
 
 // look calls fn with a few commands of a queue from at on, until it returns true: it has completed
-// the command, or canceled something. look returns false if there are none.
-func (s *session) look(at *int, fn func(c *cmd) bool) bool {
-	for n := range lookMost {
+// the command, or canceled something. look returns the number of steps, 0 if there are no commands.
+func (s *session) look(at *int, fn func(c *cmd) bool) (steps int) {
+	for range lookMost {
 		if *at >= s.used {
-			return n > 0
-		}
-		*at++
-		if fn(s.cmds[*at-1]) {
 			break
 		}
+		*at++
+		if steps = 1; fn(s.cmds[*at-1]) {
+			return endSteps
+		}
 	}
-	return true
+	return steps
 }
 
 // end begins to end the work that a queue has at devices and at limits. The queue is over, or about
@@ -55,10 +60,7 @@ func (h *Handler) end(s *session) {
 		return
 	}
 	s.ends = dispatch.Walk{Done: s.endIfIdle, Next: func() int {
-		if s.look(&s.endAt, h.endCommand) {
-			return 1
-		}
-		return 0
+		return s.look(&s.endAt, h.endCommand)
 	}}
 	h.dispatch.Start(&s.ends)
 }
