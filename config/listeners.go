@@ -78,8 +78,8 @@ func (l *Listener) value() lang.Value {
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
 				"several paths to a namespace prefer optimized ones. Set it when some paths are "+
-				"better than others, or should not be used. `nvmf-target ana set` changes states by "+
-				"hand.").Without("optimized"),
+				"better than others, or should not be used. `nvmf-target ana set` changes states "+
+				"by hand.").Without("optimized"),
 		lang.NewKey("on_unavailable", lang.Either(&l.Required, "wait", "fail"),
 			"The reaction to a missing address or RDMA device: serve everything else and wait "+
 				"for it, or exit. Set it to `fail` when another instance takes over in that "+
