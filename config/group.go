@@ -21,6 +21,8 @@ type Group struct {
 	ANAGroups, Prefers        []uint32
 	// SharesConfiguration: subsystems and hosts come from the pool.
 	SharesConfiguration bool
+	// Key returns the secret with which shared secrets are encrypted; nil: there is none.
+	Key func() string
 	// CNTLIDMin and CNTLIDMax are the controller IDs of these subsystems here.
 	CNTLIDMin, CNTLIDMax uint16
 }
@@ -56,6 +58,16 @@ func (g *Group) keys() []lang.Key {
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
 			"hosts are kept in the pool, for all gateways, and changed by `nvmf-target apply "+
 			"--group`. Set it at all gateways, with `managed`, which keeps the version in force."),
+		lang.NewKey("key", tokenValue(func() string {
+			if g.Key == nil {
+				return ""
+			}
+			return hidden(g.Key())
+		}, func(text string) { g.Key = func() string { return text } }),
+			"A secret with which keys of hosts in shared configurations are encrypted in the "+
+				"pool; better in a file. Set it to the same one at all gateways, made by "+
+				"`openssl rand -hex 32`, to keep these keys there.").
+			Without("none: keys are files of each gateway").OrSecretFile(),
 		lang.NewKey("cntlid_min", lang.Int(&g.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"Lowest controller ID of the shared subsystems at this gateway. Set it at all "+
 				"gateways, to a range that no other gateway has, if the 1,023 IDs of the default "+
@@ -97,6 +109,7 @@ func (v *validator) group(c *Config) {
 		"group.shares_configuration")
 	v.need("group.cntlid_max", g.CNTLIDMax != 0, g.SharesConfiguration,
 		"group.shares_configuration")
+	v.need("group.key", g.Key != nil, g.SharesConfiguration, "group.shares_configuration")
 	if v.Faulty("group.ana_groups") {
 		return
 	}

@@ -1,6 +1,11 @@
 package config
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -36,7 +41,7 @@ func (g *Group) File(text, version string) ([]byte, error) {
 			path := fmt.Sprintf("%s[%d].", key, j)
 			switch key {
 			case "hosts":
-				err = checkSecrets(path, entry, files)
+				err = g.openSecrets(path, entry, files)
 			case "subsystems":
 				err = g.complete(path, entry)
 			}
@@ -63,14 +68,80 @@ func GroupVersion(file []byte) string {
 	return version
 }
 
-// checkSecrets returns an error if a host has a secret, or names a file with one that may be
-// another file elsewhere.
-func checkSecrets(path string, host *yaml.Node, files []string) error {
-	for _, key := range secretKeys() {
-		if lang.Slot(host, key) != nil {
-			return lang.BadRequest(path+key, "secrets are not kept in the cluster",
-				"Write "+key+lang.FileSuffix+", the path of a file with the key on each gateway.")
+// sealed begins an encrypted secret.
+const sealed = "sealed-1:"
+
+// cipher returns the cipher of secrets: AES-256-GCM. It is not valid without Key.
+func (g *Group) cipher() cipher.AEAD {
+	key := sha256.Sum256([]byte("nvmf-target group.key " + g.Key()))
+	block, _ := aes.NewCipher(key[:])             // fails only for other lengths
+	gcm, _ := cipher.NewGCMWithRandomNonce(block) // and this for other ciphers
+	return gcm
+}
+
+// purpose is authenticated with a secret, so that it counts only for this key of this host.
+func purpose(host, key string) []byte { return []byte(key + " " + host) }
+
+// Seal encrypts the secrets in a text for File. Without Key it changes nothing.
+func (g *Group) Seal(text string) (string, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var all map[string]any
+	if g.Key == nil || !json.Valid([]byte(text)) || d.Decode(&all) != nil {
+		return text, nil // File returns the error
+	}
+	changed := false
+	hosts, _ := all["hosts"].([]any)
+	for _, h := range hosts {
+		host, _ := h.(map[string]any)
+		nqn, _ := host["nqn"].(string)
+		for _, key := range secretKeys() {
+			secret, ok := host[key].(string)
+			if ok && !strings.HasPrefix(secret, sealed) {
+				data := g.cipher().Seal(nil, nil, []byte(secret), purpose(nqn, key))
+				host[key] = sealed + base64.StdEncoding.EncodeToString(data)
+				changed = true
+			}
 		}
+	}
+	if !changed {
+		return text, nil
+	}
+	data, err := json.Marshal(all)
+	return string(data), err
+}
+
+// openSecrets decrypts the secrets of a host. It returns an error if one is not encrypted, or if a
+// file with one may be another file elsewhere.
+func (g *Group) openSecrets(path string, host *yaml.Node, files []string) error {
+	for _, key := range secretKeys() {
+		at := lang.Slot(host, key)
+		if at == nil {
+			continue
+		}
+		text, ok := strings.CutPrefix((*at).Value, sealed)
+		switch {
+		case !ok:
+			return lang.BadRequest(path+key, "secrets are not kept in the cluster",
+				"Write "+key+lang.FileSuffix+", the path of a file with the key on each gateway, "+
+					"or set group.key at all gateways.")
+		case g.Key == nil:
+			return lang.BadRequest(path+key, "is encrypted", "Set group.key as at other gateways.")
+		}
+		nqn := ""
+		if n := lang.Slot(host, "nqn"); n != nil {
+			nqn = lang.Unquoted((*n).Value)
+		}
+		data, err := base64.StdEncoding.DecodeString(text)
+		if err == nil {
+			data, err = g.cipher().Open(nil, nil, data, purpose(nqn, key))
+		}
+		if err != nil {
+			return lang.BadRequest(path+key, "cannot be decrypted: it was damaged or moved, or "+
+				"group.key is another one than at the gateway that has stored it",
+				"Set the same group.key everywhere, and apply the configuration again.")
+		}
+		*at = lang.TextNode(string(data))
 	}
 	for _, key := range files {
 		if at := lang.Slot(host, key); at != nil && !filepath.IsAbs((*at).Value) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -53,5 +54,52 @@ subsystems:
 		err := testutil.Err(g.File(text, "1"))
 		testutil.True(t, want == "" && err == nil || err != nil && want != "" &&
 			strings.Contains(err.Error(), want), "%s: %v, want %q", text, err, want)
+	}
+}
+
+// TestSealed: secrets of hosts are encrypted with the key of the group. One that was changed, moved
+// to another host or encrypted with another key is refused, and a gateway without the key says so.
+func TestSealed(t *testing.T) {
+	key := func(text string) *Group {
+		return &Group{CNTLIDMin: 1, CNTLIDMax: 2, Key: func() string { return text }}
+	}
+	g := key("0123456789abcdef")
+	const secret = `DHHC-1:00:${A}"<`
+	plain := testutil.Value(json.Marshal(map[string]any{
+		"hosts": []any{
+			map[string]string{"nqn": "nqn.2026-11.x:${h}", "dhchap_key": secret, "tls_key": "t"},
+			map[string]string{"nqn": "nqn.2026-11.x:i"},
+		},
+		"subsystems": []any{}, "n": json.Number("12345678901234567890"),
+	}))(t)
+	text := testutil.Value(g.Seal(string(plain)))(t)
+	testutil.True(t, !strings.Contains(text, "DHHC") && strings.Count(text, sealed) == 2 &&
+		strings.Contains(text, "12345678901234567890"), "%s", text)
+	testutil.Equal(t, testutil.Value(g.Seal(text))(t), text, "a text that is sealed already")
+	text = strings.Replace(text, `"n":12345678901234567890,`, "", 1)
+	file := string(testutil.Value(g.File(text, "1"))(t))
+	testutil.True(t, strings.Contains(file, `dhchap_key: DHHC-1:00:$${A}"<`) &&
+		strings.Contains(file, "tls_key: t\n"), "%s", file)
+	at := strings.Index(text, sealed) + len(sealed)
+	for name, tc := range map[string]struct {
+		g          *Group
+		text, want string
+	}{
+		"plain":       {g, `{"subsystems": [], "hosts": [{"tls_key": "t"}]}`, "are not kept"},
+		"no key":      {new(Group), text, "dhchap_key: is encrypted. Set group.key"},
+		"another key": {key("0123456789abcdeF"), text, "hosts[0].dhchap_key: cannot be decrypted"},
+		"changed":     {g, text[:at] + "AAAA" + text[at+4:], "cannot be decrypted"},
+		"no base64":   {g, text[:at] + "%" + text[at+1:], "cannot be decrypted"},
+		"short": {
+			g, text[:at] + text[at+strings.IndexByte(text[at:], '"'):], "cannot be decrypted",
+		},
+		"moved": {g, strings.ReplaceAll(text, "${h}", "j"), "cannot be decrypted"},
+		"exchanged": {g, strings.NewReplacer("dhchap_key", "tls_key", "tls_key", "dhchap_key").
+			Replace(text), "cannot be decrypted"},
+	} {
+		testutil.Fails(t, testutil.Err(tc.g.File(tc.text, "1")), tc.want, "%s", name)
+	}
+	for _, bad := range []string{"", "{", "{} {}", `{"hosts": 1}`, `{"hosts": [1, null]}`, "[]"} {
+		testutil.Equal(t, testutil.Value(g.Seal(bad))(t), bad, "a text without secrets")
 	}
 }

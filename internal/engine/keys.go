@@ -48,7 +48,7 @@ func (e *Engine) TLSKeysExpired(nqn string) bool {
 // hosts, tokens, or private keys of certificates.
 func GuardSecrets(c *config.Config) {
 	endpoint := func(e *config.Endpoint) bool { return e.Key != "" || e.Token != config.Token{} }
-	if c.Control.Key != "" || endpoint(&c.Metrics) || endpoint(&c.Web) ||
+	if c.Group.Key != nil || c.Control.Key != "" || endpoint(&c.Metrics) || endpoint(&c.Web) ||
 		slices.ContainsFunc(c.WebTargets, func(w config.WebTarget) bool {
 			return w.Token != nil
 		}) ||

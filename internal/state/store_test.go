@@ -69,6 +69,12 @@ func TestPorts(t *testing.T) {
 	if next, err := s.NextGeneration(); err != nil || first != 1 || next <= first+1000 {
 		t.Errorf("first generation %d, %d after a restart; %v", first, next, err)
 	}
+	for _, raised := range []uint64{1 << 40, 5} {
+		must(t, s.RaiseGeneration(raised))
+		s = reopened(t, s)
+	}
+	next := testutil.Value(s.NextGeneration())(t)
+	testutil.True(t, next > 1<<40 && next < 1<<41, "generation %d after one of others", next)
 	list, err := os.ReadDir(s.path)
 	testutil.True(t, err == nil && len(list) == 1, "files: %v, %v", list, err)
 	must(t, s.Close())

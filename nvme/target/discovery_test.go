@@ -96,6 +96,8 @@ func TestGateways(t *testing.T) {
 		r.settle()
 		testutil.Equal(t, event.Done, told, "the host is told")
 		if !told {
+			head, _ := h.discoveryLog()
+			testutil.Equal(t, head.GENCTR, generation, "the generation of the same log")
 			r.target.SetGateways(nil, 0) // and then it is
 			r.until("the request ends", func() bool { return event.Done })
 		}

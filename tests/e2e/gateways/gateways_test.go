@@ -504,7 +504,8 @@ func TestGroupConfiguration(t *testing.T) {
 		g := newGateway(t, c, image, name, 1)
 		text := string(testutil.Value(os.ReadFile(g.file))(t))
 		text, _, _ = strings.Cut(text, "subsystems:")
-		text = strings.Replace(text, "ana_groups:", "shares_configuration: true, ana_groups:", 1)
+		text = strings.Replace(text, "ana_groups:", "shares_configuration: true, "+
+			"key: 0123456789abcdef, ana_groups:", 1)
 		testutil.Must(t, os.WriteFile(g.file, []byte(text+"managed: "+
 			filepath.Join(filepath.Dir(g.file), "managed")+"\n"), 0o600))
 		return g
@@ -516,7 +517,8 @@ func TestGroupConfiguration(t *testing.T) {
 		return testutil.Err(control.PostGroupChange.To(testutil.Context(t), client, change))
 	}
 	text := func(model string) string {
-		return fmt.Sprintf(`{"subsystems": [{"nqn": %q, "allow_any_host": true, "model": %q,
+		return fmt.Sprintf(`{"hosts": [{"nqn": "nqn.2026-11.x:h", "dhchap_key":
+			"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}], "subsystems": [{"nqn": %q, "allow_any_host": true, "model": %q,
 			"namespaces": [{"nsid": 1, "backend": "rbd", "image": %q}]}]}`, e2e.SubNQN, model,
 			image)
 	}
@@ -561,6 +563,12 @@ func TestGroupConfiguration(t *testing.T) {
 	serves("two", 2, a, b)
 	testutil.Must(t, ask(a, control.GroupChange{Rollback: 1}))
 	serves("one", 4, a, b)
+	client := control.NewClient(a.socket())
+	defer client.Close()
+	stored := testutil.Value(control.GetGroupVersions.From(testutil.Context(t), client))(t)
+	for i := range stored {
+		testutil.True(t, !strings.Contains(stored[i].Configuration, "DHHC"), "%+v", stored[i])
+	}
 
 	b.signal(t, syscall.SIGTERM)
 	b.start(t)
