@@ -340,7 +340,7 @@ func changes(t *testing.T, c *cephtest.Cluster) {
 		text atomic.Pointer[string] // in force
 	}
 	var all [gateways]member
-	ctx := testutil.Context(t)
+	ctx := t.Context() // on a busy machine they take more than a minute
 	for i := range all {
 		m := &all[i]
 		m.Shared = group.Share(fmt.Sprint(i), func() (group.Engine, error) {
@@ -355,19 +355,17 @@ func changes(t *testing.T, c *cephtest.Cluster) {
 		_, err := all[0].Put(ctx, ".", 0, 0)
 		return err == nil
 	})
-	mark := func(i, n int) string { return fmt.Sprintf(" %d-%d.", i, n) }
+	mark := func(i, n int) string { return string(rune('\u0100' + i*each + n)) }
 	change := func(m *member, mark string) {
-		for ctx.Err() == nil {
+		for {
 			list, err := m.Versions(ctx)
-			if err != nil {
-				continue
-			}
-			if strings.Contains(list[0].Text, mark) {
+			if err == nil && strings.Contains(list[0].Text, mark) {
 				return
 			}
-			_, _ = m.Put(ctx, list[0].Text+mark, list[0].Number, 0) // else it is repeated
+			if err == nil { // else it is repeated
+				_, _ = m.Put(ctx, list[0].Text+mark, list[0].Number, 0)
+			}
 		}
-		t.Errorf("no time left for the change%s", mark)
 	}
 	var writers sync.WaitGroup
 	for i := range all {
@@ -381,7 +379,7 @@ func changes(t *testing.T, c *cephtest.Cluster) {
 	list := testutil.Value(all[0].Versions(ctx))(t)
 	for i := range all {
 		for n := range each {
-			testutil.Equal(t, strings.Count(list[0].Text, mark(i, n)), 1, "changes%s", mark(i, n))
+			testutil.Equal(t, strings.Count(list[0].Text, mark(i, n)), 1, "changes %q", mark(i, n))
 		}
 		testutil.Until(t, "all have the last version", func() bool {
 			applied, _ := all[i].State()
