@@ -29,7 +29,7 @@ grep -q '^0 packets dropped by kernel' /run/tcpdump.log || fail "tcpdump lost pa
 cp /run/capture.pcap $OUT/capture.pcap
 
 # Two registered ports would hide iWARP: it is recognised by its first frame, before the port.
-case $LINK in
+case ${LINK/soft/$SOFT_HOST} in
   tcp) layer=nvme-tcp options="-d tcp.port==$PORT,nvme-tcp" ;;
   siw)
     layer=iwarp_ddp_rdmap
