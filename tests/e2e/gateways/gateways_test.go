@@ -640,6 +640,7 @@ func discovers(t *testing.T, a, b *gateway) {
 	log := func(g *gateway) (generation uint64, ports string) {
 		c := testutil.Value(host.Connect(testutil.Context(t), host.TCP{Addr: g.addr}, host.Options{
 			HostNQN: e2e.HostNQN, HostID: [16]byte{9}, SubNQN: nvme.DiscoveryNQN,
+			Timeout: testutil.Patience,
 		}))(t)
 		defer c.Close()
 		head, list, err := hosttest.Discover(testutil.Context(t), c)
