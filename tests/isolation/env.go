@@ -73,8 +73,8 @@ subsystems:
 `
 
 // cmTimeout is the time for which the fake fabric waits for an answer to a connect request. It
-// keeps memory for the same time after its end; close waits for that. A busy machine may suspend the
-// test for seconds.
+// keeps memory for the same time after its end; close waits for that. A busy machine may suspend
+// the test for seconds.
 const cmTimeout = 10 * time.Second
 
 // shorten reduces the time limits of the target to a tenth of the defaults, so that the long runs
