@@ -47,6 +47,7 @@ var timed = map[string]map[string]string{
 	"tests/isolation/beside_work_test.go": {"besideWork": soakOnly, "tooSlow": soakOnly},
 	"tests/isolation/victim.go":           {"run": "paces commands; make soak uses the latencies"},
 
+	"tests/isolation/steps_test.go":    {"compareSteps": soakOnly},
 	"tests/isolation/stranger_rows.go": {"visitFrom": soakOnly},
 }
 
