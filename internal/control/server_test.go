@@ -266,8 +266,9 @@ func TestProblems(t *testing.T) {
 	_, err = GetConnections.From(t.Context(), c)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "busy"), "%v", err)
 	_, err = PostDisconnect.To(t.Context(), c, Disconnect{})
-	testutil.True(t, err != nil && strings.HasPrefix(err.Error(), "host: no host is given. "), "%v",
-		err)
+	testutil.Fails(t, err, "host: no host is given. ", "")
+	_, err = PostFence.To(t.Context(), c, GatewayID{})
+	testutil.Fails(t, err, "gateway: no gateway is given. ", "")
 }
 
 // TestFollow: events come as they happen, and the end of the target is an error.

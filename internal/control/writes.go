@@ -117,6 +117,10 @@ func (s *Server) drainGroup(which GroupDrain) (any, error) {
 
 func (s *Server) gateway(do func(string) error) func(GatewayID) (any, error) {
 	return func(which GatewayID) (any, error) {
+		if which.Gateway == "" { // which is the holder of a group that nobody holds
+			return nil, NewProblem(http.StatusBadRequest, "no gateway is given",
+				"GET /v1/groups lists them.").At("gateway")
+		}
 		return s.changeGroups(func() error { return do(which.Gateway) })
 	}
 }
