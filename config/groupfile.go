@@ -23,11 +23,7 @@ const versionLine = "# Version of the configuration of the group, which replaces
 // and secrets in the text. The result is checked when it is loaded. version is a line that names
 // the version.
 func (g *Group) File(text, version string) ([]byte, error) {
-	var files []string
-	for _, key := range secretKeys() {
-		files = append(files, key+lang.FileSuffix)
-	}
-	root, err := lang.ParseBody([]byte(text), files...)
+	root, err := lang.ParseBody([]byte(text), secretFiles()...)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +37,7 @@ func (g *Group) File(text, version string) ([]byte, error) {
 			path := fmt.Sprintf("%s[%d].", key, j)
 			switch key {
 			case "hosts":
-				err = g.openSecrets(path, entry, files)
+				err = g.openSecrets(path, entry)
 			case "subsystems":
 				err = g.complete(path, entry)
 			}
@@ -58,14 +54,21 @@ func (g *Group) File(text, version string) ([]byte, error) {
 	return append([]byte(versionLine+version+"\n"), body...), err
 }
 
+// secretFiles lists the keys of hosts that name a file with a secret.
+func secretFiles() (files []string) {
+	for _, key := range secretKeys() {
+		files = append(files, key+lang.FileSuffix)
+	}
+	return files
+}
+
 // GroupVersion returns the name of the version in a file of Group.File, "" if there is none.
 func GroupVersion(file []byte) string {
 	line, _, _ := strings.Cut(string(file), "\n")
-	version, ok := strings.CutPrefix(line, versionLine)
-	if !ok {
-		return ""
+	if version, ok := strings.CutPrefix(line, versionLine); ok {
+		return version
 	}
-	return version
+	return ""
 }
 
 // sealed begins an encrypted secret.
@@ -82,13 +85,15 @@ func (g *Group) cipher() cipher.AEAD {
 // purpose is authenticated with a secret, so that it counts only for this key of this host.
 func purpose(host, key string) []byte { return []byte(key + " " + host) }
 
-// Seal encrypts the secrets in a text for File. Without Key it changes nothing.
-func (g *Group) Seal(text string) (string, error) {
+// Seal encrypts the secrets in a text for File. It returns a text that File refuses as it is, and
+// without Key every text.
+func (g *Group) Seal(text string) string {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
 	var all map[string]any
-	if g.Key == nil || !json.Valid([]byte(text)) || d.Decode(&all) != nil {
-		return text, nil // File returns the error
+	_, err := lang.ParseBody([]byte(text), secretFiles()...)
+	if g.Key == nil || err != nil || d.Decode(&all) != nil {
+		return text
 	}
 	changed := false
 	hosts, _ := all["hosts"].([]any)
@@ -105,15 +110,15 @@ func (g *Group) Seal(text string) (string, error) {
 		}
 	}
 	if !changed {
-		return text, nil
+		return text
 	}
-	data, err := json.Marshal(all)
-	return string(data), err
+	data, _ := json.Marshal(all) // it was JSON
+	return string(data)
 }
 
 // openSecrets decrypts the secrets of a host. It returns an error if one is not encrypted, or if a
 // file with one may be another file elsewhere.
-func (g *Group) openSecrets(path string, host *yaml.Node, files []string) error {
+func (g *Group) openSecrets(path string, host *yaml.Node) error {
 	for _, key := range secretKeys() {
 		at := lang.Slot(host, key)
 		if at == nil {
@@ -143,7 +148,7 @@ func (g *Group) openSecrets(path string, host *yaml.Node, files []string) error 
 		}
 		*at = lang.TextNode(string(data))
 	}
-	for _, key := range files {
+	for _, key := range secretFiles() {
 		if at := lang.Slot(host, key); at != nil && !filepath.IsAbs((*at).Value) {
 			return lang.BadRequest(path+key, "is not an absolute path", "Gateways read it.")
 		}

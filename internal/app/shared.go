@@ -152,9 +152,7 @@ func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (p
 		}
 		next.Text = list[i].Text
 	}
-	if next.Text, err = s.atStart.Group.Seal(next.Text); err != nil {
-		return plan, err
-	}
+	next.Text = s.atStart.Group.Seal(next.Text)
 	plan, err = s.applyVersion(&next, true)
 	if err != nil || change.DryRun {
 		return plan, err
