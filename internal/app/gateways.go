@@ -96,16 +96,12 @@ func remote(p *group.Port, names map[string]string) (r discovery.Remote, ok bool
 	if p.Label != "" {
 		r.Listener = names[p.Label]
 	}
-	for _, t := range []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP} {
-		if t.String() == p.Transport {
-			r.Addr.Transport = t
-		}
-	}
-	for _, t := range []fabric.TLSPolicy{fabric.TLSAllowed, fabric.TLSRequired} {
-		if t.String() == p.TLS {
-			r.TLS = t
-		}
-	}
+	r.Addr.Transport = map[string]nvme.TransportType{
+		"rdma": nvme.TransportRDMA, "tcp": nvme.TransportTCP,
+	}[p.Transport]
+	r.TLS = map[string]fabric.TLSPolicy{
+		"allowed": fabric.TLSAllowed, "required": fabric.TLSRequired,
+	}[p.TLS]
 	ip := p.Addr.Addr()
 	return r, r.Addr.Transport != 0 && ip.IsValid() && ip.Zone() == "" && !ip.IsUnspecified() &&
 		!ip.IsMulticast() && p.Addr.Port() != 0

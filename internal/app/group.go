@@ -56,6 +56,7 @@ type described struct {
 	config *config.Config // they are of
 	sizes  string         // of the images, here
 	holder string         // the same at the gateway that serves them
+	away   bool           // the group is given away here
 	ports  []group.Port   // of this gateway
 	at     time.Time
 
@@ -192,6 +193,7 @@ func (s *Server) countHosts() {
 		status, last := g.Status(), s.groups.described[id]
 		now := last
 		now.config, now.sizes, now.ports, now.holder = c, "", offers.ports, status.Sizes()
+		now.away = status.Drained
 		if h := sizes[id]; h != nil {
 			now.sizes = fmt.Sprintf("%x", h.Sum64())
 		}
@@ -201,10 +203,10 @@ func (s *Server) countHosts() {
 			now.elsewhere, now.generation = status.Elsewhere(s.atStart.Group.Name)
 		}
 		late := generation > now.generation && time.Since(last.at) >= describeEvery
-		if last.config != c || last.sizes != now.sizes || late ||
+		if last.config != c || last.sizes != now.sizes || late || last.away != now.away ||
 			!slices.Equal(last.ports, now.ports) {
 			f := s.facts(c, id)
-			f.Sizes, f.Ports, f.Generation = now.sizes, now.ports, generation
+			f.Sizes, f.Ports, f.Generation, f.Drained = now.sizes, now.ports, generation, now.away
 			g.Describe(f)
 			now.at = time.Now()
 		}
@@ -364,18 +366,16 @@ func (s *Server) drainGroup(which control.GroupDrain) error {
 		return control.NotThere(fmt.Sprintf("shared group %d", which.Group), "/v1/groups")
 	}
 	for id, one := range list {
-		if !which.Undo && !slices.ContainsFunc(one.Status().Instances, func(i group.Instance) bool {
-			return i.Gateway != own
-		}) {
-			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway takes "+
-				"part in group %d", id), "Start one first. With ana set, hosts wait.")
+		if status := one.Status(); !which.Undo && !status.HasHeir(own) {
+			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway can take "+
+				"group %d", id), "Start one, or let a drained one take it: group drain --undo. "+
+				"With ana set, hosts wait.")
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(list)) {
-		state := map[bool]string{false: "inaccessible", true: "configured"}[which.Undo]
-		if _, err := s.listeners.SetANA(control.ANASet{Group: id, State: state}); err != nil {
-			return err
-		}
+	state := map[bool]string{false: "inaccessible", true: "configured"}[which.Undo]
+	for id := range list {
+		s.log.Info("a shared ANA group is set by hand", "ana_group", id, "ana_state", state)
+		s.groups.drain(id, !which.Undo)
 	}
 	return nil
 }

@@ -22,6 +22,8 @@ type Facts struct {
 	// Ports are where hosts reach the gateway, and Generation is one of its discovery log.
 	Ports      []Port `json:"ports,omitempty"`
 	Generation uint64 `json:"generation,omitempty"`
+	// Drained: the gateway does not take the group.
+	Drained bool `json:"drained,omitempty"`
 	// Sizes changes with the size of an image. It may differ from that of others.
 	Sizes string `json:"sizes,omitempty"`
 }
@@ -92,8 +94,8 @@ func (f *Facts) bytes() json.RawMessage {
 	return data
 }
 
-// Elsewhere returns the ports of all gateways but one, and the last generation that all of them
-// have published.
+// Elsewhere returns the ports of all gateways but one, and the highest generation that a gateway
+// has published.
 func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 	for i := range s.Instances {
 		in := &s.Instances[i]
@@ -111,6 +113,15 @@ func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 		}
 	}
 	return ports, generation
+}
+
+// HasHeir reports whether a gateway other than this one could take the group.
+func (s *Status) HasHeir(gateway string) bool {
+	return slices.ContainsFunc(s.Instances, func(in Instance) bool {
+		var f Facts
+		_ = json.Unmarshal(in.Facts, &f) // else of another version
+		return in.Gateway != gateway && !f.Drained
+	})
 }
 
 // differences compares the settings of a gateway with each other one, up to 16 differences.

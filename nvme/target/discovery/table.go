@@ -61,9 +61,9 @@ type Table struct {
 	NQN       string
 	Ports     []Port
 	Referrals []Referral
-	// Remotes are not asked for by hosts that want only the port that they came through.
+	// Remotes are left out for hosts that ask only for the port that they came through.
 	Remotes []Remote
-	// Shared: other gateways show generations, too, and none may be above that of a later answer.
+	// Shared: other gateways show the same generations. So GENCTR is always that of the table.
 	Shared bool
 
 	subs []entry // the service itself, and the others by NQN

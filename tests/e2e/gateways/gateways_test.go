@@ -131,6 +131,13 @@ func (g *gateway) group(t *testing.T) observed.Group {
 	return list[0]
 }
 
+// post sends a request to a gateway.
+func post[B, T any](t *testing.T, g *gateway, p control.Post[B, T], body B) error {
+	c := control.NewClient(g.socket())
+	defer c.Close()
+	return testutil.Err(p.To(testutil.Context(t), c, body))
+}
+
 func (g *gateway) start(t *testing.T) {
 	t.Helper()
 	g.cmd = exec.Command(os.Args[0])
@@ -478,13 +485,9 @@ func TestGateways(t *testing.T) {
 	}
 	testutil.Until(t, "the record has both gateways", there)
 	other.signal(t, syscall.SIGKILL)
-	client := control.NewClient(holder.socket())
-	defer client.Close()
 	testutil.Until(t, "the killed gateway is forgotten", func() bool {
 		// An error if it has taken the group on a busy machine.
-		_, _ = control.PostForget.To(testutil.Context(t), client, control.GatewayID{
-			Gateway: other.name,
-		})
+		_ = post(t, holder, control.PostForget, control.GatewayID{Gateway: other.name})
 		return !there()
 	})
 	close(stop)
@@ -512,13 +515,12 @@ func TestGroupConfiguration(t *testing.T) {
 	}
 	a, b := sharing("a"), sharing("b")
 	ask := func(g *gateway, change control.GroupChange) error {
-		client := control.NewClient(g.socket())
-		defer client.Close()
-		return testutil.Err(control.PostGroupChange.To(testutil.Context(t), client, change))
+		return post(t, g, control.PostGroupChange, change)
 	}
 	text := func(model string) string {
 		return fmt.Sprintf(`{"hosts": [{"nqn": "nqn.2026-11.x:h", "dhchap_key":
-			"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}], "subsystems": [{"nqn": %q, "allow_any_host": true, "model": %q,
+			"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}],
+			"subsystems": [{"nqn": %q, "allow_any_host": true, "model": %q,
 			"namespaces": [{"nsid": 1, "backend": "rbd", "image": %q}]}]}`, e2e.SubNQN, model,
 			image)
 	}
@@ -535,6 +537,9 @@ func TestGroupConfiguration(t *testing.T) {
 		}
 	}
 	a.start(t)
+	testutil.Until(t, "a has its controller IDs", func() bool {
+		return ask(a, control.GroupChange{Configuration: text("one"), DryRun: true}) == nil
+	})
 	testutil.Must(t, ask(a, control.GroupChange{Configuration: text("one")}))
 	serves("one", 1, a)
 	paths := newWays(a, b)
@@ -596,39 +601,35 @@ func moveByHand(t *testing.T, gateways ...*gateway) {
 		}
 		return serving(from)()
 	})
-	ask := func(g *gateway, do func(context.Context, *control.Client) ([]observed.Group, error),
-	) error {
-		client := control.NewClient(g.socket())
-		defer client.Close()
-		return testutil.Err(do(testutil.Context(t), client))
+	drain := func(g *gateway, d control.GroupDrain) error {
+		return post(t, g, control.PostGroupDrain, d)
 	}
-	drain := func(d control.GroupDrain) func(context.Context, *control.Client) ([]observed.Group,
-		error) {
-		return func(ctx context.Context, c *control.Client) ([]observed.Group, error) {
-			return control.PostGroupDrain.To(ctx, c, d)
-		}
+	fence := func(g *gateway, name string) error {
+		return post(t, g, control.PostFence, control.GatewayID{Gateway: name})
 	}
-	fence := func(name string) func(context.Context, *control.Client) ([]observed.Group, error) {
-		return func(ctx context.Context, c *control.Client) ([]observed.Group, error) {
-			return control.PostFence.To(ctx, c, control.GatewayID{Gateway: name})
-		}
-	}
-	testutil.Fails(t, ask(from, drain(control.GroupDrain{Gateway: to.name})), "cannot drain", "")
-	testutil.Fails(t, ask(from, drain(control.GroupDrain{Group: 7})), "shared group 7", "")
-	testutil.Fails(t, ask(to, fence(to.name)), "is this one", "")
-	testutil.Fails(t, ask(to, fence("nobody")), "holds no group", "")
+	testutil.Fails(t, drain(from, control.GroupDrain{Gateway: to.name}), "cannot drain", "")
+	testutil.Fails(t, drain(from, control.GroupDrain{Group: 7}), "shared group 7", "")
+	testutil.Fails(t, fence(to, to.name), "is this one", "")
+	testutil.Fails(t, fence(to, "nobody"), "holds no group", "")
 	testutil.Until(t, from.name+" is drained", func() bool { // and knows the other one
-		return ask(from, drain(control.GroupDrain{Gateway: from.name})) == nil
+		return drain(from, control.GroupDrain{Gateway: from.name}) == nil
 	})
 	testutil.Until(t, "the group is at "+to.name, serving(to))
 	testutil.True(t, from.group(t).Drained, "the other one does not take it")
-	testutil.Until(t, "a drained gateway does not take it", func() bool {
-		return strings.Contains(fmt.Sprint(ask(from, fence(to.name))), "was given away here")
+	testutil.Until(t, "the last gateway cannot be drained", func() bool {
+		err := drain(to, control.GroupDrain{Group: 1})
+		if err == nil { // it does not know yet that the other one is drained
+			testutil.Must(t, drain(to, control.GroupDrain{Group: 1, Undo: true}))
+		}
+		return strings.Contains(fmt.Sprint(err), "no other gateway can take")
 	})
-	testutil.Must(t, ask(from, drain(control.GroupDrain{Group: 1, Undo: true})))
+	testutil.Until(t, "a drained gateway does not take it", func() bool {
+		return strings.Contains(fmt.Sprint(fence(from, to.name)), "was given away here")
+	})
+	testutil.Must(t, drain(from, control.GroupDrain{Group: 1, Undo: true}))
 	testutil.Until(t, to.name+" is fenced", func() bool {
 		// On a busy machine the group may move by itself.
-		_ = ask(from, fence(to.name))
+		_ = fence(from, to.name)
 		return serving(from)()
 	})
 }
@@ -662,13 +663,10 @@ func discovers(t *testing.T, a, b *gateway) {
 		return ports == fmt.Sprint(both) && ports2 == ports && at == at2
 	})
 	b.signal(t, syscall.SIGTERM)
-	client := control.NewClient(a.socket())
-	defer client.Close()
 	testutil.Until(t, "a lists only itself", func() bool {
 		_, ports := log(a)
 		// On a busy machine b may have had no time to withdraw.
-		gone := control.GatewayID{Gateway: b.name}
-		_, _ = control.PostForget.To(testutil.Context(t), client, gone)
+		_ = post(t, a, control.PostForget, control.GatewayID{Gateway: b.name})
 		return ports == fmt.Sprint(both[:1]) || ports == fmt.Sprint(both[1:])
 	})
 	before, _ := log(a)
