@@ -43,6 +43,20 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 	h.close()
 }
 
+// TestHandlerKnowsFirst: a host does not see that the target has ended its connection before the
+// handler knows: the host may repeat writes that devices still have.
+func TestHandlerKnowsFirst(t *testing.T) {
+	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
+	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
+	h.queue().kill(errors.New("test"))
+	for open := true; open; h.g.Poll(64) {
+		_, e := sys.Recv(h.peer, h.in, 0)
+		open = e == unix.EAGAIN
+		testutil.MustTrue(t, open || h.d.Closed.Load() == 1, "the handler does not know")
+	}
+	h.close()
+}
+
 // TestManyEnd: however many connections end together, a poll ends so many of them that
 // they have about 1,024 commands.
 func TestManyEnd(t *testing.T) {

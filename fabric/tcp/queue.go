@@ -100,7 +100,8 @@ const (
 	// input until the peer closes or a deadline: closing with unread input would send a reset and
 	// could destroy data that the peer has not read yet. The session is closed.
 	queueLingering
-	// queueDead has no socket and stays in its group until the handler has no request of it.
+	// queueDead does not use its socket and stays in its group until the handler has no request of
+	// it.
 	queueDead
 )
 
@@ -310,6 +311,7 @@ func (q *queue) run() int {
 			break
 		}
 		q.closeSession()
+		_ = q.conn.Close() // not earlier: the host may repeat writes, which then wait for late ones
 		if q.executing == 0 && q.place.Listed() {
 			q.g.remove(q)
 		}
@@ -388,8 +390,9 @@ func (q *queue) closeSession() {
 	}
 }
 
-// kill closes the socket at once and frees everything except the requests that the handler still
-// executes. It must not be called from within a call of the handler.
+// kill ends the queue without another use of its socket. The next polls free everything except
+// requests that the handler still executes. It must not be called from within a call of the
+// handler.
 func (q *queue) kill(reason error) {
 	if q.state == queueDead {
 		return
@@ -407,7 +410,6 @@ func (q *queue) kill(reason error) {
 	if !q.admin {
 		q.g.load.Add(-1)
 	}
-	_ = q.conn.Close()
 	q.g.inTurn += endCost
 	q.closeTLS()
 	q.closeBy, q.sendBy = 0, 0
