@@ -82,6 +82,7 @@ type slowChannel struct {
 	room    int
 	most    int // that Submit was offered, or Poll had room for, at once
 	cancels int
+	turn    *backend.Turn // a Poll takes a byte of it
 	has     list.List[backend.IO]
 	due     list.List[backend.IO]
 }
@@ -102,6 +103,7 @@ func (c *slowChannel) Close() error { return nil }
 
 func (c *slowChannel) Poll(done []*backend.IO) int {
 	c.most = max(c.most, len(done))
+	c.turn.Take(1)
 	n := c.due.Fill(done)
 	c.room += n
 	return n
@@ -183,6 +185,17 @@ func TestBytesOfPoll(t *testing.T) {
 		more := (n - last) * each
 		testutil.MustTrue(t, more > 0 && more <= turnBytes+each, "the devices get %d bytes", more)
 	}
+}
+
+// TestPartOfIO: a Poll in which a device does a part of an IO has done something.
+func TestPartOfIO(t *testing.T) {
+	r := newReactor()
+	slow := &slowChannel{room: 1}
+	testutil.True(t, r.channel(slow).Queue(&backend.IO{Len: 512}), "the channel is closed")
+	r.Process()
+	testutil.Equal(t, r.Poll(batchSize), 0, "steps without work")
+	slow.turn = &r.room
+	testutil.Equal(t, r.Poll(batchSize), 1, "steps with a part of an IO")
 }
 
 // TestPollTurns: however many channels a Poll does not visit, or visits without room, all get on.

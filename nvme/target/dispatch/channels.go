@@ -107,6 +107,9 @@ func (r *Channels) Poll(budget int) (n int) {
 			break
 		}
 	}
+	if n == 0 && r.room.Left < turnBytes {
+		n = 1 // a part of an IO
+	}
 	return n
 }
 
