@@ -103,9 +103,10 @@ const (
 	// pollBytes is about the number of bytes that a poll receives, sends and copies for all queues,
 	// and the most for one queue in its turn. The last turn begins with at least half of it.
 	pollBytes = sendMost
-	// The costs in this, as bytes, of a command, a call that receives or sends, a Connect command,
-	// the end of a session or a socket, and a request of a queue that ends.
+	// The costs in this, as bytes, of a command, an H2CData PDU, a call that receives or sends, a
+	// Connect command, the end of a session or a socket, and a request of a queue that ends.
 	commandCost = 2 << 10
+	dataCost    = 512
 	receiveCost = 8 << 10
 	sendCost    = 24 << 10
 	connectCost = 192 << 10
@@ -260,9 +261,7 @@ func (g *Group) serve(q *queue) int {
 		g.reader == nil && q.expectsDirect(); i++ {
 		steps += q.receive()
 	}
-	if q.drained && !q.acknowledged && q.unfinished() {
-		q.acknowledge()
-	}
+	q.acknowledge()
 	if steps > 0 {
 		g.activeUntil = g.loop.Now() + recent
 		if g.last != nil && g.last != q {

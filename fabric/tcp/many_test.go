@@ -57,9 +57,9 @@ func TestManyCommands(t *testing.T) {
 		for i := range n {
 			all = append(all, c.held(nvme.NVMRead, uint16(i), 0, 4096)...)
 		}
-		sent, e := sys.Send(h.peer, all, 0)
-		testutil.MustTrue(t, e == 0 && sent == len(all), "%d of %d bytes: %v", sent, len(all), e)
-		h.g.pollEvents()
+		all = append(all, c.held(nvme.NVMRead, n, 0, 4096)[:10]...)
+		h.put(h.peer, all)
+		h.g.turnsUntil = h.loop.now + recent
 		begun := h.d.Executed.Load()
 		for last, end := begun, begun+n; last < end && !(ends && h.g.reader != nil); {
 			testutil.MustTrue(t, !h.g.Arm(), "%d commands are left", end-last)
@@ -71,6 +71,9 @@ func TestManyCommands(t *testing.T) {
 		if ends {
 			h.hangUp()
 			testutil.True(t, h.g.reader == nil, "input is left of a queue that has ended")
+		} else {
+			h.g.Poll(64)
+			testutil.True(t, h.queue().acknowledged, "the part of a PDU is not acknowledged")
 		}
 		peer := h.peer
 		begun = h.d.Executed.Load()
@@ -81,4 +84,85 @@ func TestManyCommands(t *testing.T) {
 		h.peer = peer
 		h.close()
 	}
+}
+
+// put makes input of a connection known to the group.
+func (h *manual) put(peer int, b []byte) {
+	sent, e := sys.Send(peer, b, 0)
+	testutil.MustTrue(h.tb, e == 0 && sent == len(b), "%d of %d bytes: %v", sent, len(b), e)
+	h.g.pollEvents()
+}
+
+// TestSmallData: a poll takes a bounded number of PDUs with data.
+func TestSmallData(t *testing.T) {
+	const n, most = 16 << 10, pollBytes / dataCost
+	h, c := joined(t, options{}, pdu.Params{}, 4)
+	h.send(c.request(nvme.NVMWrite, 0, 0, n))
+	ttag := (*pdu.Data)(h.recv()).TTAG()
+	all := c.h2cData(0, 0, ttag, 0, make([]byte, 108))
+	all[3], all[pdu.OffDATAL] = pdu.DataSize+104, 4 // padding: more than a header is received
+	for off := 4; off < n; off += 4 {
+		all = append(all, c.h2cData(0, 0, ttag, off, make([]byte, 4))...)
+	}
+	h.put(h.peer, all)
+	for q := h.queue(); h.d.Written.Load() == 0; {
+		before := q.pdus
+		h.g.Poll(64)
+		testutil.MustTrue(t, q.state == queueLive && q.pdus-before <= most, "%d PDUs in a poll",
+			q.pdus-before)
+	}
+	h.close()
+}
+
+// TestManyDiscard: a poll discards the input of a bounded number of queues.
+func TestManyDiscard(t *testing.T) {
+	h := newManual(t, options{})
+	var peers []int
+	for range 60 {
+		h.open()
+		h.send([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
+		peers = append(peers, h.peer)
+	}
+	for _, fd := range peers {
+		h.put(fd, []byte{1})
+	}
+	h.g.Poll(64)
+	n := len(peers) - len(h.actives())
+	testutil.True(t, n > 0 && n <= pollBytes/2/receiveCost+1, "%d queues in a poll", n)
+	for _, h.peer = range peers {
+		h.hangUp()
+	}
+	h.close()
+}
+
+// TestAdminTurn: other queues are read before an admin queue has had many turns of a poll.
+func TestAdminTurn(t *testing.T) {
+	const n = 1000
+	h, c := joined(t, options{arena: 16 << 20}, pdu.Params{}, 4)
+	other := h.peer
+	h.open()
+	r := pdu.ICReq(&c.p, 1)
+	h.send(append(r[:], c.connectPDU(0, 128, 0)...))
+	var all []byte
+	for i := range n {
+		all = append(all, c.request(nvme.NVMRead, uint16(i), 0, 40<<10)...)
+	}
+	begun := h.d.Executed.Load()
+	h.put(h.peer, all)
+	h.put(other, c.request(nvme.NVMFlush, 0, 0, 0))
+	polls, answered := 0, 0
+	for ; h.d.Executed.Load() < begun+n+1; polls++ {
+		h.g.Poll(64)
+		testutil.MustTrue(t, polls <= n, "%d commands", h.d.Executed.Load()-begun)
+		for got := 1; got > 0; got, _ = sys.Recv(h.peer, h.in, 0) {
+		}
+		if got, _ := sys.Recv(other, h.in, 0); got > 0 {
+			answered = polls
+		}
+	}
+	testutil.True(t, answered > 0 && answered <= 40 && polls > 100, "answered in poll %d of %d",
+		answered, polls)
+	h.hangUp()
+	h.peer = other
+	h.close()
 }

@@ -128,7 +128,7 @@ func (q *queue) recvmsg(iov []sys.Iovec, asked int) (n int, e syscall.Errno) {
 func (q *queue) window() []byte {
 	buf, p := q.g.rx, &q.params
 	switch {
-	case q.g.stalled > 0:
+	case q.g.stalled > 0, q.admin: // no other queue is read before all of these commands
 		buf = buf[:stalledBuffer]
 	case q.state == queueConnecting:
 		buf = buf[:tls.MaxInput]
@@ -184,11 +184,15 @@ func (q *queue) unfinished() bool {
 			q.tls != nil && q.tls.Partial())
 }
 
-// acknowledge makes the kernel acknowledge at once all input until the next response. Otherwise the
-// kernel delays the acknowledgement by 40 ms after a response, in order to combine it with another.
-// Two kinds of host send nothing until then: one has a socket buffer smaller than its PDU (SPDK's
-// holds 8 KiB under TLS), the other sends a PDU in pieces without TCP_NODELAY.
+// acknowledge makes the kernel acknowledge unfinished input, and all further input until the next
+// response, at once. Otherwise the kernel delays the acknowledgement by 40 ms after a response, in
+// order to combine it with another. Two kinds of host send nothing until then: one has a socket
+// buffer smaller than its PDU (SPDK's holds 8 KiB under TLS), the other sends a PDU in pieces
+// without TCP_NODELAY.
 func (q *queue) acknowledge() {
+	if !q.drained || q.acknowledged || !q.unfinished() {
+		return
+	}
 	q.acknowledged = true
 	// Errors belong to the socket, and the next receive reports them.
 	_ = unix.SetsockoptInt(q.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
@@ -199,6 +203,7 @@ func (q *queue) discard() int {
 	if q.state == queueDead {
 		return 0
 	}
+	q.g.inTurn += receiveCost
 	n, e := sys.Recv(q.fd, q.g.rx, 0)
 	if n > 0 {
 		q.received(n, n < len(q.g.rx))
@@ -243,6 +248,7 @@ func (q *queue) process(b []byte) int {
 func (q *queue) readOn() int {
 	b := q.g.unread
 	q.g.reader, q.g.unread = nil, nil
+	defer q.acknowledge()
 	return q.process(b)
 }
 
@@ -297,6 +303,7 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	case pdu.TypeCapsuleCmd:
 		rest = q.capsule((*pdu.CapsuleCmd)(b[:pdu.CapsuleCmdSize]), rest)
 	case pdu.TypeH2CData:
+		q.g.inTurn += dataCost
 		q.h2cData((*pdu.Data)(b[:pdu.DataSize]))
 	case pdu.TypeICReq:
 		q.icReq((*pdu.IC)(b[:pdu.ICSize]))

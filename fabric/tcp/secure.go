@@ -88,6 +88,7 @@ func (q *queue) receiveHandshake() int {
 		}
 		return 0
 	}
+	q.g.inTurn += receiveCost
 	b := q.g.rx[:tls.MaxInput]
 	n, e := sys.Recv(q.fd, b, 0)
 	if n == 0 {
