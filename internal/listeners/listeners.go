@@ -354,16 +354,17 @@ func (ls *Listeners) RDMAStacks() (list []string) {
 // TLSOf reports whether new connections of a port use TLS.
 func (ls *Listeners) TLSOf(portID uint16) fabric.TLSPolicy { return ls.settings(portID).TLS }
 
-// settings returns the settings of the listener that has a port, zero if the port is being closed.
-func (ls *Listeners) settings(portID uint16) (c config.Listener) {
+// settings returns the settings of the listener that has a port. A port that is being closed has
+// none, and takes no connection without TLS.
+func (ls *Listeners) settings(portID uint16) config.Listener {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.ports {
 		if p.id == portID {
-			c = p.l.Listener
+			return p.l.Listener
 		}
 	}
-	return c
+	return config.Listener{TLS: fabric.TLSRequired}
 }
 
 // get returns the listener with this name, which exists.

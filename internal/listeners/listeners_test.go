@@ -211,6 +211,30 @@ func TestLostAtOnce(t *testing.T) {
 	}
 }
 
+// closingListener is a port with a function that Close calls.
+type closingListener struct {
+	fakeListener
+	close func()
+}
+
+func (l closingListener) Close() error { l.close(); return nil }
+
+// TestTLSOfClosingPort: a port is not open for connections without TLS while it is being closed.
+func TestTLSOfClosingPort(t *testing.T) {
+	n := &netiftest.Network{}
+	n.Set("eth0 127.0.9.1")
+	var ls *Listeners
+	tls := fabric.TLSOff
+	l := tcpAt("127.0.9.1")
+	l.TLS = fabric.TLSRequired
+	ls = opened(t, n, Config{Listen: func(at fabric.Addr, id uint16) (fabric.Listener, error) {
+		return closingListener{fakeListener{at}, func() { tls = ls.TLSOf(id) }}, nil
+	}}, l)
+	testutil.Must(t, ls.Prepare(nil))
+	testutil.Value(ls.Remove(l.Name))(t)
+	testutil.Equal(t, tls, fabric.TLSRequired, "the policy at the end")
+}
+
 // TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line reports it.
 func TestUnreadableAddresses(t *testing.T) {
 	var out testutil.Log
