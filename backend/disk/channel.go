@@ -88,7 +88,7 @@ func (c *channel) begin(io *backend.IO) {
 	}
 	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
 	io.Scratch = uint64(o.index)
-	o.dirty, o.canceled = false, false
+	o.dirty, o.canceled, o.waited = false, false, false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return
@@ -195,6 +195,7 @@ func (c *channel) receive() {
 		if o == nil {
 			return
 		}
+		o.waited = true
 		switch {
 		case o.event == begun:
 			c.locked(o, c.d.ranges.lock(o))
@@ -236,8 +237,10 @@ func (c *channel) start(o *op) bool {
 	}
 	if c.ring != nil && o.step != stepBounced && o.step != stepZeroes &&
 		(o.step != stepDiscard || !c.d.noCommand.Load()) {
-		if o.done > 0 && o.copies() && !c.turn.Take(cachedMost) {
-			return false // the first transfer was in the turn in which the disk got the IO
+		// An IO that has not waited is in the turn in which the disk got it.
+		if n := min(o.io.Len-o.done, cachedMost); (o.waited || o.done > 0) && n > smallIO &&
+			o.copies() && !c.turn.Take(n) {
+			return false
 		}
 		return c.startRing(o)
 	}

@@ -45,6 +45,7 @@ type op struct {
 	locked   bool   // has locked its range
 	write    bool   // exclusively
 	canceled bool   // no further step is started
+	waited   bool   // not started by Submit
 	dirty    bool   // Disk.dirty before this flush
 	res      int32  // of a worker's step, as io_uring returns it
 	flags    int    // RWF_*
@@ -64,8 +65,11 @@ type op struct {
 }
 
 // cachedMost is the maximum length of a transfer of the ring through the page cache in bytes: the
-// kernel copies it at once, on the reactor.
-const cachedMost = 128 << 10
+// kernel copies it at once, on the reactor. Transfers up to smallIO do not wait for a turn.
+const (
+	cachedMost = 128 << 10
+	smallIO    = 8 << 10
+)
 
 // copies reports whether the kernel may copy the data of the op on the reactor.
 func (o *op) copies() bool {

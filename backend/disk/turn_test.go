@@ -93,6 +93,37 @@ func TestCachedTransfers(t *testing.T) {
 	})
 }
 
+// TestWaitingTransfers: reads that have waited for their range are copied in turns of the reactor.
+func TestWaitingTransfers(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		if e.Name == Threads {
+			t.Skip("other threads copy")
+		}
+		d := newDisk(t, 1<<20, false, e)
+		c := backendtest.NewClient(t, d, 1<<20)
+		all := newActor().op(backend.OpWrite, 0, 1<<20)
+		testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
+		var ios []*backend.IO
+		for range 32 {
+			ios = append(ios, c.Read(0, c.Memory(0, 1<<20)))
+		}
+		c.Submit(ios...)
+		copied, turn, ch := 0, new(backend.Turn), c.Channel.(*channel)
+		d.inject = func(_ step, res int32) int32 { copied += int(res); return res }
+		ch.turn = turn
+		d.ranges.unlock(all)
+		buf := make([]*backend.IO, len(ios))
+		for turns, done := 1, 0; done < len(ios); turns++ {
+			turn.Left = 2 * cachedMost
+			done += ch.Poll(buf)
+			testutil.MustTrue(t, copied <= turns*2*cachedMost, "%d bytes in %d turns", copied,
+				turns)
+		}
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
 // TestCancelWaiting: IOs are canceled while they wait for a unit, follow the gate, or wait for
 // their channel to begin them. Each ends once, when its turn comes, and the IOs behind it go on.
 func TestCancelWaiting(t *testing.T) {
