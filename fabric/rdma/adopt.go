@@ -214,9 +214,6 @@ func (g *group) open(q *queue) error {
 		return fmt.Errorf("refused: %w", err)
 	}
 	q.session = session
-	for i := range q.reqs {
-		q.reqs[i].Session = session
-	}
 	// The queue now has a session and an ID: any later error ends it like any other queue.
 	q.id = g.queues.add(q)
 	if q.srq != nil {

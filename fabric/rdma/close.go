@@ -10,51 +10,78 @@ import (
 
 // The end of a queue, for any reason:
 //
-//	beginTeardown (reactor)    requests that are not executing are abandoned, Handler.Close is
-//	                           called; requests that the device has stay as they are
+//	beginTeardown (reactor)    the queue takes no more capsules
+//	takeBack      (polls)      requests that are not executing are abandoned, then Handler.Close
+//	                           is called; requests that the device has stay as they are
 //	disconnect    (goroutine)  disconnect or reject, queue pair to the error state
 //	checkDrained  (reactor)    every receive and signaled send has completed, or the time is over
 //	destroy       (goroutine)  queue pair and identifier
-//	destroyed     (reactor)    the device's requests are free; the handler may still have some
+//	takeBack      (polls)      the device's requests are free; the handler may still have some
 //	finish        (reactor)    it has none; then memory (goroutine)
 //	remove        (reactor)    the entry in the group
 //
 // Data memory is given back only when neither the handler nor the device can touch it: never if the
 // queue pair cannot be destroyed (quarantine.go).
 
-// beginTeardown ends the queue for the handler and begins to end it for the device.
+// beginTeardown begins the end of the queue; takeBack continues.
 func (q *queue) beginTeardown() {
 	q.logEnd()
-	q.state = queueDraining
+	q.stopTimer()
+	q.state, q.left = queueDraining, len(q.reqs)
 	for _, c := range q.capsules {
 		q.recv.free = append(q.recv.free, c.slot)
 	}
 	q.capsules = q.capsules[:0]
+}
+
+// takeBack takes back the next requests, and after the last one goes on with the end of the queue.
+// It returns the number of requests.
+func (q *queue) takeBack() (n int) {
+	for ; n < takeMost && q.left > 0; n++ {
+		q.takeBackOne(&q.reqs[len(q.reqs)-q.left])
+		q.left--
+	}
+	switch {
+	case n == 0: // it waits for something else
+	case q.left > 0:
+		q.schedule()
+	case q.state == queueDraining:
+		q.g.cfg.Handler.Close(q.session)
+		q.setTimer(q.g.t.cfg.DrainTimeout)
+		go q.disconnect()
+	default:
+		q.finish()
+	}
+	return n
+}
+
+// takeBackOne frees a request that neither handler nor device has, after telling the handler.
+func (q *queue) takeBackOne(r *request) {
 	h := q.g.cfg.Handler
-	for i := range q.reqs {
-		r := &q.reqs[i]
-		switch r.state {
-		case requestNeedMemory:
-			r.memory.Cancel()
-			h.Abandon(&r.Request)
+	switch r.state {
+	case requestNeedMemory:
+		r.memory.Cancel()
+		h.Abandon(&r.Request)
+		q.freeRequest(r)
+	case requestNeedRead:
+		q.toRead.Remove(&r.node)
+		h.Abandon(&r.Request)
+		q.freeRequest(r)
+	case requestReading:
+		h.Abandon(&r.Request)
+		r.state = requestFlushing
+	case requestNeedSend:
+		q.toSend.Remove(&r.node)
+		q.freeRequest(r)
+	case requestWriting, requestSending:
+		r.state = requestFlushing
+	case requestFlushing: // the queue pair was destroyed
+		if q.quarantined {
+			q.keepBuffers(r)
+		} else {
 			q.freeRequest(r)
-		case requestNeedRead:
-			q.toRead.Remove(&r.node)
-			h.Abandon(&r.Request)
-			q.freeRequest(r)
-		case requestReading:
-			h.Abandon(&r.Request)
-			r.state = requestFlushing
-		case requestNeedSend:
-			q.toSend.Remove(&r.node)
-			q.freeRequest(r)
-		case requestWriting, requestSending:
-			r.state = requestFlushing
 		}
 	}
-	h.Close(q.session)
-	q.setTimer(q.g.t.cfg.DrainTimeout)
-	go q.disconnect()
 }
 
 // logEnd logs the reason for the end of the queue. Ordinary actions of hosts are not warnings.
@@ -149,27 +176,18 @@ func (q *queue) destroy() {
 	q.g.cfg.Loop.Post(q.destroyed)
 }
 
-// destroyed takes back the requests that the device had.
+// destroyed lets takeBack free the requests that the device had.
 func (q *queue) destroyed() {
-	q.state = queueDestroyed
+	q.state, q.left = queueDestroyed, len(q.reqs)
 	if q.srq != nil {
 		q.srq.leave(q)
 	}
-	for i := range q.reqs {
-		switch r := &q.reqs[i]; {
-		case r.state != requestFlushing:
-		case q.quarantined:
-			q.keepBuffers(r)
-		default:
-			q.freeRequest(r)
-		}
-	}
-	q.finish()
+	q.schedule()
 }
 
 // finish frees the rest when the handler no longer has a request of the queue.
 func (q *queue) finish() {
-	if q.state != queueDestroyed || q.executing > 0 {
+	if q.state != queueDestroyed || q.left > 0 || q.executing > 0 {
 		return
 	}
 	q.state = queueFreed

@@ -47,7 +47,7 @@ func (q *queue) beginNext() {
 func (q *queue) begin(slot uint16, size uint32) {
 	r := q.idle[len(q.idle)-1]
 	q.idle = q.idle[:len(q.idle)-1]
-	r.state, r.slot, r.hasSlot = requestPrepared, slot, true
+	r.state, r.slot, r.hasSlot, r.Session = requestPrepared, slot, true, q.session
 	r.Start = q.g.reaped
 	q.g.mayBegin--
 	copy(r.SQE[:], q.recv.capsule(slot))

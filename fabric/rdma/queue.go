@@ -59,10 +59,7 @@ type queue struct {
 	toRead    list.List[request] // requests with data to be read
 	scheduled list.Node[queue]   // on g.scheduled
 
-	reason       error  // the reason for the end of the queue, once it ends
-	byHandler    bool   // the handler ended it, and logs the reason
-	failed       bool   // it must end now
-	flushed      bool   // the queue pair is in the error state
+	ending
 	stop         func() // stops the timer of the current state, nil if there is none
 	progress     uint64 // signaled sends that have completed
 	progressMark uint64 // progress that must be reached
@@ -74,6 +71,15 @@ type queue struct {
 	cm       sync.Mutex
 	accepted bool
 	ended    bool
+}
+
+// ending is the end of a queue.
+type ending struct {
+	reason    error
+	byHandler bool // the handler ended it, and logs the reason
+	failed    bool // it must end now
+	left      int  // requests to take back before the next step, see takeBack
+	flushed   bool // the queue pair is in the error state
 }
 
 // capsule is a capsule that waits for a request.
@@ -160,15 +166,13 @@ func (q *queue) schedule() {
 
 // run posts as many work requests as the queue's credits and its turn allow, or ends the queue.
 // Responses with their data come first, because they free resources that other requests wait for,
-// then RDMA READs. It returns the number of work requests. The end of a queue, which looks at all
-// requests here and in the handler, counts as one for endPart of them.
+// then RDMA READs. It returns the number of work requests, or of requests taken back at the end.
 func (q *queue) run() (n int) {
-	if q.state >= queueDraining {
-		return 0
-	}
-	if q.failed {
+	if q.failed && q.state < queueDraining {
 		q.beginTeardown()
-		return len(q.reqs) / endPart
+	}
+	if q.state >= queueDraining {
+		return q.takeBack()
 	}
 	left := turnBytes
 	for r := q.toSend.First(); r != nil && left > 0 && q.sendResponse(r); r = q.toSend.First() {
@@ -190,7 +194,7 @@ func (q *queue) run() (n int) {
 	}
 	if q.state == queueClosing && q.finished() {
 		q.beginTeardown()
-		n += len(q.reqs) / endPart
+		n += q.takeBack()
 	}
 	return n
 }

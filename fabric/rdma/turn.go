@@ -12,8 +12,8 @@ const (
 	leastSend    = turnBytes / 64
 )
 
-// endPart is the number of requests that count as a work request when their queue ends.
-const endPart = 8
+// takeMost is the number of requests that a queue that ends takes back in a poll.
+const takeMost = 64
 
 // hasTurn reports whether the queue may begin a command in this poll: it has turn left, and all
 // queues together have not used up the budget of the poll.

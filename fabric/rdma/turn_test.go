@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -69,22 +70,24 @@ func TestTurnsOfResponses(t *testing.T) {
 	m.until(t, func() bool { return m.q.sqFree == m.q.sqSize })
 }
 
-// TestManyEnd: however many queues end together, a poll ends some of them.
+// TestManyEnd: however many queues end together, and however deep they are, a poll takes back some
+// of their requests.
 func TestManyEnd(t *testing.T) {
-	const queues, depth = 40, 128
-	m := newManual(t, verbstest.Options{}, Config{}, ioParam(depth))
-	for range queues - 1 {
-		m.connect(t, ioParam(depth))
-	}
-	for q := range m.g.queues.all() {
-		q.fail(errHostLeft)
-	}
-	ended := 0
-	for polls := 0; ended < queues; polls++ {
-		before := ended
-		m.turn()
-		ended = int(m.h.Closed.Load())
-		testutil.MustTrue(t, (ended-before)*depth <= (sendMost+depth)*endPart && polls < queues,
-			"%d queues end in a poll", ended-before)
+	for queues, depth := range map[int]uint16{40: 128, 1: DepthLimit} {
+		t.Run(fmt.Sprint(queues), func(t *testing.T) {
+			m := newManual(t, verbstest.Options{}, Config{MaxDepth: int(depth)}, ioParam(depth))
+			for range queues - 1 {
+				m.connect(t, ioParam(depth))
+			}
+			for q := range m.g.queues.all() {
+				q.fail(errHostLeft)
+			}
+			for polls, ended := 1, 0; ended < queues; polls++ {
+				m.turn()
+				ended = int(m.h.Closed.Load())
+				testutil.MustTrue(t, ended*int(depth) <= polls*(sendMost+takeMost) &&
+					polls <= queues*int(depth)/takeMost, "%d queues end in %d polls", ended, polls)
+			}
+		})
 	}
 }

@@ -143,7 +143,7 @@ var manyFields = map[string]int{
 	// facts that clients see, one field each
 	"internal/observed.Namespace": 32, "internal/observed.Connection": 27,
 	// each is used by every command: the parts would be as large
-	"fabric/rdma.group": 30, "fabric/rdma.queue": 48,
+	"fabric/rdma.group": 30, "fabric/rdma.queue": 45,
 	"fabric/tcp.Group": 37, "fabric/tcp.queue": 35,
 	"internal/load.Stream": 31, "internal/uring.Ring": 30,
 }
