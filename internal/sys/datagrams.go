@@ -44,7 +44,7 @@ func (d *Datagrams) Send(fd, first, end int) (int, syscall.Errno) {
 }
 
 // Recv fills the messages from first to end-1 and returns how many it has filled, and whether there
-// may be more. It waits for none, and stops after one that ends later than most after the first.
+// may be more. It waits for none, and begins no other one after the time most.
 func (d *Datagrams) Recv(fd, first, end int, most time.Duration) (
 	n int, more bool, e syscall.Errno,
 ) {

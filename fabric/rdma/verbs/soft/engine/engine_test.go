@@ -134,8 +134,8 @@ func (w *wakes) Open(n int) ([]wire.Conn, error) {
 	return conns, err
 }
 
-// TestCloseBesideHelper: Close wakes the goroutine that waits for the socket when the helper is
-// through, because a turn of the helper takes the wake away.
+// TestCloseBesideHelper: Close wakes the goroutine that waits for the socket after the helper has
+// ended, because a turn of the helper takes the wake away.
 func TestCloseBesideHelper(t *testing.T) {
 	net := wiretest.New(wiretest.Options{Manual: true})
 	c := &wakes{Network: net.Host("a", addrA)}

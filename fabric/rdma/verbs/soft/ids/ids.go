@@ -297,7 +297,7 @@ func (id *ID[Q]) CreateQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 var errCreate = fmt.Errorf("create queue pair: no address, a second one, or the request is "+
 	"withdrawn: %w", unix.EINVAL)
 
-// take sets the queue pair if the ID can have one, and reports that.
+// take sets the queue pair of the ID, and reports whether the ID can have one.
 func (id *ID[Q]) take(q *QP[Q]) bool {
 	id.Channel.Lock.Lock()
 	defer id.Channel.Lock.Unlock()

@@ -87,8 +87,8 @@ func lossOfSends(p *pair, packets int) func(*wire.Packet) bool {
 	}
 }
 
-// TestAckWithResponse: the ACK of a request leaves behind the response, if that is posted after the
-// poll that has found the request. Without a response it leaves with the next poll, or in the same
+// TestAckWithResponse: the ACK of a request is sent after the response, if that is posted after the
+// poll that has found the request. Without a response it is sent by the next poll, or by the same
 // one if that finds nothing.
 func TestAckWithResponse(t *testing.T) {
 	p := newPair(t, options{})
@@ -131,8 +131,8 @@ func TestAckWithResponse(t *testing.T) {
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 }
 
-// TestFewAcks: the data and the responses of many small requests leave in one turn. The ACK of the
-// requests is behind them, and only the last of them asks for one.
+// TestFewAcks: the data and the responses of many small requests are sent in one turn. The ACK of
+// the requests follows them, and only the last of them asks for one.
 func TestFewAcks(t *testing.T) {
 	const n = 32
 	p := newPair(t, options{send: 2 * n, recv: 2 * n})
