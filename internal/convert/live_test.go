@@ -184,7 +184,8 @@ func TestReadSPDK(t *testing.T) {
 	testutil.True(t, testutil.Err(ReadSPDK(t.Context(), "/nowhere")) != nil, "no socket, no error")
 }
 
-// TestLocal: the properties of a file on this machine are found, and a missing file is unknown.
+// TestLocal: the properties of a file on this machine are found, and a missing file is unknown. The
+// block size of a device is the logical one.
 func TestLocal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	testutil.Must(t, os.WriteFile(file, nil, 0o600))
@@ -195,4 +196,9 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s: %+v", path, s)
 		}
 	}
+	s = Storage{Device: true}
+	s.ask(func(request uint) (int, error) {
+		return map[uint]int{unix.BLKSSZGET: 512, unix.BLKPBSZGET: 4096}[request], nil
+	})
+	testutil.Equal(t, s, Storage{Device: true, BlockSize: 512}, "a device")
 }

@@ -35,13 +35,11 @@ func (Local) Storage(path string) (s Storage, ok bool) {
 	if err := unix.Stat(path, &st); err != nil {
 		return s, false
 	}
-	request := uint(unix.BLKSSZGET)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		s.Device = true
 	case unix.S_IFREG:
 		s.BlockSize = uint64(st.Blksize)
-		request = figetbsz
 	default:
 		return s, false
 	}
@@ -50,15 +48,19 @@ func (Local) Storage(path string) (s Storage, ok bool) {
 		return s, true
 	}
 	defer func() { _ = unix.Close(fd) }()
-	n, err := unix.IoctlGetInt(fd, request)
-	switch {
-	case err != nil || n <= 0:
-	case s.Device:
-		s.BlockSize = uint64(n)
-	default:
-		s.FileSystem = uint64(n)
-	}
+	s.ask(func(request uint) (int, error) { return unix.IoctlGetInt(fd, request) })
 	return s, true
+}
+
+// ask asks a device for its logical block size, a file for that of its file system.
+func (s *Storage) ask(ioctl func(request uint) (int, error)) {
+	size, request := &s.FileSystem, uint(figetbsz)
+	if s.Device {
+		size, request = &s.BlockSize, unix.BLKSSZGET
+	}
+	if n, err := ioctl(request); err == nil && n > 0 {
+		*size = uint64(n)
+	}
 }
 
 // at returns the storage at a path. If it is unknown, at recognizes a device by its name.
