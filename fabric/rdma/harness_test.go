@@ -152,6 +152,7 @@ func (b *harness) close() {
 	if live := b.f.Live("target"); live != (verbstest.Counts{}) && !b.stuck {
 		b.t.Errorf("leaked: %+v\n%s", live, b.log)
 	}
+	testutil.Equal(b.t, b.h.Busy(), 0, "requests are not idle")
 	if o, c := b.h.Opened.Load(), b.h.Closed.Load(); o != c {
 		b.t.Errorf("%d sessions were opened, %d closed", o, c)
 	}

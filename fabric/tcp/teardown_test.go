@@ -303,7 +303,7 @@ func TestNothingAfterTermReq(t *testing.T) {
 	got := h.recv()
 	testutil.True(t, len(got) == pdu.TermReqSize+pdu.HeaderSize &&
 		(*pdu.Header)(got).Type() == pdu.TypeC2HTermReq, "got %x", got)
-	testutil.Equal(t, h.d.Executed.Load(), executed, "a command behind the fault was executed")
+	testutil.Equal(t, h.d.Executed.Load(), executed, "a command after the fault was executed")
 	h.close()
 }
 
