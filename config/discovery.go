@@ -35,7 +35,7 @@ func (c *Discovery) keys() []lang.Key {
 				"others the service does not exist. Set it when the names of subsystems must not "+
 				"show to a machine that merely claims the NQN of a host."),
 		lang.NewKey("referrals", lang.List(&c.Referrals, 0, 64, (*Referral).value),
-			"Other discovery services that are named to hosts.").Extended(),
+			"Other discovery services that hosts are referred to.").Extended(),
 		lang.NewKey("mdns", lang.Bool(&c.MDNS),
 			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
 				"when hosts find it by themselves, with nvme-stas for instance. Listeners on "+

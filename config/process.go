@@ -89,10 +89,10 @@ func queueDepth(depth *int, limit int) lang.Key {
 func connectionLimits(all, perHost *int, limit int) []lang.Key {
 	return []lang.Key{
 		lang.NewKey("max_connections", lang.Int(all, 1, limit),
-			"The largest number of connections (queues). Peers that have not proven to be allowed "+
-				"hosts share a part of it, and no host takes all of the rest (see Tuning, shares "+
-				"of connections). Set it higher when all queues of all hosts are more than seven "+
-				"eighths of it, lower to protect a small machine."),
+			"The largest number of connections (queues). Peers that have not proven that they "+
+				"are allowed hosts share a part of it, and no host takes all of the rest (see "+
+				"Tuning, shares of connections). Set it higher when all queues of all hosts are "+
+				"more than seven eighths of it, lower to protect a small machine."),
 		lang.NewKey("max_connections_per_host", lang.Int(perHost, 1, limit),
 			"The largest number of connections of a host that has authenticated or uses TLS, and "+
 				"of all others from one address or IPv6 /64 together; peers without a successful "+

@@ -64,7 +64,7 @@ type Config struct {
 	// Log is for warnings and errors; nil for none.
 	Log *slog.Logger
 
-	// Size returns the current bytes of FD; 0 or an error: offline; nil: it does not change.
+	// Size returns the size of FD in bytes; 0 or an error: offline; nil: it does not change.
 	// Any goroutine calls it, for block devices also reactors.
 	Size func(fd int) (int64, error)
 	// Space is as for backend.SpaceReporter, in bytes; nil if all space is allocated. Any goroutine

@@ -53,7 +53,7 @@ type stepTimes struct {
 	times  map[function]*overruns
 }
 
-// moment is the begin or the end of a step.
+// moment is the beginning or the end of a step.
 type moment struct {
 	time        time.Duration
 	faults      int64

@@ -45,7 +45,7 @@ func (x *hosts) use(host string, i int) *Proof {
 	return p
 }
 
-// make makes a PSK by a controller, and returns the secret.
+// make lets a controller make a PSK, and returns the secret.
 func (x *hosts) make(host string, maker *Proof, i int) []byte {
 	k := &auth.TLSPSK{Identity: fmt.Sprint(host, i), Secret: []byte{1, 2, 3}}
 	x.AddPSK(host, maker, k, x.key)
