@@ -114,8 +114,8 @@ type cmID struct {
 	request       verbs.ConnParam // sent by this side in its REQ, or of the peer as seen from here
 	tos           uint8
 	freed         bool
-	expire        func() // called at the timeout of the state
-	gen           uint64 // distinguishes timers of past states from the present one
+	expire        func()      // called at the timeout of the state
+	timer         *time.Timer // of expire
 
 	// of a listener
 	backlog, pending int
@@ -186,22 +186,24 @@ func (id *cmID) postTake(ev verbs.Event, take func(*verbs.Event) bool) {
 	id.cm.cond.Signal()
 }
 
-// set changes the state. Timers of the previous state have no effect.
+// set changes the state. The timer of the previous state has no effect, and keeps no memory.
 func (id *cmID) set(s idState) {
 	id.state = s
-	id.expire = nil
-	id.gen++
+	if id.timer != nil {
+		id.timer.Stop()
+	}
+	id.expire, id.timer = nil, nil
 }
 
 // timeout calls fn if the ID is still in this state after d, or when ExpireCM is called.
 func (id *cmID) timeout(d time.Duration, fn func()) {
-	gen := id.gen
-	id.expire = fn
-	id.cm.host.f.after(d, func() {
-		if id.gen == gen {
+	var t *time.Timer
+	t = id.cm.host.f.after(d, func() {
+		if id.timer == t {
 			id.expired()
 		}
 	})
+	id.expire, id.timer = fn, t
 }
 
 func (id *cmID) expired() {

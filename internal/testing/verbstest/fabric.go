@@ -145,9 +145,10 @@ func (f *Fabric) schedule(q *qp) {
 	}
 }
 
-// after calls fn with the fabric locked, d from now, unless the fabric is closed by then.
-func (f *Fabric) after(d time.Duration, fn func()) {
-	time.AfterFunc(d, func() {
+// after calls fn with the fabric locked, d from now, unless the fabric is closed by then. The fabric
+// is locked.
+func (f *Fabric) after(d time.Duration, fn func()) *time.Timer {
+	return time.AfterFunc(d, func() {
 		f.lock()
 		if !f.closed {
 			fn()
