@@ -145,8 +145,8 @@ func (f *Fabric) schedule(q *qp) {
 	}
 }
 
-// after calls fn with the fabric locked, d from now, unless the fabric is closed by then. The fabric
-// is locked.
+// after calls fn with the fabric locked, d from now, unless the fabric is closed by then.
+// The caller has locked it.
 func (f *Fabric) after(d time.Duration, fn func()) *time.Timer {
 	return time.AfterFunc(d, func() {
 		f.lock()
