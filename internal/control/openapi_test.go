@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ import (
 
 //go:generate go test -run TestOpenAPI -update .
 
-var update = flag.Bool("update", false, "write openapi.json")
+var update = flag.Bool("update", false, "write openapi.json and docs/api.md")
 
 type object = map[string]any
 
@@ -52,19 +53,18 @@ func schemas(t *testing.T) object {
 			continue
 		}
 		properties, required := object{}, []string{}
-		for _, field := range spec.Type.(*ast.StructType).Fields.List {
-			tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
-			name, omitted, _ := strings.Cut(tag, ",")
+		fields := spec.Type.(*ast.StructType).Fields.List
+		for _, field := range fields {
+			name, omitted := jsonName(field)
 			if name == "-" {
 				continue
 			}
-			property := schema(field.Type)
-			if text := comment(field.Doc); text != "" {
-				property["description"] = text
-			}
-			properties[name] = property
-			if omitted == "" {
+			properties[name] = schema(field.Type)
+			if !omitted {
 				required = append(required, name)
+			}
+			if text := meaning(field, fields); text != "" {
+				properties[name].(object)["description"] = text
 			}
 		}
 		all[spec.Name.Name] = object{
@@ -73,6 +73,33 @@ func schemas(t *testing.T) object {
 		}
 	}
 	return all
+}
+
+// jsonName returns the name of a field in JSON, and whether it is omitted when it is empty.
+func jsonName(field *ast.Field) (name string, omitted bool) {
+	tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
+	name, option, _ := strings.Cut(tag, ",")
+	return name, option != ""
+}
+
+// meaning returns the comment of a field, or the first one that explains the field as well, with
+// the names of fields in JSON.
+func meaning(field *ast.Field, fields []*ast.Field) string {
+	text, name := comment(field.Doc), field.Names[0].Name
+	text = regexp.MustCompile(`^`+name+`( is | are |: )`).ReplaceAllString(text, "")
+	for _, f := range fields {
+		if json, _ := jsonName(f); text == "" && json != "-" &&
+			regexp.MustCompile(`\b`+name+`\b`).MatchString(f.Doc.Text()) {
+			text = comment(f.Doc)
+		}
+	}
+	for _, f := range fields {
+		if id := f.Names[0].Name; strings.ToUpper(id) != id {
+			json, _ := jsonName(f)
+			text = regexp.MustCompile(`\b`+id+`\b`).ReplaceAllString(text, json)
+		}
+	}
+	return text
 }
 
 func comment(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }
@@ -161,8 +188,8 @@ var traceParameters = []object{
 var profileParameters = []object{
 	{
 		"name": "profile", "in": "path", "required": true,
-		"schema":      object{"type": "string", "enum": Profiles},
-		"description": "profile is that of the CPU, trace an execution trace.",
+		"schema": object{"type": "string", "enum": Profiles}, "example": "heap",
+		"description": "The kind of profile: profile is that of the CPU, trace an execution trace.",
 	},
 	{
 		"name": "seconds", "in": "query",
@@ -188,24 +215,34 @@ func operationID(method, path string) string {
 
 // pathParameters returns the parameters of an operation on an object.
 func pathParameters(method, path string) (list []object) {
-	for _, p := range []struct{ name, kind, text string }{
-		{"nqn", "string", "The NQN of the subsystem."},
-		{"nsid", "integer", "The ID of the namespace."},
-		{"host", "string", "The NQN of the host."},
-		{"key", "string", "dhchap_key, dhchap_ctrl_key, tls_key, or one that rotation sets, " +
-			"dhchap_old_key or tls_old_key."},
-		{"listener", "string", "The name that the configuration gives the listener, or its " +
-			"transport, address and port: tcp 10.0.0.1:4420, rdma [fd00::1]:4420."},
-		{"referral", "string", "The transport and the address with the port: tcp 10.0.0.9:8009. " +
-			"If the discovery service has an NQN of its own, that follows after a blank."},
-		{"cntlid", "integer", "The controller ID."},
-		{"port", "integer", "The port ID."},
-		{"group", "integer", "The ANA group."},
+	for _, p := range []struct {
+		name, kind, text string
+		example          any
+	}{
+		{"nqn", "string", "The NQN of the subsystem.", exampleNQN},
+		{"nsid", "integer", "The ID of the namespace.", 1},
+		{"host", "string", "The NQN of the host.", exampleHost},
+		{
+			"key", "string", "dhchap_key, dhchap_ctrl_key, tls_key, or one that rotation sets, " +
+				"dhchap_old_key or tls_old_key.", "dhchap_key",
+		},
+		{
+			"listener", "string", "The name that the configuration gives the listener, or its " +
+				"transport, address and port: tcp 10.0.0.1:4420, rdma [fd00::1]:4420.", "storage",
+		},
+		{
+			"referral", "string", "The transport and the address with the port: " +
+				"tcp 10.0.0.9:8009. If the discovery service has an NQN of its own, that follows " +
+				"after a blank.", "tcp 10.0.0.9:8009",
+		},
+		{"cntlid", "integer", "The controller ID.", 1},
+		{"port", "integer", "The port ID.", 1},
+		{"group", "integer", "The ANA group.", 1},
 	} {
 		if strings.Contains(path, "{"+p.name+"}") {
 			list = append(list, object{
 				"name": p.name, "in": "path", "required": true, "description": p.text,
-				"schema": object{"type": p.kind},
+				"schema": object{"type": p.kind}, "example": p.example,
 			})
 		}
 	}
@@ -222,6 +259,7 @@ func pathParameters(method, path string) (list []object) {
 	if method == http.MethodDelete && path == "/v1/subsystems/{nqn}" {
 		list = append(list, object{
 			"name": "recursive", "in": "query", "schema": object{"type": "boolean"},
+			"example":     true,
 			"description": "With all namespaces and hosts that were created in it.",
 		})
 	}
@@ -249,7 +287,7 @@ func document(t *testing.T) []byte {
 		id := operationID(method, path)
 		op := object{
 			"summary": r.summary, "operationId": id,
-			"description": "Needs the role " + r.role.String() + ".", "responses": object{
+			"description": "Role: " + r.role.String() + ".", "responses": object{
 				"200": answer,
 				"default": object{
 					"description": "An error", "content": content(problemType, Problem{}),
@@ -257,10 +295,9 @@ func document(t *testing.T) []byte {
 			},
 		}
 		if r.body != nil {
-			op["requestBody"] = object{
-				"required": method != http.MethodPut,
-				"content":  content("application/json", r.body),
-			}
+			body := content("application/json", r.body)
+			body["application/json"].(object)["example"] = bodies[id]
+			op["requestBody"] = object{"required": method != http.MethodPut, "content": body}
 		}
 		text := object{"schema": object{"type": "string"}}
 		switch id {
@@ -288,10 +325,12 @@ func document(t *testing.T) []byte {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "nvmf-target", "version": "1",
-			"description": "The control interface of a target. Requests that create and delete " +
-				"can be repeated. 403: the client has not the role, or a path is outside of " +
-				"managed_paths. 404: no such subsystem. " +
-				"409: the configuration forbids it. 422: the body is wrong. 503: repeat it later.",
+			"description": "The control interface of a target. Requests that create and " +
+				"delete can be repeated. An error is a Problem. 400: a parameter is wrong. 403: " +
+				"the client does not have the role, or a path is outside managed_paths. 404: " +
+				"there is no such object, or no subsystem to create it in. 405: the header Allow " +
+				"has the possible methods. 409: the configuration forbids it. 415: the body is " +
+				"not JSON. 422: the body has errors. 503: repeat the request a second later.",
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},
 	}, "", " ")
@@ -299,16 +338,20 @@ func document(t *testing.T) []byte {
 	return append(b, '\n')
 }
 
-// TestOpenAPI: the document is valid and agrees with the code.
+// TestOpenAPI: the document is valid and agrees with the code, and docs/api.md agrees with both.
 func TestOpenAPI(t *testing.T) {
+	const reference = "../../docs/api.md"
 	got := document(t)
 	if *update {
 		testutil.Must(t, os.WriteFile("openapi.json", got, 0o644))
 		openAPI = got
+		testutil.Must(t, os.WriteFile(reference, []byte(page(t)), 0o644))
 	}
 	testutil.True(t, bytes.Equal(got, openAPI),
 		"openapi.json is not what the code says: go generate ./internal/control")
 	load(t)
+	testutil.True(t, string(testutil.Value(os.ReadFile(reference))(t)) == page(t),
+		"docs/api.md is not what openapi.json says: go generate ./internal/control")
 }
 
 func load(t *testing.T) routers.Router {

@@ -359,6 +359,6 @@ type Configured struct {
 }
 
 // Keys are the keys of the object in the configuration file (docs/configuration.md), without its
-// name. The object then has these and defaults. Earlier keys are not kept, except the secrets of a
-// host. A host of a subsystem has no keys.
+// name, hosts and namespaces. The object then has these and defaults. Earlier keys are not kept,
+// except the secrets of a host. A host of a subsystem has no keys.
 type Keys map[string]any
