@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
@@ -35,7 +37,7 @@ func (g *Group) keys() []lang.Key {
 		})
 	}
 	return []lang.Key{
-		lang.NewKey("name", lang.Text(&g.Name), "Name of this gateway. Set it to "+
+		lang.NewKey("name", gatewayName(&g.Name), "Name of this gateway. Set it to "+
 			"a different one at each gateway.").
 			Without("required"),
 		lang.NewKey("pool", lang.Text(&g.Pool), "The pool with the state of the groups. Set "+
@@ -76,6 +78,24 @@ func (g *Group) keys() []lang.Key {
 			"Highest controller ID of the shared subsystems at this gateway. "+
 				"Set it with `cntlid_min`.").Without("as `cntlid_min`"),
 	}
+}
+
+// maxGateway is the maximum length of the name of a gateway in bytes, as that of a Linux host.
+const maxGateway = 64
+
+// gatewayName is the name of a gateway. The number of a group is none, since commands take either.
+func gatewayName(p *string) lang.Value {
+	doc := fmt.Sprintf("up to %d characters, and not a number", maxGateway)
+	rules := lang.Schema{"pattern": "[^0-9]", "maxLength": maxGateway}
+	return lang.Checked(p, doc, rules, func(s string) (what, hint string) {
+		switch _, err := strconv.ParseUint(s, 10, 64); {
+		case len(s) > maxGateway:
+			return fmt.Sprintf("has %d bytes, more than %d", len(s), maxGateway), "Shorten it."
+		case !errors.Is(err, strconv.ErrSyntax):
+			return s + " is a number, as that of a group is", "Begin it with a letter."
+		}
+		return "", ""
+	})
 }
 
 // group checks the settings of gateways.

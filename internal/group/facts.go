@@ -118,10 +118,15 @@ func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 // HasHeir reports whether a gateway other than this one could take the group.
 func (s *Status) HasHeir(gateway string) bool {
 	return slices.ContainsFunc(s.Instances, func(in Instance) bool {
-		var f Facts
-		_ = json.Unmarshal(in.Facts, &f) // else of another version
-		return in.Gateway != gateway && !f.Drained
+		return in.Gateway != gateway && !in.drained()
 	})
+}
+
+// drained reports whether the gateway does not take the group.
+func (i *Instance) drained() bool {
+	var f Facts
+	_ = json.Unmarshal(i.Facts, &f) // else of another version
+	return f.Drained
 }
 
 // differences compares the settings of a gateway with each other one, up to 16 differences.

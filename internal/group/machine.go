@@ -622,7 +622,7 @@ func (m *Machine) signOff(now time.Duration) *Action {
 // heir returns the ID of an instance that should take the group, "" if there is none.
 func (m *Machine) heir() (id string) {
 	for _, i := range m.record.Instances {
-		if i.ID != m.me.ID && (id == "" || i.Hosts) {
+		if i.ID != m.me.ID && !i.drained() && (id == "" || i.Hosts) {
 			id = i.ID
 		}
 	}

@@ -150,6 +150,19 @@ func TestDrain(t *testing.T) {
 	p.want("and back", Optimized, Inaccessible)
 }
 
+// TestDrainedHeir: a gateway that does not take the group is not its heir.
+func TestDrainedHeir(t *testing.T) {
+	for _, drained := range []bool{false, true} {
+		p := newPair(t)
+		p.machine(1).Describe(0, (&Facts{Drained: drained}).bytes())
+		p.pass(3, 0, 1)
+		p.machine(0).Drain(p.w.clock(0), true)
+		p.pass(3, 0)
+		testutil.True(t, p.w.record.Holder == nil, "a has not signed off: %+v", p.w.record)
+		testutil.Equal(t, p.w.record.Claim == "", drained, "drained %v: no heir", drained)
+	}
+}
+
 // TestSignOff: a drained gateway signs off before it releases the lease, or it would be fenced.
 func TestSignOff(t *testing.T) {
 	p := newPair(t)
