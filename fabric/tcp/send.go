@@ -26,6 +26,9 @@ const (
 	// sendMost limits the bytes of a sendmsg and of a turn, also in the middle of the data of a
 	// read. So the time of a step does not depend on the size of transfers (ADR 0049).
 	sendMost = 384 << 10
+	// wholeShare is the part of these bytes by which a send may exceed them in order to end with a
+	// whole response: three reads of 128 KiB leave together, after the commands of a queue of 16.
+	wholeShare = 8
 	// turnVectors limits the turn of a queue beside others: 32 small reads.
 	turnVectors = 64
 )
@@ -162,8 +165,8 @@ func (q *queue) finishSend(r *request, now int64) {
 }
 
 // gather fills Group.iov from the front of sendq, without the bytes already sent, and returns their
-// number, at most most. Adjacent headers share a vector. It gathers less if the queue takes turns
-// with others.
+// number, about at most most: more if the last response is then complete. Adjacent headers share a
+// vector. It gathers less if the queue takes turns with others.
 func (q *queue) gather(inTurns bool, most int) int {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent, most: most}
 	vectors := iovFull
@@ -173,6 +176,10 @@ func (q *queue) gather(inTurns bool, most int) int {
 	for r := range q.sendq.All() {
 		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= most {
 			break
+		}
+		s.most = most
+		if end := s.total + len(s.heads) - s.run + r.wire - s.skip; end <= most+most/wholeShare {
+			s.most = max(most, end)
 		}
 		switch r.send {
 		case sendRaw:
@@ -206,7 +213,7 @@ type sender struct {
 	run   int
 	skip  int // bytes to leave out
 	total int
-	most  int  // the limit of total
+	most  int  // the limit of total after the current request
 	full  bool // out of vectors or bytes in the middle of a PDU
 	hd    bool // the last head has room for a digest
 }

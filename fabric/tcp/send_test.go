@@ -157,6 +157,28 @@ func TestTurnOfSmallAndLarge(t *testing.T) {
 	h.close()
 }
 
+// TestWholeReads: a poll sends whole reads of 128 KiB, also the poll that receives the commands.
+func TestWholeReads(t *testing.T) {
+	const depth, size = 16, 128 << 10
+	h, c := joined(t, options{zeroCopy: true}, pdu.Params{}, depth)
+	h.d.Piece = size
+	q := h.queue()
+	_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
+	var batch []byte
+	for i := range depth {
+		batch = append(batch, c.request(nvme.NVMRead, uint16(i), 0, size)...)
+	}
+	n, err := sys.Send(h.peer, batch, 0)
+	testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
+	h.g.activate(q)
+	h.g.inputFirst = true
+	for q.sent == 0 && !q.blocked && h.g.Poll(64) > 0 {
+	}
+	testutil.True(t, q.blocked || q.sent == 0, "%d bytes of a read were sent", q.sent)
+	h.drain()
+	h.close()
+}
+
 // TestLargeReads: the data and digests of large reads arrive as they were, however much the socket
 // takes, whether they are copied before the host takes them or not.
 func TestLargeReads(t *testing.T) {
