@@ -23,6 +23,8 @@ type Setup struct {
 	// Rounds is the number of rounds of 16 messages that Allocations measures; 0 is 100. A network
 	// that loses many packets takes long for them.
 	Rounds int
+	// Parallel: beside other tests. Allocations runs before, alone.
+	Parallel bool
 }
 
 // addr returns AddrA with port 0.
@@ -35,6 +37,10 @@ func Run(t *testing.T, s Setup) {
 	}
 	if s.Rounds == 0 {
 		s.Rounds = 100
+	}
+	t.Run("Allocations", func(t *testing.T) { testAllocations(t, &s) })
+	if s.Parallel {
+		t.Parallel()
 	}
 	for _, c := range []struct {
 		name string
@@ -70,7 +76,6 @@ func Run(t *testing.T, s Setup) {
 		{"RemoteAccess", testRemoteAccess},
 		{"LocalAccess", testLocalAccess},
 		{"ShortReceive", testShortReceive},
-		{"Allocations", testAllocations},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.fn(t, &s) })
 	}

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"flag"
 	"net/netip"
 	"testing"
 
@@ -13,7 +14,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
 
-func TestMain(m *testing.M) { testutil.Main(m) }
+func TestMain(m *testing.M) {
+	// Parallel tests wait for repeated messages and time limits, with any number of processors.
+	_ = flag.Set("test.parallel", "16")
+	testutil.Main(m)
+}
 
 // A busy machine may suspend a test for seconds: nobody gives up within two. On a network that
 // loses much, messages are repeated sooner and more often.
@@ -31,41 +36,46 @@ func TestConformance(t *testing.T) {
 		times   cm.Options
 	}{
 		{"no faults", wiretest.Options{}, 1, 0, patient},
-		{"four engines", wiretest.Options{Loss: 0.01}, 4, 0, patient},
+		{"four engines", wiretest.Options{Loss: 0.01}, 4, 20, patient},
 		{"15 % loss", wiretest.Options{Loss: 0.15}, 1, 5, quick},
 		{"all faults", wiretest.Options{
 			Loss: 0.01, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, Mark: 0.05, Refuse: 0.1,
 		}, 1, 20, quick},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			mem := wiretest.New(c.faults)
-			v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-			a := provider(t, mem.Host("a", v4, v6), c.engines, c.times)
-			b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines, c.times)
-			t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, v4, c.rounds) })
-			t.Run("IPv6", func(t *testing.T) {
-				if c.faults.Loss > 0.1 {
+		v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+		for _, addr := range []netip.Addr{v4, v6} {
+			t.Run(c.name+" to "+addr.String(), func(t *testing.T) {
+				if addr == v6 && c.faults.Loss > 0.1 {
 					testutil.Soak(t, "it takes long")
 				}
-				conformance(t, a, b, v6, c.rounds)
+				mem := wiretest.New(c.faults)
+				a := provider(t, mem.Host("a", v4, v6), c.engines, c.times)
+				b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines, c.times)
+				conformance(t, a, b, addr, c.rounds)
 			})
-		})
+		}
 	}
 }
 
-// TestConformanceUDP uses sockets on the loopback interface, with a port of its own. IPv6 has only
+// TestConformanceUDP uses sockets on the loopback interface, with ports of its own. IPv6 has only
 // one address there, so the host connects to itself.
 func TestConformanceUDP(t *testing.T) {
-	port := testutil.FreePort(t) // of TCP: other processes that run this test take another one
-	host := func(v4, v6 string) *Provider {
-		return provider(t, wire.NewUDP(wire.UDPOptions{
-			IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: port,
-		}), 2, patient)
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		t.Run(addr, func(t *testing.T) {
+			port := testutil.FreePort(t) // of TCP: other processes take another one
+			host := func(v4, v6 string) *Provider {
+				return provider(t, wire.NewUDP(wire.UDPOptions{
+					IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6), Port: port,
+				}), 2, patient)
+			}
+			a := host("127.0.0.1", "::1")
+			b := a
+			if addr != "::1" {
+				b = host("127.0.0.2", "2001:db8::2") // RFC 3849: nobody has this IPv6 address
+			}
+			conformance(t, a, b, netip.MustParseAddr(addr), 0)
+		})
 	}
-	// RFC 3849: nobody has the second IPv6 address, so that host has none.
-	a, b := host("127.0.0.1", "::1"), host("127.0.0.2", "2001:db8::2")
-	t.Run("IPv4", func(t *testing.T) { conformance(t, a, b, netip.MustParseAddr("127.0.0.1"), 0) })
-	t.Run("IPv6", func(t *testing.T) { conformance(t, a, a, netip.IPv6Loopback(), 0) })
 }
 
 // TestConformanceTCP uses TCP sockets on the loopback interface, which has one IPv6 address.
@@ -79,18 +89,18 @@ func TestConformanceTCP(t *testing.T) {
 		{"checksums", 4, mpa.Options{CRC: true}},
 		{"peer to peer", 1, mpa.Options{RTR: true}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			open := func() *Provider {
-				p := New(Options{IWARP: true, Engines: c.engines, Background: true, MPA: c.options})
-				t.Cleanup(func() { testutil.Must(t, p.Close()) })
-				return p
-			}
-			a, b := open(), open()
-			conformance(t, a, b, netip.MustParseAddr("127.0.0.1"), 0)
-			if c.engines > 1 {
-				conformance(t, a, b, netip.IPv6Loopback(), 0)
-			}
-		})
+		for _, addr := range []string{"127.0.0.1", "::1"}[:min(c.engines, 2)] {
+			t.Run(c.name+" to "+addr, func(t *testing.T) {
+				open := func() *Provider {
+					p := New(Options{
+						IWARP: true, Engines: c.engines, Background: true, MPA: c.options,
+					})
+					t.Cleanup(func() { testutil.Must(t, p.Close()) })
+					return p
+				}
+				conformance(t, open(), open(), netip.MustParseAddr(addr), 0)
+			})
+		}
 	}
 }
 
@@ -102,7 +112,7 @@ func provider(t *testing.T, net wire.Network, engines int, times cm.Options) *Pr
 
 func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
 	verbsconf.Run(t, verbsconf.Setup{
-		A: a, B: b, AddrA: addr, Rounds: rounds,
+		A: a, B: b, AddrA: addr, Rounds: rounds, Parallel: true,
 		FailDestroy: func(verbs.QP) func() {
 			a.failDestroy.Store(true)
 			return func() { a.failDestroy.Store(false) }
