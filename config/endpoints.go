@@ -92,7 +92,7 @@ func (w *WebTarget) value() lang.Value {
 			}
 			return hidden(w.Token())
 		}, func(text string) { w.Token = func() string { return text } }),
-			"Its `web.token`; better in a file. Set it if it has one.").
+			"Its `web.token`. Set it if it has one.").
 			Without("none").OrSecretFile(),
 		lang.NewKey("ca", lang.Path(&w.CA),
 			"PEM file with the CAs that may have signed its certificate, read anew for each "+
@@ -142,7 +142,7 @@ func metricsKeys(m *Endpoint) []lang.Key {
 	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
 		"free one, and the log says which. Set it when you monitor the target, to an address that "+
 		"only your monitoring can reach, or with the keys that follow.",
-		"Bearer token that scrapers must send (`authorization` in Prometheus); better in a file. "+
+		"Bearer token that scrapers must send (`authorization` in Prometheus). "+
 			"Set it with `certificate` when others reach the address.")
 }
 
@@ -151,7 +151,7 @@ func (c *Config) webKeys() []lang.Key {
 	keys := c.Web.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
 		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
 		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
-		"Password for which browsers ask, with any user name, and bearer token; better in a file. "+
+		"Password for which browsers ask, with any user name, and bearer token. "+
 			"Set it with `certificate` when others reach the address, and on a machine with users "+
 			"who must not see the page.")
 	return append(keys, lang.NewKey("targets",

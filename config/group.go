@@ -67,8 +67,8 @@ func (g *Group) keys() []lang.Key {
 			return hidden(g.Key())
 		}, func(text string) { g.Key = func() string { return text } }),
 			"A secret with which keys of hosts in shared configurations are encrypted in the "+
-				"pool; better in a file. Set it to the same one at all gateways, made by "+
-				"`openssl rand -hex 32`, to keep these keys there.").
+				"pool. Set it to the same one at all gateways, made by `openssl rand -hex 32`, to "+
+				"keep these keys there.").
 			Without("none: keys are files of each gateway").OrSecretFile(),
 		lang.NewKey("cntlid_min", lang.Int(&g.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"Lowest controller ID of the shared subsystems at this gateway. Set it at all "+

@@ -99,8 +99,8 @@ func (a *Authentication) keys() []lang.Key {
 	return []lang.Key{
 		lang.NewKey("dhchap_key", chapKey(&a.Key),
 			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
-				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it; "+
-				"better in a file. Set it when the NQN is not proof enough of a host's identity.").
+				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it. Set "+
+				"it when the NQN is not proof enough of a host's identity.").
 			Without("none").OrSecretFile(),
 		lang.NewKey("dhchap_old_key", chapKey(&a.OldKey),
 			"A key that is valid as well. Set it to the previous key while the host changes over "+
@@ -120,11 +120,10 @@ func (a *Authentication) keys() []lang.Key {
 			Without("ffdhe2048, ffdhe3072"),
 		lang.NewKey("tls_key", tlsKey(&a.TLSKey),
 			"Key from which the PSKs of TLS are derived, for all subsystems: "+
-				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
-				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
-				"The host can use TLS on listeners with `tls`, and where that is `required` no "+
-				"other host can claim its NQN. Set it when the data of hosts must be encrypted on "+
-				"the network.").
+				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it. `nvme "+
+				"check-tls-key --insert` puts it into the keyring of the host. The host can use "+
+				"TLS on listeners with `tls`, and where that is `required` no other host can "+
+				"claim its NQN. Set it when the data of hosts must be encrypted on the network.").
 			Without("none").OrSecretFile(),
 		lang.NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
 			"A key that is valid as well. Set it to the previous key while the host changes over "+

@@ -21,12 +21,11 @@ const managedKey = "managed"
 func (c *Config) managedKeys() []lang.Key {
 	return []lang.Key{
 		lang.DirectoryKey(managedKey, &c.Managed,
-			"Directory where the control interface keeps the listeners, hosts, subsystems and "+
-				"other objects that programs create there, one file each, which are read after "+
-				"all others as if they were included. It is created if it is missing; nobody but "+
-				"its owner may write to it. It allows a configuration without `listeners`, "+
-				"without `subsystems`, and with subsystems without hosts. "+
-				"No environment variable overrides this key. Set it for an orchestrator, for "+
+			"Directory with the objects that requests create, one file each. They are read "+
+				"after all other files, as if they were included. The directory is created if it "+
+				"is missing, and only its owner may write to it. It allows a configuration "+
+				"without `listeners`, without `subsystems`, and with subsystems without hosts. No "+
+				"environment variable overrides this key. Set it for an orchestrator, for "+
 				"instance to `/var/lib/nvmf-target/managed`.").Without("none"),
 		lang.NewKey("managed_paths", lang.List(&c.ManagedPaths, 0, 256, func(p *string) lang.Value {
 			return lang.Unique(lang.Path(p), "Delete one of the two.")

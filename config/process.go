@@ -36,9 +36,9 @@ func (l *Log) keys() []lang.Key {
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
 		lang.NewKey("slow_io", lang.Duration(&l.SlowIO, 0, time.Hour),
-			"Commands for namespaces that take this long or longer are logged with the time in "+
-				"each stage, at most ten of one address in ten seconds; `0s` logs none. "+
-				"Set it to find out where single commands wait."),
+			"Commands for namespaces that take this long or longer are logged with the time "+
+				"in each stage. At most ten of an address are logged in ten seconds, with `0s` "+
+				"none. Set it to find out where single commands wait."),
 	}
 }
 
@@ -68,12 +68,12 @@ func (r *Reactors) keys() []lang.Key {
 				"reactors on the NUMA node of the network adapter.").
 			Without("the scheduler places them"),
 		lang.NewKey("memory", lang.Bytes(&r.Memory, 8<<20, 64<<30, lang.AnySize),
-			"Data memory of each reactor; transfers beyond it wait. Set it when many hosts have "+
-				"large transfers outstanding, or when memory is scarce."),
+			"Data memory of each reactor. Transfers beyond it wait. Set it when many hosts "+
+				"have large transfers outstanding, or when memory is scarce."),
 		lang.NewKey("spin", lang.Duration(&r.Spin, 0, 100*time.Millisecond),
-			"The longest time that a reactor polls without finding work before it sleeps; it "+
-				"adapts below that. Set it to `0s` to save CPU time at the price of latency "+
-				"after a pause, or higher for the opposite.").Without("200us to 1ms, measured"),
+			"The longest time that a reactor polls without finding work before it sleeps. It "+
+				"adapts below that. Set it to `0s` to save CPU time at the price of latency after "+
+				"a pause, or higher for the opposite.").Without("200us to 1ms, measured"),
 	}
 }
 
@@ -94,10 +94,11 @@ func connectionLimits(all, perHost *int, limit int) []lang.Key {
 				"Tuning, shares of connections). Set it higher when all queues of all hosts are "+
 				"more than seven eighths of it, lower to protect a small machine."),
 		lang.NewKey("max_connections_per_host", lang.Int(perHost, 1, limit),
-			"The largest number of connections of a host that has authenticated or uses TLS, and "+
-				"of all others from one address or IPv6 /64 together; peers without a successful "+
-				"Connect count apart. Set it higher when many such hosts share an address (NAT, "+
-				"containers) or a /64, lower to keep one host from taking many connections."),
+			"The largest number of connections of a host that has authenticated or uses TLS, "+
+				"and of all others from one address or IPv6 /64 together. Peers without a "+
+				"successful Connect count apart. Set it higher when many such hosts share an "+
+				"address (NAT, containers) or a /64, lower to keep one host from taking many "+
+				"connections."),
 	}
 }
 
@@ -106,19 +107,19 @@ func tcpKeys(c *tcp.Config) []lang.Key {
 		queueDepth(&c.MaxDepth, tcp.MaxQueueDepth),
 		lang.NewKey("in_capsule_size", lang.Bytes(&c.InCapsuleSize, tcp.MinInCapsuleSize,
 			tcp.MaxInCapsuleSize, tcp.InCapsuleUnit),
-			"The most data that a write may carry in its command; larger writes wait one round "+
-				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
-				"link.").NeedsRestart(),
+			"The most data that a write may carry in its command. Larger writes wait one "+
+				"round trip for an R2T. Set it lower when large writes crowd out small ones on a "+
+				"slow link.").NeedsRestart(),
 		lang.NewKey("queue_memory",
 			lang.Bytes(&c.QueueMemory, tcp.MinQueueMemory, lang.NoLimit, lang.AnySize),
 			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
-				"their depth. The default is enough for 8,400 queues of depth 128; more are "+
-				"refused. Set it when the log reports queues that are refused because of it."),
+				"their depth. The default is enough for 8,400 queues of depth 128. Set it when "+
+				"the log reports queues that are refused because of it."),
 		lang.NewKey("congestion_control", lang.Text(&c.CongestionControl),
 			"Congestion control of the connections, one of `sysctl "+
-				"net.ipv4.tcp_available_congestion_control`. Set it when the network needs "+
-				"another algorithm than the rest of the machine, for instance `dctcp`; `bbr` "+
-				"paces packets, which slows fast networks.").Without("the system's").
+				"net.ipv4.tcp_available_congestion_control`. `bbr` paces packets, which slows "+
+				"fast networks. Set it when the network needs another algorithm than the rest of "+
+				"the machine, for instance `dctcp`.").Without("the system's").
 			NeedsRestart(),
 		lang.NewKey("header_digest", lang.Not(&c.NoHeaderDigest),
 			"Whether hosts may enable the CRC32C of headers. Set it to `false` when hosts ask "+
@@ -138,14 +139,14 @@ func rdmaKeys(c *rdma.Config) []lang.Key {
 				"corrupt such writes.").NeedsRestart(),
 		lang.NewKey("queue_memory",
 			lang.Bytes(&c.QueueMemory, rdma.MinQueueMemory, lang.NoLimit, lang.AnySize),
-			"Registered memory of all queues: depth times (in-capsule size + 80 bytes) each. The "+
-				"default is enough for 1,900 queues of depth 128; more are refused. Set it when "+
-				"the log reports queues that are refused because of it."),
+			"Registered memory of all queues: depth times (in-capsule size + 80 bytes) each. "+
+				"The default is enough for 1,900 queues of depth 128. Set it when the log reports "+
+				"queues that are refused because of it."),
 		lang.NewKey("srq_size", lang.Int(&c.SRQSize, 0, rdma.SRQSizeLimit),
-			"Size of the shared receive queue of each reactor and device, rounded up to 128, "+
-				"from which all queues receive commands instead of each having receives of its "+
-				"own. Set it when many deep queues would need too much memory; when their hosts "+
-				"send more commands at once, these wait. Not on iWARP.").
+			"Size of the shared receive queue of each reactor and device, rounded up to 128. "+
+				"All queues receive commands from it instead of each having receives of its own, "+
+				"except on iWARP. Commands wait when hosts send more at once. Set it when many "+
+				"deep queues would need too much memory.").
 			Without("0, no shared receive queue").NeedsRestart(),
 	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.QueuesLimit)...)
 }
@@ -154,7 +155,7 @@ func diskKeys(e *disk.Engine) []lang.Key {
 	e.Name = disk.Auto
 	return []lang.Key{
 		lang.NewKey("engine", lang.OneOf(&e.Name, disk.Auto, disk.IOUring, disk.Threads),
-			"The way to make system calls: `threads` cost more CPU; `auto` uses them, with a "+
+			"The way to make system calls. `threads` cost more CPU; `auto` uses them, with a "+
 				"warning, only where io_uring is forbidden. Set it to `io_uring` when the target "+
 				"should rather not start than run slower."),
 	}

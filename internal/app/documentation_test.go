@@ -2,6 +2,8 @@ package app
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,12 +16,6 @@ import (
 //go:generate go test -run TestDocumentation|TestBrokenFiles -update .
 
 const documentationHead = `# Configuration
-
-This page is made of the parser's own table; ` + "`go generate ./internal/app`" + ` writes it anew.
-
-    nvmf-target check FILE     # every error and warning, each with its place and a hint
-    nvmf-target serve FILE     # until SIGTERM or SIGINT
-    nvmf-target schema          # the JSON Schema of FILE, with which editors complete and check it
 
 ` + "```yaml" + `
 listeners:
@@ -34,28 +30,31 @@ subsystems:
       - {nsid: 3, backend: "null", size: 1TiB}
 ` + "```" + `
 
-Sizes are whole numbers with KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). Durations have a unit:
-` + "`50us`, `10s`" + `. A key that is unknown or misspelt is an error. ` + "`--config`" + ` defaults to ` +
-	"`/etc/nvmf-target/nvmf-target.yaml`" + `.
+    nvmf-target check FILE     # every error and warning, each with its place and a hint
+    nvmf-target serve FILE     # until SIGTERM or SIGINT
+    nvmf-target schema         # the JSON Schema of FILE, with which editors complete and check it
 
-Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` and the path in capitals, for instance
-` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`" + `. The value is YAML. A whole list can be replaced, too:
-` + "`NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`." + `
+Without FILE it is ` + "`/etc/nvmf-target/nvmf-target.yaml`" + `. Most keys need not be set: the last column says when to. A reload
+makes changes without a pause, unless the text below the table says that they need a restart.
+` + "`go generate ./internal/app`" + ` makes this page from the table of the parser.
 
-In values that are text, sizes and durations among them, ` + "`${NAME}`" + ` stands for the environment variable NAME, which must be set;
-` + "`$${`" + ` is written for the characters ` + "`${`" + `. Where the value column says "or file", ` + "`KEY_file: PATH`" + ` can be written instead of
-` + "`KEY: VALUE`" + `: the value is what the file has, up to 4 KiB, less the end of its line, for instance a Kubernetes secret or, as
-` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `, a systemd credential. The path begins at the directory of the file in which it is written. A
-reload reads these files, too.
+## Values
 
-Where it says "or program", ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + ` can be written as well: the value is what the program prints, up to
-4 KiB. It runs as the user of the target, without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment; more
-variables are set with ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + `. All programs of a configuration together have 30 s. They run at the start, and
-when the file is reloaded or checked: ` + "`nvmf-target check`" + ` runs them as the user who checks it. An error shows the exit status and the first
-256 bytes of standard error, without keys and long words that may be secret, never what was printed. The managed directory and requests cannot name programs.
-
-Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
-for keys and sections that say that a change needs a restart.
+- **Sizes** are whole numbers with KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000).
+- **Durations** have a unit: ` + "`50us`, `10s`" + `.
+- **Unknown keys** are errors.
+- **Environment variables** override keys outside of lists, and whole lists: ` + "`NVMF_TARGET_`" + ` and the path in capitals.
+  The value is YAML: ` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`, `NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`" + `.
+- **Variables in values**: ` + "`${NAME}`" + ` in a text, size or duration is the environment variable NAME, which must be set;
+  ` + "`$${` is written for the characters `${`" + `.
+- **Values from files**, where the value column says "or file": ` + "`KEY_file: PATH`" + `. The value is the content of the file, up to
+  4 KiB, without the end of its line: the right place for keys and tokens, as a Kubernetes secret or a systemd credential (` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `). Relative
+  paths begin at the directory of the configuration file. A reload reads these files again.
+- **Values from programs**, where it says "or program": ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + `. The value is the output, up to 4 KiB. All
+  programs of a configuration have 30 s, at the start and when the file is reloaded or checked. A program runs as the user of
+  the target (or of ` + "`nvmf-target check`" + `), without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment;
+  ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + ` adds variables. An error shows the exit status and 256 bytes of standard error,
+  without keys and long words that may be secret, and never the output. Requests and the managed directory cannot name programs.
 `
 
 const backendsHead = `
@@ -82,6 +81,7 @@ needs a restart.
 func TestDocumentation(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(documentationHead)
+	parts := examples(t)
 	for _, s := range allSections() {
 		title := "The file"
 		if s.Path != "" {
@@ -90,11 +90,11 @@ func TestDocumentation(t *testing.T) {
 		if s.Restart {
 			s.Doc += " A change needs a restart."
 		}
-		writeSection(&b, "## "+title, s.Doc, s.Keys)
+		writeSection(&b, "## "+title, s.Doc, parts[strings.TrimSuffix(s.Path, "[]")], s.Keys)
 	}
 	b.WriteString(backendsHead)
 	for _, k := range volumes.Backends {
-		writeSection(&b, "### `"+k.Name+"`", k.Doc, withInner(k.New().Keys()))
+		writeSection(&b, "### `"+k.Name+"`", k.Doc, "", withInner(k.New().Keys()))
 	}
 	golden(t, "../../docs/configuration.md", b.String())
 	_, example, _ := strings.Cut(documentationHead, "```yaml")
@@ -103,7 +103,7 @@ func TestDocumentation(t *testing.T) {
 		"its example")
 }
 
-// withInner adds the keys of mappings behind them.
+// withInner adds the keys of mappings after them.
 func withInner(keys []lang.Key) (all []lang.Key) {
 	for _, k := range keys {
 		all = append(all, k)
@@ -117,22 +117,31 @@ func withInner(keys []lang.Key) (all []lang.Key) {
 	return all
 }
 
-func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {
+// sentence matches a sentence and the space after it.
+var sentence = regexp.MustCompile(`.*?[^.]\.( |$)`)
+
+// writeSection writes a table with a sentence in each cell, and the other sentences below it.
+func writeSection(b *strings.Builder, title, doc, example string, keys []lang.Key) {
 	fmt.Fprintf(b, "\n%s\n\n", title)
 	if doc != "" {
 		fmt.Fprintf(b, "%s\n\n", doc)
 	}
-	b.WriteString("| key | default | value | meaning |\n|---|---|---|---|\n")
+	if example != "" {
+		fmt.Fprintf(b, "```yaml\n%s```\n\n", example)
+	}
+	b.WriteString("| key | default | value | meaning | set it |\n|---|---|---|---|---|\n")
+	var more, restart []string
 	for _, k := range keys {
+		name := "`" + k.Name + "`"
+		if k.Restart {
+			restart = append(restart, name)
+		}
 		def := k.Default
 		switch text := k.Value.String(); {
 		case k.Required != "":
 			def = "required"
 		case def == "" && text != "":
 			def = "`" + text + "`"
-		}
-		if k.Restart {
-			k.Doc += " A change needs a restart."
 		}
 		kind := k.Value.Type()
 		switch {
@@ -141,8 +150,45 @@ func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {
 		case k.File:
 			kind += ", or file"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, kind, k.Doc)
+		sentences, set, rest := sentence.FindAllString(k.Doc, -1), "", ""
+		for _, s := range sentences[1:] {
+			if when, ok := strings.CutPrefix(s, "Set it "); ok && set == "" {
+				set = strings.TrimSuffix(strings.TrimSpace(when), ".")
+				continue
+			}
+			rest += s
+		}
+		if rest != "" {
+			more = append(more, name+": "+strings.TrimSpace(rest))
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", name, def, kind,
+			strings.TrimSuffix(strings.TrimSpace(sentences[0]), "."), set)
 	}
+	if len(restart) > 0 {
+		more = append(more, "A change needs a restart: "+strings.Join(restart, ", ")+".")
+	}
+	for i, text := range more {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(b, "- %s\n", text)
+	}
+}
+
+// examples returns the parts of testdata/examples.yaml, by key.
+func examples(t *testing.T) map[string]string {
+	t.Helper()
+	text := testutil.Value(os.ReadFile("testdata/examples.yaml"))(t)
+	testutil.Equal(t, testutil.Err(Parse("examples.yaml", text, nil)), nil, "examples")
+	parts := map[string]string{}
+	key := ""
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, " ") {
+			key, _, _ = strings.Cut(line, ":")
+		}
+		parts[key] += line
+	}
+	return parts
 }
 
 // TestEveryKeyIsExplained: every key has its meaning, and every optional key says when to set it.
