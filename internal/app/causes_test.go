@@ -213,7 +213,7 @@ func readMany(ctx context.Context, h *host.Controller, q *host.Queue, atOnce int
 
 // underLoad returns the findings of doctor between two samples.
 func underLoad(socket string) []doctor.Finding {
-	d := doctor.Begin(socket, "/none")
+	d := doctor.Begin(socket)
 	defer d.Close()
 	return d.Findings(time.Millisecond)
 }
@@ -284,7 +284,7 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 		testutil.True(t, !testutil.Soaking() || len(texts) == 1, "of %s, %s says %q", b.cause, who,
 			texts)
 	}
-	d := doctor.Begin(socket, "/none")
+	d := doctor.Begin(socket)
 	defer d.Close()
 	first := testutil.Value(d.Look())(t)
 	var texts []string

@@ -16,13 +16,15 @@ import (
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
 	c := parsed(t, validFile+"control: {socket: "+socket+"}\n")
-	started(t, Options{Config: c})
+	s := newServer(t, Options{Config: c})
+	ports := t.TempDir()
+	s.ports = doctor.Ports(ports)
+	testutil.Must(t, s.Start())
 	list := underLoad(socket)
 	testutil.True(t, len(list) == 1 && list[0].Severity == doctor.OK, "without load: %+v", list)
 	if list := underLoad(t.TempDir() + "/none"); len(list) != 1 || list[0].Severity != doctor.Note {
 		t.Errorf("without a target: %+v", list)
 	}
-	ports := t.TempDir()
 	counters := filepath.Join(ports, "rxe0/ports/1/hw_counters")
 	testutil.Must(t, os.MkdirAll(counters, 0o700))
 	count := func(n string) {
@@ -30,7 +32,7 @@ func TestUnderLoad(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600))
 	}
 	count("100\n")
-	d := doctor.Begin(socket, ports)
+	d := doctor.Begin(socket)
 	defer d.Close()
 	count("117\n")
 	list = d.Findings(time.Millisecond)

@@ -51,6 +51,9 @@ var (
 	GetRefusals = Get[[]observed.Refusal]{"/v1/refusals", "Recent refusals of peers"}
 	GetEvents   = Get[[]observed.Event]{path: "/v1/events"} // see eventsRoute
 	GetObjects  = Get[[]observed.Configured]{"/v1/objects", "The configuration"}
+	GetCounters = Get[[]observed.PortCounter]{
+		"/v1/port-counters", "The counters of the ports of RDMA devices",
+	}
 	GetGroups   = Get[[]observed.Group]{"/v1/groups", "The ANA groups shared by gateways"}
 	GetPlan     = Get[Plan]{"/v1/plan", "The changes that a reload would make"}
 	GetANA      = Get[[]ANA]{"/v1/ana", "The asymmetric namespace access states"}
@@ -108,6 +111,7 @@ func (s *Server) routes() []route {
 		lists(GetNamespaces, src.Namespaces), lists(GetHosts, src.Hosts),
 		queries(GetConnections, src.Connections), queries(GetLatency, src.Latency),
 		queries(GetReactors, src.Reactors), queries(GetDisks, src.Disks),
+		lists(GetCounters, src.PortCounters),
 		lists(GetRefusals, src.Refusals), lists(GetGroups, src.Groups),
 		GetPlan.route(s.changes(s.planning, src.Plan)),
 		route{

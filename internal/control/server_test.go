@@ -139,7 +139,8 @@ func testSource(f *feed) Source {
 			Reactors: func(context.Context) ([]observed.Reactor, error) {
 				return filled[[]observed.Reactor](), nil
 			},
-			Events: f.events,
+			PortCounters: filled[[]observed.PortCounter],
+			Events:       f.events,
 		},
 		Trace: func(ctx context.Context, q observed.TraceQuery,
 			fn func(observed.TraceQueue) error,
@@ -224,6 +225,7 @@ func TestClient(t *testing.T) {
 	equal(t, c, GetConnections)
 	equal(t, c, GetLatency)
 	equal(t, c, GetRefusals)
+	equal(t, c, GetCounters)
 	equal(t, c, GetGroups)
 	g, err := Get[observed.Group]{path: "/v1/groups/7"}.From(t.Context(), c)
 	group := filled[[]observed.Group]()[0]

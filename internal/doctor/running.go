@@ -38,7 +38,7 @@ func (m Machine) Examine(t Target, given string) []Finding {
 	case !ok:
 		return m.Run(t)
 	}
-	watch := Begin(socket, m.path(infiniband))
+	watch := Begin(socket)
 	defer watch.Close()
 	return append(m.Run(t), watch.Findings(loadPeriod)...)
 }
@@ -46,14 +46,13 @@ func (m Machine) Examine(t Target, given string) []Finding {
 // Watch takes two samples of a running target.
 type Watch struct {
 	client *control.Client
-	ports  func(context.Context) []observed.PortCounter
 	first  Sample
 	err    error
 }
 
-// Begin takes the first sample of a target at a socket, and of ports; see PortsDir. Call Close.
-func Begin(socket, ports string) *Watch {
-	w := &Watch{client: control.NewClient(socket), ports: Ports(ports)}
+// Begin takes the first sample of a target at a socket. Call Close.
+func Begin(socket string) *Watch {
+	w := &Watch{client: control.NewClient(socket)}
 	w.first, w.err = w.Look()
 	return w
 }
@@ -61,7 +60,6 @@ func Begin(socket, ports string) *Watch {
 // Look takes a sample of the target.
 func (w *Watch) Look() (s Sample, err error) {
 	defer func() { s.Time = time.Now() }()
-	s.Ports = w.portCounters()
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	c := w.client
@@ -72,14 +70,9 @@ func (w *Watch) Look() (s Sample, err error) {
 		control.GetNamespaces.Into(ctx, c, &s.Namespaces),
 		control.GetReactors.Into(ctx, c, &s.Reactors),
 		control.GetGroups.Into(ctx, c, &s.Groups),
+		control.GetCounters.Into(ctx, c, &s.Ports),
 		control.GetRefusals.Into(ctx, c, &s.Refusals))
 	return s, err
-}
-
-func (w *Watch) portCounters() []observed.PortCounter {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	return w.ports(ctx)
 }
 
 // Findings takes another sample, at least apart after the first one.

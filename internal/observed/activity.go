@@ -174,3 +174,11 @@ type Event struct {
 	// Attributes are the details, as in the log.
 	Attributes []Attribute `json:"attributes"`
 }
+
+// PortCounter is a counter that a driver has of a port of an RDMA device.
+type PortCounter struct {
+	Device  string `json:"device"`
+	Port    string `json:"port"`
+	Counter string `json:"counter"`
+	Value   uint64 `json:"value"`
+}

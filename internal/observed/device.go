@@ -2,12 +2,6 @@ package observed
 
 import "time"
 
-// PortCounter is a counter that a driver has of a port of an RDMA device.
-type PortCounter struct {
-	Device, Port, Counter string
-	Value                 uint64
-}
-
 // Device counts the objects that the target has created on an RDMA device.
 type Device struct {
 	Name                                        string
