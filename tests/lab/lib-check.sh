@@ -39,6 +39,12 @@ klog_has() { dmesg | sed "0,/$KLOG_MARK/d" | grep -Eq "$1"; }
 held() {
   local k
   echo "fds $(target_fds)"; echo "controllers $(target_controllers)"
+  if [ $LINK = soft ]; then # the kernel has no objects, so the target is asked for its own
+    on_target curl -s "http://$METRICS/metrics" | sed -nE \
+      's/^nvmf_target_(rdma_memory_regions|rdma_queue_pairs|controller_queues)\{.*\} /\1 /p' |
+      sed 's/^rdma_memory_regions/mr/'
+    return
+  fi
   for k in qp cm_id mr pd cq; do echo "$k $(rdma_count $k)"; done
 }
 leak_mark() {

@@ -5,6 +5,7 @@ TPID='' NOTIFY_PID=''
 NAMESPACES=()
 ALLOWED=''             # host NQNs, blank separated; any host if empty
 TARGET_LISTENERS=''    # more listeners, as TRANSPORT/ADDRESS/PORT
+METRICS=127.0.0.1:9500 # where our target without an RDMA device has them
 : "${SPIN:=}"          # reactors.spin of our target; its default if empty
 
 # target_start: starts the target and waits until it is ready.
@@ -16,6 +17,7 @@ target_restart() { "${TARGET}_restart"; }
 target_config() {
   local l transport address port n nsid backend size path bs
   [ -z "$SPIN" ] || echo "reactors: {spin: $SPIN}"
+  [ $LINK != soft ] || echo "metrics: {listen: \"$METRICS\"}" # see held
   echo "listeners:"
   for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
     IFS=/ read -r transport address port <<<"$l"
@@ -56,10 +58,13 @@ ours_start() {
 # exec keeps the process ID: $TPID is the target itself.
 ours_exec() {
   if [ $LINK = soft ] && [ -z "${AS_ROOT:-}" ]; then
-    install -m 755 "$TARGET_BIN" /run/nvmf-target # the file may be in a directory of root
-    mkdir -p $STATE_DIRECTORY /run/disk; chown -R nobody $STATE_DIRECTORY /run/disk /run/notify
+    # TARGET_BIN may be in a directory of root.
+    mkdir -p /run/bin; install -m 755 "$TARGET_BIN" /run/bin/nvmf-target
+    export RUNTIME_DIRECTORY=/run/nvmf-target
+    mkdir -p $RUNTIME_DIRECTORY $STATE_DIRECTORY /run/disk
+    chown -R nobody $RUNTIME_DIRECTORY $STATE_DIRECTORY /run/disk /run/notify
     target_exec setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs \
-      --inh-caps=-all --bounding-set=-all /run/nvmf-target "$@"
+      --inh-caps=-all --bounding-set=-all /run/bin/nvmf-target "$@"
   fi
   target_exec "$TARGET_BIN" "$@"
 }

@@ -27,6 +27,7 @@ type scenario struct {
 	name      string
 	script    string   // to run it
 	variants  []string // transports
+	soak      []string // variants that are not in samples of make test
 	smoke     []string // variants in the smoke set
 	covers    []string // directories of the tree under test
 	cpus      string
@@ -112,10 +113,10 @@ func readScenario(file string) (scenario, error) {
 	value := func(key string) string { return headValue(text, key) }
 	s := scenario{
 		name: strings.TrimSuffix(filepath.Base(file), ".sh"), script: labScript,
-		variants: strings.Fields(value("variants")), smoke: strings.Fields(value("smoke")),
-		covers: strings.Fields(value("covers")), cpus: cmp.Or(value("cpus"), "1"),
-		parameter: value("kernel"), own: value("debian") != "", alone: value("alone") != "",
-		notNvmet: value("nvmet"),
+		variants: strings.Fields(value("variants")), soak: strings.Fields(value("soak")),
+		smoke: strings.Fields(value("smoke")), covers: strings.Fields(value("covers")),
+		cpus: cmp.Or(value("cpus"), "1"), parameter: value("kernel"), own: value("debian") != "",
+		alone: value("alone") != "", notNvmet: value("nvmet"),
 	}
 	if strings.HasPrefix(file, "qemu/") {
 		s.name, s.script, s.own = "qemu-"+s.name, qemuScript, true
@@ -136,12 +137,15 @@ func headValue(script []byte, key string) string {
 	return strings.Join(values, " ")
 }
 
-// everything returns all jobs in full.
+// everything returns all jobs, in full except for those of which only a sample is ever run.
 func everything(all []scenario) []job {
 	var jobs []job
 	for i := range all {
 		for _, v := range all[i].variants {
 			jobs = append(jobs, newJob(&all[i], v, full))
+		}
+		for _, v := range all[i].soak {
+			jobs = append(jobs, newJob(&all[i], v, sampled))
 		}
 	}
 	return jobs
@@ -368,7 +372,8 @@ func TestSampled(t *testing.T) {
 		}
 	}
 	for _, j := range everything(all) {
-		testutil.True(t, chosen[j.name()], "%s is in no sample", j.name())
+		testutil.True(t, chosen[j.name()] == (j.mode == full), "%s is in a sample: %t", j.name(),
+			chosen[j.name()])
 	}
 	testutil.True(t, faults >= 2*unchanged,
 		"what covers the change is in %d of 300 small samples, otherwise in %d", faults, unchanged)

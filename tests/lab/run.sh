@@ -5,6 +5,8 @@
 # must be in the same state after each. After one that fails the rest run in a new kernel. They need
 # the same CPUs and parameter. The head of a scenario has:
 #   # variants: rxe tcp ...   its transports; the first one is the default
+#   # soak: soft ...          more of them, which only "make soak" runs, as a sample
+#   # root: soft ...          those whose target must run as root: AS_ROOT=1
 #   # smoke: rxe tcp ...      variants that "make test" always runs, in their shortest form
 #   # covers: DIR ...         packages of the target under test
 #   # cpus: 1                 CPUs of the kernel
@@ -48,6 +50,7 @@ for run in "${runs[@]}"; do
   find_script "${run%/*}"; variant=${run#*/}
   package=$(head_value go-test) cc=$(head_value cc) debian=$(head_value debian)
   unpack=$(head_value unpack) limit=$(head_value limit) settings="TRANSPORT=$variant"
+  case " $(head_value root) " in *" $variant "*) settings+=" AS_ROOT=1" ;; esac
   if [ -n "$package" ]; then
     need go
     binary=$tmp/${package//[.\/]/_}.test

@@ -2,6 +2,8 @@
 # states move the I/O from one path to the other and back, by hand and by reloads, and one path is
 # cut. The host sees no error.
 # variants: tcp rxe siw
+# soak: soft
+# root: soft
 # smoke: tcp rxe siw
 # covers: internal/listeners nvme/target nvme/target/ana internal/app internal/control internal/cli
 # limit: 420

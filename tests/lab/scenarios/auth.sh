@@ -4,6 +4,7 @@
 # wrong controller. With secure_only hosts without a key find nothing, and discovery wants the key as
 # well. The first half also runs against nvmet.
 # variants: rxe siw tcp
+# soak: soft
 # smoke: rxe siw tcp
 # covers: nvme/auth nvme/target nvme/target/authn internal/app config config/lang internal/secret
 # cpus: 2

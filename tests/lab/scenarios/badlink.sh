@@ -3,6 +3,7 @@
 # digests are on, so that damage not detected by its checksums would show. While packets are lost,
 # doctor and the page report it, and stop when none are.
 # variants: tcp rxe
+# soak: soft
 # covers: fabric/tcp fabric/rdma nvme/target/observe internal/doctor internal/flight internal/rates internal/web internal/metrics
 # cpus: 2
 # limit: 480

@@ -1,5 +1,6 @@
 # Discovery, connect, reads, writes and disconnect, captured on the wire: tshark decodes each frame.
 # variants: rxe siw tcp
+# soak: soft
 # covers: nvme fabric/tcp/pdu fabric/rdma fabric/rdma/cmwire
 . "$LAB_DIR/lib.sh"
 need tcpdump tshark

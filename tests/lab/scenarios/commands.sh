@@ -1,6 +1,7 @@
 # Compare, Verify, Copy, Write Zeroes, Write Uncorrectable and Dataset Management from nvme-cli:
 # contents, the status of refusals, and the state left after the target was killed.
 # variants: rxe siw tcp
+# soak: soft
 # covers: nvme nvme/target backend/marks backend/ram backend/file
 . "$LAB_DIR/lib.sh"
 disk_up

@@ -3,6 +3,8 @@
 # afterwards the data verifies. All of it once more with io_uring forbidden: threads do the work,
 # with one warning.
 # variants: tcp rxe
+# soak: soft
+# root: soft
 # covers: backend/disk backend/block internal/storage internal/uring internal/ratelog
 # limit: 400
 . "$LAB_DIR/lib.sh"

@@ -2,6 +2,8 @@
 # sees no error, discovery shows the remaining path, a reload changes nothing, and the path returns
 # by itself after undrain.
 # variants: tcp rxe
+# soak: soft
+# root: soft
 # covers: internal/listeners nvme/target internal/app internal/control internal/cli internal/observed
 # limit: 360
 . "$LAB_DIR/lib.sh"

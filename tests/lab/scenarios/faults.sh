@@ -1,6 +1,7 @@
 # The fault-injecting backends as seen by a host: a slow namespace, a limited one, one with a bad
 # spot, and one with a flush that fails for good.
 # variants: tcp rxe
+# soak: soft
 # covers: backend/wrap internal/limit
 # cpus: 2
 . "$LAB_DIR/lib.sh"

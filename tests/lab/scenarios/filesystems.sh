@@ -1,5 +1,6 @@
 # ext4 and xfs: made, mounted, filled, checked, and the files are the same after a new connection.
 # variants: rxe siw tcp
+# soak: soft
 # covers: backend/file backend/ram nvme/target
 # limit: 400
 . "$LAB_DIR/lib.sh"

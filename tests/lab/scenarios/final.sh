@@ -3,6 +3,7 @@
 # temporary absence is not final: the target is killed and comes back, or a configuration is not
 # applied.
 # variants: tcp rxe
+# soak: soft
 # covers: nvme/target internal/app
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-reload.sh"

@@ -3,6 +3,8 @@
 # the status of each, a failed flush stays failed after the disk works again, and fio on the other
 # namespace is not affected.
 # variants: tcp rxe
+# soak: soft
+# root: soft
 # covers: backend/disk backend/block internal/storage
 # limit: 360
 . "$LAB_DIR/lib.sh"

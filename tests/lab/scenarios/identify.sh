@@ -1,6 +1,7 @@
 # The output of nvme-cli about a connected controller. The kernel does not warn about anything in
 # it.
 # variants: rxe siw tcp
+# soak: soft
 # covers: nvme nvme/target nvme/target/controllers nvme/target/admin
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 2:ram:64MiB::4096 3:null:1TiB) # an extended self-test takes hours

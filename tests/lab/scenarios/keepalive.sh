@@ -1,6 +1,7 @@
 # The host disappears from the network: the target frees its controller when keep alive expires, and
 # the host comes back later.
 # variants: rxe siw tcp
+# soak: soft
 # covers: nvme/target internal/reactor
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"

@@ -2,6 +2,7 @@
 # again. It serves the configuration in its file, ports keep their IDs, and the generation of the
 # discovery log never goes back. The host recovers by itself.
 # variants: rxe siw tcp
+# soak: soft
 # covers: internal/app internal/engine config config/lang internal/control nvme/target
 # cpus: 2
 # limit: 600

@@ -3,6 +3,8 @@
 # nothing. In full each change is visible within 2 s, and the 99.9th percentile of the latency of
 # other namespaces is at most twice its value without reloads.
 # variants: rxe siw tcp
+# soak: soft
+# root: soft
 # smoke: rxe siw tcp
 # covers: internal/app internal/engine internal/logs config config/lang nvme/target
 # cpus: 2

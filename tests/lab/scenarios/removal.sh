@@ -3,6 +3,8 @@
 # with a volatile cache has lost unflushed data, and the target does not forget that. Another disk
 # in the same place is not used. A deleted file is still served, with a warning.
 # variants: tcp rxe
+# soak: soft
+# root: soft
 # covers: backend/disk backend/block internal/storage internal/inventory
 # limit: 400
 . "$LAB_DIR/lib.sh"

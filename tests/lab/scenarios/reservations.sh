@@ -1,6 +1,7 @@
 # Two hosts and one namespace: reservations by nvme-cli and through the block layer (pr_ops); the
 # write of a preempted host fails; the target is killed and keeps persistent reservations.
 # variants: rxe siw tcp
+# soak: soft
 # covers: nvme nvme/target nvme/target/reservation internal/state
 # kernel: nvme_core.multipath=N
 . "$LAB_DIR/lib.sh"

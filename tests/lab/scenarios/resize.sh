@@ -1,6 +1,8 @@
 # Files and devices grow and shrink under fio: the host notices by itself, uses the new space, and
 # gets LBA Out of Range past the new end, never anything else. The data verifies throughout.
 # variants: tcp rxe
+# soak: soft
+# root: soft
 # covers: backend/disk backend/file backend/block internal/volumes nvme/target nvme/target/namespaces
 # limit: 640
 . "$LAB_DIR/lib.sh"
