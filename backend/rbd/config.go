@@ -27,6 +27,8 @@ type Config struct {
 	ReadOnly  bool
 	// Gate decides when the image is open; nil: always.
 	Gate *Gate
+	// Companion is open while the image is open for its gate; nil for none.
+	Companion Companion
 	// Journal has the connections of images without a gate; nil: nothing prevents late writes of
 	// this process after it was killed.
 	Journal rados.Journal
@@ -46,6 +48,15 @@ type Holder struct {
 	Group string
 	// Instance names this gateway and its connection. No other one has that name.
 	Instance string
+}
+
+// Companion is something that belongs to an image of a gate.
+type Companion interface {
+	// Open is called after the image was opened. If it fails, the image stays offline, and is tried
+	// again. Until it has returned there is no I/O.
+	Open(*Holder) error
+	// Close is called when the I/O has ended, before the image is closed. It may block.
+	Close()
 }
 
 // Access is a description of the access to a cluster, for doctor.

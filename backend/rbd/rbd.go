@@ -67,6 +67,7 @@ type image struct {
 	handle  unsafe.Pointer
 	header  string // the object with the lock of owner; "": there is no lock
 	owner   string
+	with    Companion // which is open; nil for none
 
 	users   atomic.Int64
 	retired atomic.Bool   // it gets no further users
@@ -311,6 +312,9 @@ const page = 4096
 
 // close closes the image, which has no users. It may block.
 func (im *image) close() {
+	if im.with != nil {
+		im.with.Close()
+	}
 	C.image_close(im.handle)
 	if im.header != "" { // a fenced connection keeps its lock, which others break
 		_ = im.pool.Unshare(im.header, im.owner)
@@ -707,6 +711,13 @@ func (d *device) again(identity string, on *Holder) error {
 		im.close()
 		return fmt.Errorf("another image has this name now, and is not touched; restart the "+
 			"target to use it: it is %s, not %s", info.Identity, identity)
+	}
+	if with := d.cfg.Companion; with != nil {
+		if err := with.Open(on); err != nil {
+			im.close()
+			return err
+		}
+		im.with = with
 	}
 	select { // of the old image
 	case <-d.lost:

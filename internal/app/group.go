@@ -31,6 +31,7 @@ import (
 // groups has the ANA groups that this target shares with other gateways.
 type groups struct {
 	pool      string // with their state
+	kept      *reservations
 	gates     map[uint32]*rbd.Gate
 	mu        sync.Mutex // guards the list, away and fsid
 	list      map[uint32]*group.Group
@@ -77,6 +78,7 @@ func newGroups(c *config.Group) *groups {
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
 	}
+	g.kept = newReservations(g, c)
 	return g
 }
 
@@ -412,6 +414,9 @@ func (g *groups) states() (out []observed.Group) {
 			s.Problem = cmp.Or(s.Problem, problem.Error())
 		case problem != nil:
 			s.Differences = append([]string{problem.Error()}, s.Differences...)
+		}
+		if err := g.kept.problem(id); err != nil {
+			s.Problem = cmp.Or(s.Problem, err.Error())
 		}
 		out = append(out, observed.Group{
 			Cluster: g.fsid, Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,

@@ -193,8 +193,13 @@ func (s *Server) Start() error {
 	if err != nil {
 		return err
 	}
-	s.target = target.New(options)
 	s.groups = newGroups(&s.atStart.Group)
+	kept := s.groups.kept
+	if kept.local = options.Reservations; kept.local != nil || len(s.groups.gates) > 0 {
+		options.Reservations = kept
+	}
+	s.target = target.New(options)
+	kept.of = s.target.Reservations
 	s.listeners = listeners.New(listeners.Config{
 		Target: s.target, State: s.state, Log: s.log, Peers: s.peers, Network: s.opts.Network,
 		Sockets: s.opts.Sockets, Listen: s.listen, Patiently: s.patiently,
@@ -204,7 +209,7 @@ func (s *Server) Start() error {
 	})
 	s.groups.hide(s.listeners)
 	s.engine = engine.New(engine.Config{
-		Gates:  s.groups.gates,
+		Gates: s.groups.gates, Share: s.groups.kept.share,
 		Target: s.target, State: s.state, Listeners: s.listeners, Log: s.log,
 		AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(), Reloading: s.reloading,
 		Network: s.opts.Network, Verbs: s.opts.Verbs,

@@ -51,6 +51,7 @@ type Config struct {
 	NamespaceUp func(nqn string, nsid uint32)
 	Retry       time.Duration
 	Gates       map[uint32]*rbd.Gate
+	Share       func(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion
 
 	// Ending ends before the target stops, so that a change in progress ends soon.
 	Ending context.Context
@@ -112,7 +113,7 @@ func New(c Config) *Engine {
 	e.Volumes = volumes.New(volumes.Config{
 		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
 		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
-		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates,
+		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Share: c.Share,
 	})
 	return e
 }

@@ -140,8 +140,9 @@ type duty struct {
 
 // published is the state of this gateway for the record.
 type published struct {
-	hosts bool // hosts that use the group are connected here
-	facts json.RawMessage
+	hosts   bool // hosts that use the group are connected here
+	facts   json.RawMessage
+	reserve string // not "": the record is to say that there may be reservations
 	removal
 }
 
@@ -250,6 +251,18 @@ func (m *Machine) Fence(now time.Duration, gateway string) {
 		m.evict = m.record.Holder.ID
 	}
 	m.reread(now)
+}
+
+// Reserve keeps programs that do not know reservations from taking the group, which this gateway
+// holds.
+func (m *Machine) Reserve(now time.Duration) {
+	m.reserve = "wanted"
+	m.reread(now)
+}
+
+// Reserved reports whether Reserve has succeeded, for any gateway.
+func (m *Machine) Reserved() bool {
+	return m.reserve == "" && m.record != nil && m.record.Format == withReservations
 }
 
 // Leave gives the group away and withdraws this instance. Left reports when that is done.
@@ -536,6 +549,10 @@ func (m *Machine) hold(now time.Duration) *Action {
 		m.stop(false)
 		return nil
 	}
+	if m.reserve != "" && r.Format != withReservations {
+		return m.write(func(r *Record) { r.Format = withReservations })
+	}
+	m.reserve = ""
 	if len(r.Fenced) > 0 && now >= m.fenceAt {
 		// A storage system may keep a fence for some seconds after its end. Until then it cannot be
 		// renewed.

@@ -499,11 +499,39 @@ func TestParseRecord(t *testing.T) {
 		Format: format, Fenced: make([]Instance, maxInstances+1),
 	}).Bytes())(t)
 	for text, want := range map[string]string{
-		"{": "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 1}`: "format 1", string(many): "more than 64",
+		`{"format": 4}`: "format 4: this version knows only 2 and 3",
+		"{":             "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 1}`: "format 1", string(many): "more than 64",
 		strings.Repeat(" ", MaxRecord+1): "bytes",
 	} {
 		testutil.Fails(t, testutil.Err(ParseRecord([]byte(text), 1)), want, "%.20q", text)
 	}
+}
+
+// TestReserve: only the gateway that holds the group makes it one with reservations, which programs
+// that do not know them refuse, and a takeover does not change that.
+func TestReserve(t *testing.T) {
+	p := newPair(t)
+	p.pass(3, 0, 1)
+	p.machine(1).Reserve(p.w.clock(1))
+	p.pass(3, 0, 1)
+	testutil.Equal(t, p.w.record.Format, format, "the format, asked for by the other one")
+	p.machine(0).Reserve(p.w.clock(0))
+	testutil.True(t, !p.machine(0).Reserved(), "it is done before it has begun")
+	p.x.poll(p.w, 0)
+	p.x.finish(p.w, 0)
+	for range 3 {
+		if p.machine(0).Reserved() {
+			testutil.Equal(t, p.w.record.Format, withReservations, "the format")
+		}
+		p.x.poll(p.w, 0)
+		p.x.finish(p.w, 0)
+	}
+	testutil.True(t, p.machine(0).Reserved(), "it is not done")
+	data := testutil.Value(p.w.record.Bytes())(t)
+	testutil.Must(t, testutil.Err(ParseRecord(data, 1)))
+	p.takeover()
+	testutil.Equal(t, p.w.record.Format, withReservations, "the format after a takeover")
+	testutil.True(t, p.machine(1).Reserved(), "it is not known")
 }
 
 // TestLeaseTime: the lease counts from the time before the renewal was sent, and ends after two

@@ -54,6 +54,9 @@ type Record struct {
 
 const (
 	format = 2
+	// withReservations is the format of the record of a group with namespaces that may have
+	// reservations. Programs that do not know them refuse it, and do not serve the group.
+	withReservations = 3
 	// MaxRecord is the maximum size of a record in bytes.
 	MaxRecord = 1 << 20
 	// maxInstances bounds both lists of a record.
@@ -75,9 +78,9 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("the record of the group is damaged: %w", err)
 	}
-	if r.Format != format {
+	if r.Format != format && r.Format != withReservations {
 		return nil, fmt.Errorf("the record of the group has format %d: this version knows only "+
-			"%d", r.Format, format)
+			"%d and %d", r.Format, format, withReservations)
 	}
 	if again, err := r.Bytes(); err != nil || !bytes.Equal(again, data) {
 		return nil, errors.New("the record of the group is damaged: its checksum or its form is " +

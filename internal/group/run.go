@@ -50,7 +50,7 @@ type Group struct {
 	left    chan struct{} // closed when this gateway has withdrawn
 	actions sync.WaitGroup
 
-	asking sync.Mutex // held by Forget and Fence
+	asking sync.Mutex // held by Forget, Fence and Reserve
 
 	reported Status // in the log
 
@@ -117,7 +117,19 @@ func (g *Group) Fence(ctx context.Context, gateway string) error {
 		func(m *Machine) *string { return &m.evict })
 }
 
-// ask begins a removal, and waits until the field that names the gateway is "".
+// Reserve makes the group that this gateway holds one with reservations, see Machine.Reserve. It
+// waits until the record says so.
+func (g *Group) Reserve(ctx context.Context) error {
+	g.mu.Lock()
+	done := g.machine.Reserved()
+	g.mu.Unlock()
+	if done {
+		return nil
+	}
+	return g.ask(ctx, (*Machine).Reserve, func(m *Machine) *string { return &m.reserve })
+}
+
+// ask begins a change, and waits until the field of the machine is "".
 func (g *Group) ask(ctx context.Context, begin func(*Machine, time.Duration),
 	field func(*Machine) *string,
 ) error {
@@ -133,7 +145,7 @@ func (g *Group) ask(ctx context.Context, begin func(*Machine, time.Duration),
 			done = *field(g.machine) == ""
 			g.mu.Unlock()
 		case <-ctx.Done():
-			g.change(func(m *Machine, _ time.Duration) { *field(m) = "" })
+			g.change(func(m *Machine, _ time.Duration) { m.removal = removal{} })
 			return fmt.Errorf("the record of the group cannot be changed now: %w", ctx.Err())
 		}
 	}

@@ -29,6 +29,22 @@ func full(t *testing.T) *Store {
 	return s
 }
 
+// TestReservationsElsewhere: reservations that are kept in another place need not persist. They are
+// read only for their namespace.
+func TestReservationsElsewhere(t *testing.T) {
+	n := Name{testNQN, 1}
+	for _, persist := range []bool{false, true} {
+		want := someHosts(3, rand.New(rand.NewPCG(1, 1)))
+		want.PTPL = persist
+		text := testutil.Value(EncodeReservations(n, want))(t)
+		got := testutil.Value(DecodeReservations(n, text))(t)
+		testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "the reservations")
+		_, err := DecodeReservations(Name{testNQN, 2}, text)
+		testutil.Fails(t, err, "namespace 1", "of another one")
+	}
+	testutil.Fails(t, testutil.Err(DecodeReservations(n, make([]byte, mostKept+1))), "large", "")
+}
+
 // decoder decodes a file of one kind, and makes a namespace forget the promise.
 type decoder struct {
 	kind, file string

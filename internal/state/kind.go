@@ -71,10 +71,13 @@ func newKind[V any, D content[V]](s *Store, dir, without string) *kind[V, D] {
 	}
 }
 
-func (k *kind[V, D]) file(n Name) string {
+// ID returns a name for files and objects.
+func (n Name) ID() string {
 	sum := sha256.Sum256([]byte(n.NQN))
-	return path.Join(k.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, suffix))
+	return fmt.Sprintf("%x-%d", sum[:8], n.NSID)
 }
+
+func (k *kind[V, D]) file(n Name) string { return path.Join(k.dir, n.ID()+suffix) }
 
 // load reads all files. A crash may have left incomplete files, with other suffixes, and names that
 // are not durable. load first makes the names durable.

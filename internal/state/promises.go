@@ -50,6 +50,7 @@ func (p *Protection) SetProtected(nqn string, nsid uint32, protected bool) error
 type reservationsData struct {
 	Name
 	Generation  uint32               `json:"generation"`
+	Volatile    bool                 `json:"volatile,omitempty"` // not PTPL
 	Type        nvme.ReservationType `json:"type"`
 	Holder      string               `json:"holder,omitempty"`
 	HolderNQN   string               `json:"holder_host,omitempty"`
@@ -63,7 +64,7 @@ type registrantData struct {
 }
 
 func (d reservationsData) value() (*reservation.State, error) {
-	r := &reservation.State{Generation: d.Generation, PTPL: true, Type: d.Type}
+	r := &reservation.State{Generation: d.Generation, PTPL: !d.Volatile, Type: d.Type}
 	r.Holder.NQN = d.HolderNQN
 	none := strings.Repeat("0", 2*len(r.Holder.HostID))
 	err := parseHostID(&r.Holder.HostID, cmp.Or(d.Holder, none))
@@ -89,7 +90,7 @@ func reservationsOf(n Name, r *reservation.State) reservationsData {
 	if r == nil {
 		return d
 	}
-	d.Generation, d.Type = r.Generation, r.Type
+	d.Generation, d.Volatile, d.Type = r.Generation, !r.PTPL, r.Type
 	if r.Holder != (reservation.Host{}) {
 		d.Holder, d.HolderNQN = hex.EncodeToString(r.Holder.HostID[:]), r.Holder.NQN
 	}
@@ -99,6 +100,33 @@ func reservationsOf(n Name, r *reservation.State) reservationsData {
 		})
 	}
 	return d
+}
+
+// reservationsKind is the directory, and the kind of their files.
+const reservationsKind = "reservations"
+
+// MaxReservations is the size limit of the reservations of a namespace in bytes.
+const MaxReservations = mostKept
+
+// EncodeReservations returns the content of the file of reservations, which need not persist, for
+// another place.
+func EncodeReservations(n Name, r *reservation.State) ([]byte, error) {
+	return encode(reservationsKind, reservationsOf(n, r))
+}
+
+// DecodeReservations is the inverse of EncodeReservations.
+func DecodeReservations(n Name, text []byte) (*reservation.State, error) {
+	var d reservationsData
+	if len(text) > mostKept {
+		return nil, errors.New("it is too large")
+	}
+	if err := decode(reservationsKind, text, &d); err != nil {
+		return nil, err
+	}
+	if d.Name != n {
+		return nil, fmt.Errorf("it is for namespace %d of %q", d.NSID, d.NQN)
+	}
+	return d.value()
 }
 
 // Reservations implements reservation.Store.

@@ -54,7 +54,7 @@ func Open(dir string) (*Store, error) {
 	}
 	s.Protection = &Protection{newKind[protectedData, protectedData](s, "protected",
 		"hosts can write to the namespace, although they have write protected it")}
-	s.Reservations = &Reservations{newKind[reservation.State, reservationsData](s, "reservations",
+	s.Reservations = &Reservations{newKind[reservation.State, reservationsData](s, reservationsKind,
 		"no host is registered with the namespace, and hosts that were locked out can write again")}
 	s.Uncorrectable = &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, "uncorrectable",
 		"blocks that hosts have marked uncorrectable can be read again, with old data")}

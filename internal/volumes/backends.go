@@ -95,6 +95,8 @@ type env struct {
 	log      *slog.Logger
 	gate     *rbd.Gate // of images; nil: they are open
 	journal  rados.Journal
+	// companion belongs to an image with a gate; nil for none.
+	companion rbd.Companion
 }
 
 func (s *store) Keys() []lang.Key { return s.keys }
@@ -214,6 +216,7 @@ func newRBD() config.Options {
 	in := func(at env) rbd.Config {
 		c := *c
 		c.ReadOnly, c.Log, c.Gate, c.Journal = at.readOnly, at.log, at.gate, at.journal
+		c.Companion = at.companion
 		return c
 	}
 	return &store{

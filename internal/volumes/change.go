@@ -248,7 +248,7 @@ func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
 		return nil
 	}
 	var swap func(backend.Device) (backend.Device, error)
-	if anew || vs.gate(v.Namespace.Namespace) != vs.gate(n.Namespace) {
+	if anew || vs.gate(v.Namespace) != vs.gate(n) {
 		swap = func(old backend.Device) (backend.Device, error) {
 			return vs.reopen(old, v.Namespace, n)
 		}
@@ -301,12 +301,12 @@ func (vs *Volumes) reopen(dev backend.Device, old, n *Namespace) (backend.Device
 		err = st.resize(vs.env(n), n.ConfiguredSize())
 	}
 	if err == nil {
-		next, err = vs.Open(n.Namespace)
+		next, err = vs.openDevice(n)
 	}
 	if err == nil {
 		return next, nil
 	}
-	dev, again := vs.Open(old.Namespace)
+	dev, again := vs.openDevice(old)
 	if again != nil {
 		return nil, errors.Join(err, fmt.Errorf("and the storage before: %w", again))
 	}
@@ -344,7 +344,7 @@ func (vs *Volumes) Resize(name config.Object, size int64) error {
 			return old, err
 		}
 		failed := st.resize(vs.env(v.Namespace), size)
-		dev, err := vs.Open(v.Namespace.Namespace)
+		dev, err := vs.openDevice(v.Namespace)
 		if err != nil {
 			return nil, errors.Join(failed, err)
 		}

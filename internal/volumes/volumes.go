@@ -49,6 +49,9 @@ type Config struct {
 	Retry time.Duration
 	// Gates open and close the images of ANA groups that several gateways share.
 	Gates map[uint32]*rbd.Gate
+	// Share returns the companion of the image of a namespace in such a group, and nil if it is not
+	// shared. It is called before the storage is opened; nil: there is nothing.
+	Share func(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion
 }
 
 // Volumes has the storage of all namespaces. A namespace with absent storage is pending: it is
@@ -81,28 +84,33 @@ func New(c Config) *Volumes {
 		Config: c, probes: c.Open == nil, list: map[config.Object]*volume{},
 		retired: map[*removed]struct{}{}, stopped: make(chan struct{}),
 	}
-	if vs.Open == nil {
-		vs.Open = func(n *config.Namespace) (backend.Device, error) {
-			return openStorage(&n.Storage, env{
-				readOnly: n.ReadOnly, engine: c.Disks, log: c.Log, gate: vs.gate(n),
-				journal: c.State,
-			})
-		}
-	}
 	return vs
+}
+
+// gate returns the gate of the images of a namespace, nil if they are always open.
+func (vs *Volumes) gate(n *Namespace) *rbd.Gate {
+	if n.ReadOnly {
+		return nil
+	}
+	return vs.Gates[n.ANAGroup]
+}
+
+// openDevice opens the storage of a namespace.
+func (vs *Volumes) openDevice(n *Namespace) (backend.Device, error) {
+	if vs.Config.Open != nil {
+		return vs.Config.Open(n.Namespace)
+	}
+	at := vs.env(n)
+	at.gate, at.journal = vs.gate(n), vs.State
+	if vs.Share != nil {
+		at.companion = vs.Share(n.NQN, n.NSID, at.gate != nil, n.ANAGroup)
+	}
+	return openStorage(&n.Storage, at)
 }
 
 // Open opens the storage that the configuration describes. The caller closes it.
 func Open(n *config.Namespace, disks disk.Engine, log *slog.Logger) (backend.Device, error) {
 	return openStorage(&n.Storage, env{readOnly: n.ReadOnly, engine: disks, log: log})
-}
-
-// gate returns the gate of the images of a namespace, nil if they are always open.
-func (vs *Volumes) gate(n *config.Namespace) *rbd.Gate {
-	if n.ReadOnly {
-		return nil
-	}
-	return vs.Gates[n.ANAGroup]
 }
 
 func (vs *Volumes) env(n *Namespace) env {
@@ -124,7 +132,7 @@ func (vs *Volumes) open(n *Namespace) (backend.Device, error) {
 	}
 	var dev backend.Device
 	err := vs.Patiently(func() (err error) {
-		dev, err = vs.Open(n.Namespace)
+		dev, err = vs.openDevice(n)
 		return err
 	})
 	switch {
@@ -217,7 +225,7 @@ func (vs *Volumes) try(v *volume) error {
 			return ps
 		}
 	}
-	dev, err := vs.Open(v.Namespace.Namespace)
+	dev, err := vs.openDevice(v.Namespace)
 	if err != nil {
 		return err
 	}

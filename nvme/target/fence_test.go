@@ -118,6 +118,37 @@ func TestReservationsOutlive(t *testing.T) {
 	testutil.True(t, len(store.kept) == 0, "still stored: %+v", store.kept)
 }
 
+// TestReservationsElsewhere: while another target may change the reservations, commands get an ANA
+// status. When they come back, the access is that of their new state, and all of them are stored.
+func TestReservationsElsewhere(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 2, 1, store)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	testutil.Equal(t, store.saves, 0, "those that do not persist are stored")
+	ours := r.target.Reservations(testSub, 1)
+	ours.Leave(false)
+	r.status(b.io[0], register(2), nvme.ANAInaccessible)
+	report := command(nvme.IOReservationReport, 1, make([]byte, 4096))
+	report.SQE.Reservation().SetReport(4096, true)
+	r.status(a.io[0], report, nvme.ANAInaccessible)
+	next := *ours.State()
+	next.Type, next.Holder = nvme.ExclusiveAccess, next.Registrants[0].Host
+	r.during(func() error { ours.Restore(&next); return nil })
+	r.status(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), reservationConflict)
+	r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	s, _ := a.report()
+	testutil.Equal(t, s.RTYPE, nvme.ExclusiveAccess, "the type")
+	r.ok(a.io[0], release(1, nvme.ExclusiveAccess))
+	testutil.Equal(t, store.saves, 1, "states that were stored")
+	store.failures = []bool{false, false} // before the command is sent
+	r.status(a.io[0], acquire(1, nvme.ExclusiveAccess), nvme.InternalError)
+	s, _ = a.report()
+	testutil.Equal(t, s.RTYPE, 0, "the type after a failure")
+	ours.Leave(true)
+	r.ok(a.io[0], acquire(1, nvme.ExclusiveAccess))
+}
+
 // preemption is how one host preempts another one.
 type preemption struct {
 	name   string

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 const (
@@ -120,6 +121,11 @@ func (t *Target) ForgetNamespace(nqn string, nsid uint32) {
 		t.log.Warn("marks of uncorrectable blocks stay stored after the end of their namespace",
 			"subsystem", nqn, "nsid", nsid, "err", err)
 	}
+}
+
+// Reservations returns the reservations of a namespace, which need not exist yet.
+func (t *Target) Reservations(nqn string, nsid uint32) *reservation.Namespace {
+	return t.shared.ReservationsOf(observe.Namespace{SubNQN: nqn, NSID: nsid})
 }
 
 // Close disconnects every host and closes every channel, also the channels of namespaces removed

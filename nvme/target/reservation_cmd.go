@@ -76,6 +76,10 @@ func executeReport(h *Handler, c *cmd) {
 		h.finish(c, 0, inactiveNamespace)
 		return
 	}
+	if ns.Reservations.Elsewhere() {
+		h.finish(c, 0, nvme.ANAInaccessible)
+		return
+	}
 	h.reply(c, 0, admin.Reply{Data: ns.Reservations.State().Report()}, 0)
 }
 

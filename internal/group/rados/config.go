@@ -3,6 +3,7 @@
 package rados
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/internal/rados"
@@ -28,6 +29,16 @@ const (
 	// Controllers has the numbers of gateways, see group.Number.
 	Controllers Shared = "controllers"
 )
+
+// Object is an object of a cluster, see rados.Object.
+type Object interface {
+	Read(ctx context.Context, most int) ([]byte, uint64, error)
+	Write(ctx context.Context, data []byte, version uint64) (uint64, error)
+	// FenceSelf fences the connection, which ends its calls.
+	FenceSelf() error
+	// Close waits until the calls that have begun have ended.
+	Close()
+}
 
 // Object is the name of the object with the record.
 func (c *Config) Object() string {

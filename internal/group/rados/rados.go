@@ -68,6 +68,26 @@ func (e *Engine) Close() {
 	e.cluster.Close()
 }
 
+// object is an object with its connection.
+type object struct {
+	*rados.Object
+	*rados.Cluster
+}
+
+// Open opens an object on a connection, which it keeps open.
+func Open(cluster *rados.Cluster, pool, name string) (Object, error) {
+	o, err := cluster.OpenObject(pool, name)
+	if err != nil {
+		return nil, err
+	}
+	return &object{o, cluster.Use()}, nil
+}
+
+func (o *object) Close() {
+	o.Object.Close()
+	o.Cluster.Close()
+}
+
 // known returns err as an error of package group if it is one.
 func known(err error) error {
 	for _, k := range []struct{ from, to error }{

@@ -26,6 +26,11 @@ type promise struct {
 	marks        *marks.Marks
 }
 
+// ReservationsOf returns the reservations of a namespace, which need not exist yet.
+func (t *Target) ReservationsOf(n observe.Namespace) *reservation.Namespace {
+	return t.promise(n).reservations
+}
+
 func (t *Target) promise(n observe.Namespace) *promise {
 	t.promises.mu.Lock()
 	defer t.promises.mu.Unlock()

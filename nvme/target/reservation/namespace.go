@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Store keeps reservations through a restart (Persist Through Power Loss).
+// Store keeps reservations: through a restart those that persist (Persist Through Power Loss), and
+// for other targets all, see Namespace.Restore.
 type Store interface {
 	// Load returns the stored state of a namespace, nil if there is none. It does not block.
 	Load(nqn string, nsid uint32) *State
@@ -39,6 +40,7 @@ type Namespace struct {
 	nsid   uint32
 	now    atomic.Pointer[State]
 	access atomic.Pointer[Access]
+	place  atomic.Int32
 	dirty  bool // the store may have others; belongs to work
 
 	// Mask is feature 82h.
@@ -52,6 +54,13 @@ type Namespace struct {
 	changes list.Turns[subnet.Owner, Change]
 	working bool
 }
+
+// The places of the current state, for Namespace.place.
+const (
+	here      int32 = iota // in this target alone
+	shared                 // here, until another target takes it over from the store
+	elsewhere              // maybe in another target
+)
 
 // User is a namespace of the target that has the reservations. The goroutine that makes a change
 // calls its methods, which do not block.
@@ -70,6 +79,8 @@ type Change struct {
 	Log   ratelog.Peer
 	// Done is called once, by any goroutine.
 	Done func(nvme.Status)
+
+	restored *State // not nil: the change adopts it, without Apply
 
 	r     *Namespace
 	node  list.Node[Change] // in Namespace.changes
@@ -102,6 +113,30 @@ func (r *Namespace) Forget(log ratelog.Peer) (reserved bool) {
 	})
 	<-done
 	return reserved
+}
+
+// Leave notes that another target may change the reservations from now on. Until Restore they are
+// the ones before, for reactors, and changes fail with an ANA status. With alone, this target is
+// the only one that uses them.
+func (r *Namespace) Leave(alone bool) {
+	if alone {
+		r.place.Store(here)
+		return
+	}
+	r.place.Store(elsewhere)
+}
+
+// Elsewhere reports whether another target may have changed the reservations.
+func (r *Namespace) Elsewhere() bool { return r.place.Load() == elsewhere }
+
+// Restore adopts the state that the store has, from another target that does not use it any more.
+// From now on the store gets each new state, whether it persists or not. It returns when the
+// reactors have adopted the access.
+func (r *Namespace) Restore(s *State) {
+	done := make(chan struct{})
+	r.Submit(&Change{restored: s, Done: func(nvme.Status) { close(done) }})
+	<-done
+	r.place.Store(shared)
 }
 
 // Attach makes u a user, before anything uses it.
@@ -168,30 +203,44 @@ func (r *Namespace) work() {
 
 // change makes one change.
 func (r *Namespace) change(c *Change) {
+	if c.restored != nil {
+		r.dirty = false
+		r.commit(c, &Outcome{Next: c.restored})
+		return
+	}
+	if r.Elsewhere() {
+		c.Done(nvme.ANAInaccessible)
+		return
+	}
 	before := r.now.Load()
 	o, st := c.Apply(before)
 	if !st.OK() {
 		c.Done(st)
 		return
 	}
-	if err := r.save(before, o.Next); err != nil {
+	switch err := r.save(before, o.Next); {
+	case err == nil:
+		r.commit(c, &o)
+	case r.Elsewhere():
+		c.Done(nvme.ANAInaccessible)
+	default:
 		c.Log.Warn("reservations cannot be stored: the command of the host fails",
 			"subsystem", r.nqn, "nsid", r.nsid, "err", err)
 		c.Done(nvme.InternalError)
-		return
 	}
-	r.commit(c, &o)
 }
 
-// save makes a change durable if reservations persist before it or after it. If that fails, the
-// store may have either state. The state before the change still holds: it is stored again, now or
-// with the next change.
+// save makes a change durable if reservations persist before it or after it, or are shared. If that
+// fails, the store may have either state. The state before the change still holds: it is stored
+// again, now or with the next change.
 func (r *Namespace) save(before, next *State) error {
-	if r.store == nil || !r.dirty && (!before.PTPL && !next.PTPL || next.equal(before)) {
+	all := r.place.Load() != here
+	if r.store == nil ||
+		!r.dirty && (!all && !before.PTPL && !next.PTPL || next.equal(before)) {
 		return nil
 	}
 	put := func(kept *State) error {
-		if !kept.PTPL {
+		if !all && !kept.PTPL {
 			kept = nil
 		}
 		return r.store.Save(r.nqn, r.nsid, kept)
