@@ -42,6 +42,9 @@ var (
 	GetNamespaces = Get[[]observed.Namespace]{"/v1/namespaces", "The namespaces"}
 	GetHosts      = Get[[]observed.Host]{"/v1/hosts", "The associations with hosts"}
 
+	GetCounters = Get[[]observed.PortCounter]{
+		"/v1/port-counters", "The counters of the ports of RDMA devices",
+	}
 	GetConnections = Get[[]observed.Connection]{
 		"/v1/connections", "The connections, which are queues",
 	}
@@ -51,9 +54,6 @@ var (
 	GetRefusals = Get[[]observed.Refusal]{"/v1/refusals", "Recent refusals of peers"}
 	GetEvents   = Get[[]observed.Event]{path: "/v1/events"} // see eventsRoute
 	GetObjects  = Get[[]observed.Configured]{"/v1/objects", "The configuration"}
-	GetCounters = Get[[]observed.PortCounter]{
-		"/v1/port-counters", "The counters of the ports of RDMA devices",
-	}
 	GetGroups   = Get[[]observed.Group]{"/v1/groups", "The ANA groups shared by gateways"}
 	GetPlan     = Get[Plan]{"/v1/plan", "The changes that a reload would make"}
 	GetANA      = Get[[]ANA]{"/v1/ana", "The asymmetric namespace access states"}
