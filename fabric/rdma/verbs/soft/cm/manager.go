@@ -248,6 +248,7 @@ func (m *Manager) step() (more bool) {
 	for i := range packets {
 		m.receive(&packets[i])
 	}
+	m.endOld()
 	more = m.takeNotes()
 	more = m.expire() || more
 	m.flush()
@@ -280,6 +281,9 @@ func (m *Manager) flush() {
 	at := time.Duration(0)
 	if len(m.timers) > 0 {
 		at = max(m.timers[0].deadline, 1)
+	}
+	if len(m.saved.old) > 0 && (at == 0 || m.saved.next < at) {
+		at = m.saved.next
 	}
 	if at != m.armed {
 		m.armed = at

@@ -3,6 +3,7 @@ package cm
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 )
@@ -21,17 +22,23 @@ const (
 	// those of package admission, and no host takes entries that another one needs.
 	savedConns = 1 << 16
 	memorySize = len(savedHeader) + savedConns*savedSize
+	// So many connections of the process before are disconnected at a time, and all within two
+	// seconds. So their hosts do not return at once, and the socket takes the messages.
+	oldPiece = 64
+	oldTime  = 2 * time.Millisecond
 )
 
 // saved is the memory.
 type saved struct {
 	memory []byte
-	free   []int // entries
+	free   []int         // entries
+	old    []int         // entries of the process before
+	next   time.Duration // when some of these are disconnected
 }
 
 func (s *saved) entry(i int) []byte { return s.memory[len(savedHeader)+i*savedSize:][:savedSize] }
 
-// resume disconnects the connections of the process before, and begins to save.
+// resume begins to disconnect the connections of the process before, and to save.
 func (m *Manager) resume() {
 	if m.opt.Memory == nil {
 		return
@@ -46,14 +53,33 @@ func (m *Manager) resume() {
 		copy(memory, savedHeader)
 	}
 	for i := range savedConns {
-		b := m.saved.entry(i)
-		if local := binary.NativeEndian.Uint32(b); local != 0 && m.conns[local] == nil {
+		if binary.NativeEndian.Uint32(m.saved.entry(i)) != 0 {
+			m.saved.old = append(m.saved.old, i)
+		} else {
+			m.saved.free = append(m.saved.free, i)
+		}
+	}
+	m.endOld()
+	m.flush()
+}
+
+// endOld disconnects some connections of the process before, if it is time.
+func (m *Manager) endOld() {
+	s := &m.saved
+	now := m.conn.Now()
+	if len(s.old) == 0 || now < s.next {
+		return
+	}
+	n := min(len(s.old), oldPiece)
+	for _, i := range s.old[:n] {
+		b := s.entry(i)
+		if local := binary.NativeEndian.Uint32(b); m.conns[local] == nil {
 			m.end(local, b)
 		}
 		clear(b)
-		m.saved.free = append(m.saved.free, i)
+		s.free = append(s.free, i)
 	}
-	m.flush()
+	s.old, s.next = s.old[n:], now+oldTime
 }
 
 // end sends the DREQ of an entry, and repeats it as for a connection of this process.

@@ -1,11 +1,13 @@
 package cm
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
 )
@@ -71,6 +73,28 @@ func TestKilled(t *testing.T) {
 	testutil.True(t, !slices.ContainsFunc(memory[len(savedHeader):], func(b byte) bool {
 		return b != 0
 	}), "an entry is left")
+}
+
+// TestManyKilled: the connections of a process that was killed are disconnected in pieces, the first
+// at once. Those that were not are still in the memory.
+func TestManyKilled(t *testing.T) {
+	w := newWorld(t, wiretest.Options{})
+	memory := make([]byte, memorySize)
+	p := w.host(1, Options{Memory: func(int) []byte { return memory }})
+	p.m.resume()
+	for id := range 2*oldPiece + 1 {
+		c := &conn{local: uint32(id + 1), remote: uint32(id + 1)}
+		c.peer.Path = wire.Path{Local: p.addr, Remote: netip.AddrFrom4([4]byte{192, 0, 3, byte(id)})}
+		p.m.saved.save(c)
+	}
+	p.m = newManager(p.net, p.m.conn, p.dev, p.m.opt)
+	p.m.resume()
+	for _, want := range []int{oldPiece, 2 * oldPiece, 2*oldPiece + 1} {
+		w.settle()
+		testutil.Equal(t, len(w.sent), want, "messages")
+		testutil.Equal(t, len(p.m.saved.old), 2*oldPiece+1-want, "connections in the memory")
+		w.mem.Advance(oldTime)
+	}
 }
 
 // TestMemoryFull: there is an entry for each connection that the target admits. Further ones are
