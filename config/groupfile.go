@@ -88,11 +88,9 @@ func purpose(host, key string) []byte { return []byte(key + " " + host) }
 // Seal encrypts the secrets in a text for File. It returns a text that File refuses as it is, and
 // without Key every text.
 func (g *Group) Seal(text string) string {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
 	var all map[string]any
 	_, err := lang.ParseBody([]byte(text), secretFiles()...)
-	if g.Key == nil || err != nil || d.Decode(&all) != nil {
+	if g.Key == nil || err != nil || decodeNumbers(text, &all) != nil {
 		return text
 	}
 	changed := false

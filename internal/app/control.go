@@ -91,7 +91,7 @@ func (s *Server) controlSource() control.Source {
 		Source: s.source(), Trace: s.target.Trace,
 		Plan: s.engine.PlanOfReload, Reload: s.engine.ReloadFor,
 		Objects: s.engine.Objects, Configured: s.engine.Object, Referrals: s.engine.Referrals,
-		Put: s.engine.Put, Delete: s.engine.Delete, Create: s.engine.Create,
+		Put: s.put, Delete: s.remove, Create: s.create,
 		Disconnect: s.target.DisconnectHost, Drain: s.engine.Drain, ANA: s.listeners.ANA,
 		SetANA:     s.listeners.SetANA,
 		DrainGroup: s.drainGroup, Forget: s.groups.forget, Fence: s.fence,

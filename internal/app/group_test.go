@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -166,6 +169,98 @@ func TestSharedObjects(t *testing.T) {
 	}
 	testutil.Fails(t, testutil.Err(control.GetGroupVersions.From(t.Context(), o.client)),
 		"does not share its configuration", "")
+}
+
+// storage is the record of a group in memory. Its other operations are not used.
+type storage struct {
+	group.Engine
+	mu      sync.Mutex
+	data    []byte
+	version uint64
+	before  func() // of the next Put
+}
+
+func (s *storage) Get(context.Context) ([]byte, uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data, s.version, nil
+}
+
+func (s *storage) Put(_ context.Context, data []byte, version uint64) (uint64, error) {
+	s.mu.Lock()
+	before := s.before
+	s.before = nil
+	s.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if version != s.version {
+		return 0, group.ErrConflict
+	}
+	s.data, s.version = data, version+1
+	return s.version, nil
+}
+
+func (*storage) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }
+
+func (*storage) Close() {}
+
+// TestSharedEdits: a request for a host of a shared subsystem stores the next version for all
+// gateways, after that of another gateway.
+func TestSharedEdits(t *testing.T) {
+	o, k := newOrchestrated(t), &storage{}
+	share := func(name string, apply func(*group.Version) error) *group.Shared {
+		shared := group.Share(name, func() (group.Engine, error) { return k, nil }, "", apply,
+			slog.New(slog.DiscardHandler))
+		t.Cleanup(func() { shared.Stop(context.Background()) })
+		return shared
+	}
+	other := share("other", func(*group.Version) error { return nil })
+	o.server.groups.cntlids.group = &config.Group{CNTLIDMin: 5, CNTLIDMax: 9}
+	o.server.groups.mu.Lock()
+	o.server.groups.shared = share("this", func(v *group.Version) error {
+		return testutil.Err(o.server.applyVersion(v, false))
+	})
+	o.server.groups.mu.Unlock()
+	const nqn, second = "nqn.2026-11.x:s", "nqn.2026-11.x:t"
+	store := func(subsystems ...string) {
+		text := `{"subsystems": [{"nqn": "` + strings.Join(subsystems, `"}, {"nqn": "`) + `"}]}`
+		testutil.Check(t, testutil.Err(other.Put(context.Background(), text, 0, 0)))
+	}
+	store(nqn)
+	o.must(testutil.Err(control.PostGroupChange.To(t.Context(), o.client, control.GroupChange{
+		Configuration: `{"subsystems": [{"nqn": "` + nqn + `"}]}`,
+	})))
+	allow := control.Object{Subsystem: nqn, Host: guestNQN}
+	k.before = func() { store(nqn, second) }
+	o.must(testutil.Err(o.client.Put(t.Context(), allow, nil)))
+	want := func(number uint64, text string) {
+		t.Helper()
+		list := testutil.Value(control.GetGroupVersions.From(t.Context(), o.client))(t)
+		testutil.Equal(t, fmt.Sprint(list[0].Version, list[0].Applied, list[0].Gateway), fmt.Sprint(
+			number, true, "this"), "the newest version")
+		testutil.Equal(t, list[0].Configuration, text, "")
+	}
+	of := func(subsystem string) string {
+		return `{"subsystems":[` + subsystem + `,{"nqn":"` + second + `"}]}`
+	}
+	want(4, of(`{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}`))
+	o.must(testutil.Err(o.client.Put(t.Context(), allow, nil)))
+	o.client.DryRun = true
+	plan := testutil.Value(o.client.Delete(t.Context(), allow, false))(t)
+	o.client.DryRun = false
+	testutil.Equal(t, len(plan.Changes), 1, "planned changes")
+	want(4, of(`{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}`)) // the same again, and a plan
+	o.must(testutil.Err(o.client.Delete(t.Context(), allow, false)))
+	want(5, of(`{"hosts":[],"nqn":"`+nqn+`"}`))
+	image := json.RawMessage(`{"uuid": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "backend": "ram"}`)
+	_, put := o.client.Put(t.Context(), control.Object{Subsystem: nqn, NSID: 1}, image)
+	_, create := o.server.create(t.Context(), nqn, image)
+	for _, err := range []error{put, create} {
+		testutil.Fails(t, err, "namespaces[0].backend: is not rbd", "")
+	}
 }
 
 // TestOffered: other gateways are told of addresses that hosts can use.

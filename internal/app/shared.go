@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
@@ -137,7 +139,7 @@ func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (p
 	if err != nil {
 		return plan, err
 	}
-	next := group.Version{Text: change.Configuration}
+	next := group.Version{Text: change.Configuration, Of: change.Rollback}
 	if change.Rollback != 0 {
 		list, err := shared.Versions(ctx)
 		i := slices.IndexFunc(list, func(v group.Version) bool {
@@ -152,16 +154,25 @@ func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (p
 		}
 		next.Text = list[i].Text
 	}
+	plan, err = s.store(ctx, shared, next, change.Base, change.DryRun)
+	if errors.Is(err, group.ErrConflict) {
+		err = control.NewProblem(http.StatusConflict, err.Error(),
+			"GET /v1/groups/configuration has it: repeat the change from there.")
+	}
+	return plan, err
+}
+
+// store stores a version, if this gateway can apply it, or only plans that.
+func (s *Server) store(ctx context.Context, shared *group.Shared, next group.Version, base uint64,
+	dry bool,
+) (plan control.Plan, err error) {
 	next.Text = s.atStart.Group.Seal(next.Text)
 	plan, err = s.applyVersion(&next, true)
-	if err != nil || change.DryRun {
+	if err != nil || dry {
 		return plan, err
 	}
-	number, err := shared.Put(ctx, next.Text, change.Base, change.Rollback)
+	number, err := shared.Put(ctx, next.Text, base, next.Of)
 	switch {
-	case errors.Is(err, group.ErrConflict):
-		return plan, control.NewProblem(http.StatusConflict, err.Error(),
-			"GET /v1/groups/configuration has it: repeat the change from there.")
 	case err != nil && number != 0:
 		err = control.NewProblem(http.StatusConflict, "it was stored for all gateways, but "+
 			err.Error(), "Repeat an earlier version with \"nvmf-target group rollback\".")
@@ -170,4 +181,75 @@ func (s *Server) changeGroup(ctx context.Context, change control.GroupChange) (p
 			append(control.By(ctx), "changes", len(plan.Changes))...)
 	}
 	return plan, err
+}
+
+// edit changes an object that gateways share, or only plans that. It repeats the change if another
+// version was stored meanwhile.
+func (s *Server) edit(ctx context.Context, shared *group.Shared, dry bool,
+	change func(config.GroupText) (config.GroupText, error),
+) (plan control.Plan, err error) {
+	for range 5 {
+		list, err := shared.Versions(ctx)
+		if err != nil {
+			return plan, err
+		}
+		list = append(list, group.Version{Text: "{}"})
+		text, err := change(config.GroupText(list[0].Text))
+		if err != nil || string(text) == list[0].Text {
+			return plan, engine.ForClients(err)
+		}
+		plan, err = s.store(ctx, shared, group.Version{Text: string(text)}, list[0].Number, dry)
+		if !errors.Is(err, group.ErrConflict) {
+			return plan, err
+		}
+	}
+	return plan, control.NewProblem(http.StatusConflict, "other changes come first",
+		"Repeat the request.")
+}
+
+// sharedBy returns the configuration of the group if gateways share the object, else nil.
+func (s *Server) sharedBy(o control.Object) *group.Shared {
+	shared, err := s.groups.sharing()
+	if err != nil || !s.engine.Shared(o) {
+		return nil
+	}
+	return shared
+}
+
+// put, remove and create change objects of this target, or for all gateways.
+func (s *Server) put(ctx context.Context, o control.Object, body []byte, dry bool) (control.Plan,
+	error,
+) {
+	shared := s.sharedBy(o)
+	if shared == nil {
+		return s.engine.Put(ctx, o, body, dry)
+	}
+	return s.edit(ctx, shared, dry, func(t config.GroupText) (config.GroupText, error) {
+		return t.Put(config.Managed(o), body)
+	})
+}
+
+func (s *Server) remove(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
+	error,
+) {
+	shared := s.sharedBy(o)
+	if shared == nil {
+		return s.engine.Delete(ctx, o, recursive, dry)
+	}
+	return s.edit(ctx, shared, dry, func(t config.GroupText) (config.GroupText, error) {
+		return t.Delete(config.Managed(o), recursive)
+	})
+}
+
+func (s *Server) create(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
+	o := control.Object{Subsystem: nqn}
+	shared, id := s.sharedBy(o), engine.UUIDOf(body)
+	if shared == nil || id == uuid.Nil {
+		return s.engine.Create(ctx, nqn, body)
+	}
+	_, err := s.edit(ctx, shared, false, func(t config.GroupText) (config.GroupText, error) {
+		o.NSID = t.FreeNSID(nqn, id)
+		return t.Put(config.Managed(o), body)
+	})
+	return control.NamespaceID{Subsystem: nqn, NSID: o.NSID}, err
 }

@@ -62,9 +62,8 @@ func (e *Engine) Put(ctx context.Context, o control.Object, body []byte, dry boo
 func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.NamespaceID,
 	error,
 ) {
-	id := control.NamespaceID{Subsystem: nqn}
-	var given struct{ UUID uuid.UUID }
-	if err := json.Unmarshal(body, &given); err != nil || given.UUID == uuid.Nil {
+	id, given := control.NamespaceID{Subsystem: nqn}, UUIDOf(body)
+	if given == uuid.Nil {
 		return id, control.NewProblem(http.StatusUnprocessableEntity,
 			"uuid: is missing, or no UUID",
 			"The request can be repeated because of it. Write the output of uuidgen.").At("request")
@@ -76,7 +75,7 @@ func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.N
 		if n.NQN != nqn {
 			continue
 		}
-		if used[n.NSID] = true; n.UUID == given.UUID {
+		if used[n.NSID] = true; n.UUID == given {
 			id.NSID = n.NSID
 		}
 	}
@@ -88,6 +87,15 @@ func (e *Engine) Create(ctx context.Context, nqn string, body []byte) (control.N
 		by: control.By(ctx), Managed: config.Managed{Subsystem: nqn, NSID: id.NSID},
 	}, body)
 	return id, err
+}
+
+// UUIDOf returns the uuid in the description of a namespace, zero if it is missing or none.
+func UUIDOf(body []byte) uuid.UUID {
+	var given struct{ UUID uuid.UUID }
+	if json.Unmarshal(body, &given) != nil {
+		return uuid.Nil
+	}
+	return given.UUID
 }
 
 func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
@@ -227,6 +235,13 @@ func (e *Engine) edit(r request,
 
 // sharedHint is the hint for changes of shared objects.
 const sharedHint = "Change it with \"nvmf-target apply FILE --group\"."
+
+// Shared reports whether gateways share an object, or the subsystem that it is in or would be in.
+func (e *Engine) Shared(o control.Object) bool {
+	c, m := e.Current(), config.Managed(o)
+	return c.Managed != "" && (isShared(c, configured(c, m)) ||
+		m.Subsystem != "" && isShared(c, configured(c, config.Managed{Subsystem: m.Subsystem})))
+}
 
 // isShared reports whether gateways share the value of a key.
 func isShared(c *config.Config, path string) bool {
