@@ -2,8 +2,8 @@
 # cluster.sh show|failover [TRANSPORT=tcp|rxe] [TARGET_BIN=FILE] [NAME=VALUE...]: boots a kernel of
 # the lab with a small Ceph cluster, two gateways to one of its images, and a Linux host that
 # writes. "show" kills one gateway, drains the other one, and explains each step. "failover" runs
-# scenarios/gateways.sh with ROUNDS=50 and prints the longest stalls; it takes EVENTS, STOP and
-# MIXED as well. Without TARGET_BIN the target is built from this tree.
+# scenarios/gateways.sh with ROUNDS=50 and prints the longest stalls; it takes EVENTS, STOP, MIXED
+# and OLD_BIN as well. Without TARGET_BIN the target is built from this tree.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 what=${1:-}; [ $# = 0 ] || shift
@@ -19,7 +19,8 @@ bin=$(target_binary "${TARGET_BIN:-}" "$work")
 kernel=$("$lab/build-kernel.sh")
 "$lab/boot.sh" -k "$kernel" -c 2 -t "$limit" -o "$work/out" "$script" \
   TRANSPORT="${TRANSPORT:-tcp}" TARGET_BIN="$bin" ROUNDS="${ROUNDS:-50}" \
-  EVENTS="${EVENTS:-}" STOP="${STOP:-}" MIXED="${MIXED:-}" 2>&1 | filter
+  EVENTS="${EVENTS:-}" STOP="${STOP:-}" MIXED="${MIXED:-}" \
+  OLD_BIN="${OLD_BIN:-}" 2>&1 | filter
 rc=${PIPESTATUS[0]}
 [ -e "$work/out/stalls" ] || exit $rc
 echo "event     times   longest stall in ms: median      max"

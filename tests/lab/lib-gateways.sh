@@ -9,6 +9,7 @@ declare -A GW_ADDR=([a]=$ADDR [b]=10.0.1.1) GW_PEER=([a]=$HOSTADDR [b]=10.0.1.2)
 FIO_FILE=/tmp/fs/data
 : "${FEATURES:=layering}" # with exclusive-lock, librbd fences as well
 NAMESPACES=(1:rbd)
+: "${OLD_BIN:=}" # the program of gateway b, if it is of an earlier version
 
 on_gateway() { nsenter --net=/run/netns/"${GW_NET[$1]}" "${@:2}"; } # NAME COMMAND...
 gateways_up() { # starts the cluster and both gateways
@@ -29,18 +30,36 @@ gateways_up() { # starts the cluster and both gateways
   gateway_start a; gateway_start b
   wait_for 30 gateway_says a optimized
 }
-gateways_connect() { # connects the host to both, and mounts a file system of the image
-  local g
-  for g in a b; do
-    TRTYPE=${GW_TRTYPE[$g]} ADDR=${GW_ADDR[$g]} host_connect --reconnect-delay=1
-    GW_CTRL[$g]=$CTRL
+# gateways_connect: connects the host to both, and mounts a file system of the image. One discovery
+# log is enough for that, unless gateway b is of an earlier version, which may not be in it. And
+# nvme-cli connects only to ports with the transport that it has read the log over.
+gateways_connect() {
+  local g from=a
+  [ -n "$OLD_BIN" ] || wait_for 30 lists_both
+  [ -z "$OLD_BIN" ] && [ ${GW_TRTYPE[a]} = ${GW_TRTYPE[b]} ] || from='a b'
+  for g in $from; do
+    nvme connect-all -t ${GW_TRTYPE[$g]} -a ${GW_ADDR[$g]} -s $PORT --hostnqn=$HOSTNQN \
+      --hostid=$HOSTID --reconnect-delay=1 || fail "nvme connect-all: exit code $?"
   done
+  for g in a b; do wait_for 20 connected $g; done
   wait_for 20 settled
+  DEV=$(namespace_device 1)
   for g in a b; do wait_for 20 sees_both $g; done
   nvme list-subsys "$DEV" >/tmp/subsys # a gateway that has never served has a path as well
   [ "$(grep -Ec 'live (optimized|inaccessible)' /tmp/subsys)" = 2 ] ||
     { cat /tmp/subsys; fail "not two paths before a gateway is replaced"; }
   mkdir -p /tmp/fs; mkfs.ext4 -q "$DEV"; mount "$DEV" /tmp/fs
+}
+lists_both() {
+  discover >/tmp/log && [ "$(grep -c "^subnqn: *$NQN" /tmp/log)" = 2 ] &&
+    grep -q "^traddr: *${GW_ADDR[b]}\$" /tmp/log && grep -q "^trtype: *${GW_TRTYPE[b]}\$" /tmp/log
+}
+connected() { # NAME: finds the controller of the gateway
+  local c
+  for c in $(controllers); do
+    ! grep -q "^traddr=${GW_ADDR[$1]}," /sys/class/nvme/$c/address || GW_CTRL[$1]=$c
+  done
+  [ -n "${GW_CTRL[$1]:-}" ]
 }
 gateways_down() {
   local g
@@ -76,8 +95,10 @@ subsystems:
 EOF
 }
 gateway_start() { # NAME
+  local bin=$TARGET_BIN
+  if [ "$1" = b ] && [ -n "$OLD_BIN" ]; then bin=/run/host$OLD_BIN; fi
   gateway_config "$1" >/run/"$1".yaml
-  STATE_DIRECTORY=/run/state.$1 nsenter --net=/run/netns/"${GW_NET[$1]}" "$TARGET_BIN" serve \
+  STATE_DIRECTORY=/run/state.$1 nsenter --net=/run/netns/"${GW_NET[$1]}" "$bin" serve \
     --config /run/"$1".yaml >>/run/target-"$1".log 2>&1 &
   GW_PID[$1]=$!
   wait_for 20 gateway_says "$1" .
@@ -97,9 +118,10 @@ path_of() { echo /sys/class/nvme/${GW_CTRL[$1]}/nvme*c*n1; }
 ana_state() { cat $(path_of $1)/ana_state 2>/dev/null || true; }
 usable() { live "$1" && [ "$(ana_state "$1")" = optimized ]; }
 serving() { if usable a; then echo a; elif usable b; then echo b; else return 1; fi; }
-sees_both() { # reports whether a gateway knows of both, and of no differences
+sees_both() { # reports whether a gateway knows of both, and of no differences but the version
   "$TARGET_BIN" group status -o json --socket /run/$1.sock >/tmp/group || return
-  jq -e '.[0] | (.gateways | length) == 2 and (has("differences") | not)' /tmp/group >/tmp/ok
+  jq -e '.[0] | (.gateways | length) == 2 and
+    [.differences[]? | select(startswith("\"version\"") | not)] == []' /tmp/group >/tmp/ok
 }
 at_rest() { # NAME: reports whether the gateway neither takes its group nor gives it up
   "$TARGET_BIN" group status -o json --socket /run/$1.sock >/tmp/group || return

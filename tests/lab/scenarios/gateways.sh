@@ -6,6 +6,7 @@
 #   ROUNDS=N            each event N times (1)
 #   STOP=N              a stopped gateway continues after N seconds (60 in full)
 #   MIXED=1             gateway b has tcp, whatever the transport of gateway a is
+#   OLD_BIN=FILE        gateway b is this program, of an earlier version
 # variants: tcp rxe
 # covers: internal/group internal/group/rados internal/app backend/rbd nvme/target/ana
 # cpus: 2
