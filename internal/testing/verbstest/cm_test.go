@@ -97,6 +97,35 @@ func TestHosts(t *testing.T) {
 		"a listener beside the wildcard")
 }
 
+// TestLostMessages: a side whose disconnection, or whose request, is lost waits for its time. The
+// other side hears of neither.
+func TestLostMessages(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	f.DropMessages("a", verbstest.MessageDREQ, 1)
+	must(t, a.id.Disconnect())
+	f.ExpireCM()
+	testutil.Equal(t, next(t, a.cm, verbs.EventDisconnected).Status, -int(unix.ETIMEDOUT),
+		"status without an answer")
+
+	f.DropMessages("a", verbstest.MessageREQ, 1)
+	ca, to := newCM(t, f, "a"), listen(t, p.cm, listenAt(f, "p")).Local()
+	for _, private := range []byte{1, 2} {
+		e := newEnd(t, ca, route(t, ca, to), sizes{send: 1, recv: 1})
+		must(t, e.id.Connect(verbs.ConnParam{PrivateData: []byte{private}}))
+		if private == 1 {
+			f.ExpireCM()
+			next(t, ca, verbs.EventUnreachable)
+		}
+	}
+	req := next(t, p.cm, verbs.EventConnectRequest)
+	testutil.Equal(t, req.Param.PrivateData[0], 2, "the first request that has arrived")
+	must(t, req.ID.Destroy())
+	next(t, ca, verbs.EventRejected)
+	must(t, p.id.Disconnect())
+	testutil.Equal(t, next(t, p.cm, verbs.EventDisconnected).Status, 0, "status with an answer")
+}
+
 // TestEarlyData: the active side may send before the passive side has read Established.
 func TestEarlyData(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
