@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 )
 
 // The end of a queue, for any reason:
@@ -90,15 +91,15 @@ func (q *queue) logEnd() {
 	log := q.g.t.log.Peer(i.Remote)
 	args := []any{"local", i.Local, "qid", i.QID, "reason", q.reason}
 	if q.Failure() == nil {
-		log.Debug("RDMA queue ends", args...)
+		log.Report(event.RDMAEnded, args...)
 		return
 	}
 	if errors.Is(q.reason, errNotEstablished) {
-		log.Warn("RDMA handshake not completed", "local", i.Local, "device", q.p.dev.attr.Name,
+		log.Report(event.RDMANotCompleted, "local", i.Local, "device", q.p.dev.attr.Name,
 			"err", q.reason, "hint", notEstablishedHint(i))
 		return
 	}
-	log.Warn("RDMA queue ends", args...)
+	log.Report(event.RDMAFailed, args...)
 }
 
 // notEstablishedHint returns the hint for a peer that does not confirm its connection. The

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -85,9 +86,9 @@ func (c *conn) refuse(r cmwire.Refusal, reason error) {
 	default:
 		args = append(args, "expected", r.Expected, "received", r.Received)
 	}
-	log.Warn("RDMA connection rejected", args...)
+	log.Report(event.RDMARejected, args...)
 	if err := c.reject(r.Status); err != nil {
-		log.Warn("RDMA connection cannot be rejected", "err", err)
+		log.Report(event.RDMANotRejected, "err", err)
 	}
 }
 

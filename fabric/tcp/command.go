@@ -3,6 +3,7 @@ package tcp
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -15,7 +16,7 @@ func (q *queue) icReq(r *pdu.IC) {
 	}
 	session, err := q.g.cfg.Handler.Open(q)
 	if err != nil {
-		q.peerLog().Warn("connection refused", "err", err)
+		q.peerLog().Report(event.ConnectionRefused, "err", err)
 		q.Disconnect(err)
 		return
 	}
@@ -35,8 +36,7 @@ func (q *queue) icReq(r *pdu.IC) {
 // termReq ends the connection because the host reports a protocol error.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
-	q.peerLog().Warn("the host ended a connection for a protocol error", "local",
-		q.conn.info.Local, "err", f)
+	q.peerLog().Report(event.HostProtocolError, "local", q.conn.info.Local, "err", f)
 	q.Disconnect(f)
 }
 

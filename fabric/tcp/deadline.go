@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
@@ -149,7 +150,7 @@ func (q *queue) timedOut(format string, limit time.Duration) {
 // end ends the connection at once, with a line in the log. Not from within a call of the handler.
 func (q *queue) end(reason error) {
 	if q.state != queueDead {
-		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", reason)
+		q.peerLog().Report(event.ConnectionEnded, "local", q.conn.info.Local, "err", reason)
 		q.kill(reason)
 	}
 }

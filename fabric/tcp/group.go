@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -173,7 +174,7 @@ func (g *Group) adopt(c *conn) {
 	}
 	q := newQueue(g, c)
 	if err := g.register(q); err != nil {
-		g.t.log.Peer(c.info.Remote).Warn("connection refused", "err", err)
+		g.t.log.Peer(c.info.Remote).Report(event.ConnectionRefused, "err", err)
 		g.load.Add(-1)
 		_ = c.Close()
 		return

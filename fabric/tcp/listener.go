@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -289,7 +290,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c.tls = l.t.tlsPolicy(l.portID)
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
-		l.t.log.Peer(c.info.Remote).Warn("connection refused", "listener", l.addr, "err", err)
+		l.t.log.Peer(c.info.Remote).Report(event.ConnectionRefused, "listener", l.addr, "err", err)
 		return
 	}
 	name, err := unix.Getsockname(fd)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
@@ -275,7 +276,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	if q.state == queueConnecting && tls.IsTLS(offending) {
 		args = append(args, "hint", tlsOffHint)
 	}
-	q.peerLog().Warn("connection ended for a protocol error", args...)
+	q.peerLog().Report(event.ProtocolError, args...)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -373,9 +374,9 @@ func (q *queue) checkDigest(r *request, expected, received uint32) {
 		return
 	}
 	r.damaged = true
-	q.peerLog().Warn("data digest is wrong, the command fails and may be repeated", "cid",
-		r.SQE.CID(), "expected", fmt.Sprintf("%08x", expected), "received",
-		fmt.Sprintf("%08x", received), "hint", damagedHint)
+	q.peerLog().Report(event.DataDigestWrong, "cid", r.SQE.CID(), "expected",
+		fmt.Sprintf("%08x", expected), "received", fmt.Sprintf("%08x", received), "hint",
+		damagedHint)
 }
 
 // damagedHint is the hint for a wrong digest of a correct host.

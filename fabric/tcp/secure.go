@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 )
@@ -60,7 +61,7 @@ func (q *queue) begin(b []byte) (handled bool) {
 	case policy == fabric.TLSRequired:
 		q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq,
 			pdu.Fault{FES: pdu.FESSequence}, b[:pdu.HeaderSize]))
-		q.peerLog().Warn("connection refused", "local", q.conn.info.Local, "err", errPlain,
+		q.peerLog().Report(event.ConnectionRefused, "local", q.conn.info.Local, "err", errPlain,
 			"hint", plainHint)
 		q.close(queueTerminating, errPlain, q.g.t.cfg.LingerTimeout.Nanoseconds())
 		return true
@@ -179,7 +180,7 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	case errors.Is(j.err, tls.ErrWrongKey):
 		hint = "set the same tls_key on both sides: nvmf-target key check"
 	}
-	q.peerLog().Warn("TLS handshake failed", "local", q.conn.info.Local, "host", p.HostNQN,
+	q.peerLog().Report(event.TLSFailed, "local", q.conn.info.Local, "host", p.HostNQN,
 		"subsystem", p.SubNQN, "err", j.err, "hint", hint)
 	q.finishStream()
 	q.kill(j.err)
@@ -211,7 +212,7 @@ func (q *queue) logTLS() {
 	if q.psk.Generated {
 		psk = "generated"
 	}
-	q.peerLog().Info("host uses TLS", "host", q.psk.HostNQN,
+	q.peerLog().Report(event.TLSUsed, "host", q.psk.HostNQN,
 		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "psk", psk, "identity",
 		q.psk.Version, "labels", labels)
 }

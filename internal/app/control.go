@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
@@ -34,8 +35,8 @@ func (s *Server) startControl() error {
 			Certificates: check.ControlCertificates(c),
 		},
 		Roles: s.roles.Load,
-		Refused: func(message string, remote netip.AddrPort, args []any) {
-			s.peers.Peer(remote).Warn(message, args...)
+		Refused: func(k *event.Kind, remote netip.AddrPort, args []any) {
+			s.peers.Peer(remote).Report(k, args...)
 		},
 	}
 	auto := at.Socket == config.AutoSocket

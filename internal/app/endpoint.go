@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/check"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/web"
@@ -37,9 +38,9 @@ func (e *endpoint[T]) close() (err error) {
 }
 
 // set serves the endpoint to, which has the given key in c, or stops serving, and returns the URL.
-// The log has the message refused for each client that is not served.
+// Each client that is not served is an event of the kind refused.
 func (e *endpoint[T]) set(s *Server, c *config.Config, key string, to *config.Endpoint,
-	refused string, listen func(httpd.Endpoint) (T, error),
+	refused *event.Kind, listen func(httpd.Endpoint) (T, error),
 ) (url string, err error) {
 	if err := e.renew(c, to); err != nil {
 		return "", err
@@ -48,7 +49,7 @@ func (e *endpoint[T]) set(s *Server, c *config.Config, key string, to *config.En
 		return "", err
 	}
 	at := httpd.Endpoint{Listen: to.Listen, Refused: func(remote netip.AddrPort, err error) {
-		s.peers.Peer(remote).Warn(refused, "err", err)
+		s.peers.Peer(remote).Report(refused, "err", err)
 	}}
 	scheme := "http"
 	if to.Certificate != "" {
@@ -118,7 +119,7 @@ func (s *Server) setRoles(c *config.Config) error {
 func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{Source: s.source(), Plan: s.engine.TryPlan}
 	src.Latency = s.latencyStates(latencySummary)
-	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
+	url, err := s.web.set(s, c, "web", &c.Web, event.PageRefused,
 		func(at httpd.Endpoint) (*web.Server, error) {
 			return web.Listen(at, src, webTargets(c), s.log)
 		})
@@ -157,7 +158,7 @@ func (s *Server) setMetrics(c *config.Config) error {
 	for name, t := range s.transports {
 		src.Transports[name.String()] = t.Usage
 	}
-	url, err := s.metrics.set(s, c, "metrics", &c.Metrics, "metrics request refused",
+	url, err := s.metrics.set(s, c, "metrics", &c.Metrics, event.MetricsRefused,
 		func(at httpd.Endpoint) (*httpd.Server, error) { return metrics.Listen(at, src, s.log) })
 	if url != "" {
 		s.log.Info("metrics are served", "url", url+"metrics")

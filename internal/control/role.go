@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
@@ -183,15 +184,15 @@ func (s *Server) forbids(r *http.Request, needed Role) error {
 	}
 	p := NewProblem(http.StatusForbidden, fmt.Sprintf("this needs the role %v, and %s has %v",
 		needed, who, has), "An administrator gives roles to clients with control.roles.")
-	s.refused("control request refused", who.remote, append(slices.Clip(who.name), "request",
+	s.refused(event.ControlRequestRefused, who.remote, append(slices.Clip(who.name), "request",
 		operation(r), "expected", needed.String(), "received", has.String())...)
 	return p
 }
 
 // refused logs that a client is refused.
-func (s *Server) refused(message string, remote netip.AddrPort, args ...any) {
+func (s *Server) refused(k *event.Kind, remote netip.AddrPort, args ...any) {
 	if s.config.Refused != nil {
-		s.config.Refused(message, remote, args)
+		s.config.Refused(k, remote, args)
 	}
 }
 

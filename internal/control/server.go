@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
@@ -39,7 +40,7 @@ type Config struct {
 	Roles func() *Roles
 	// Refused is called when a peer has shown no certificate, and when a client lacks the role for
 	// a request. args are keys and values for the log. Any goroutine may call it. It may be nil.
-	Refused func(message string, remote netip.AddrPort, args []any)
+	Refused func(k *event.Kind, remote netip.AddrPort, args []any)
 }
 
 // TLS is the interface for clients that show a certificate.
@@ -311,15 +312,15 @@ func (s *Server) handler() http.Handler {
 func (s *Server) logWrite(r *http.Request, err error) {
 	args := append([]any{"request", operation(r)}, By(r.Context())...)
 	if err != nil {
-		s.log.Warn("control request failed", append(args, "err", err)...)
+		event.ControlRequestFailed.Report(s.log, append(args, "err", err)...)
 		return
 	}
-	s.log.Info("control request", args...)
+	event.ControlRequest.Report(s.log, args...)
 }
 
 // untrusted logs that the certificate of a client is invalid or missing.
 func (s *Server) untrusted(remote netip.AddrPort, err error) {
-	s.refused("control connection refused", remote, "err", err)
+	s.refused(event.ControlConnectionRefused, remote, "err", err)
 }
 
 // operation returns a request as log lines name it, with its parameters (dry_run changes nothing).

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -90,10 +91,10 @@ type refusals struct {
 	errs []error
 }
 
-func (r *refusals) add(message string, _ netip.AddrPort, args []any) {
+func (r *refusals) add(k *event.Kind, _ netip.AddrPort, args []any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.errs = append(r.errs, fmt.Errorf("%s: %v", message, args))
+	r.errs = append(r.errs, fmt.Errorf("%s: %v", k.Message, args))
 }
 
 func (r *refusals) await(t *testing.T, text string) {
@@ -315,7 +316,7 @@ func TestTLSFamilies(t *testing.T) {
 	src := testSource(new(feed))
 	s, err := Listen(Config{
 		TLS:     TLS{Listen: netip.MustParseAddrPort("[::]:0"), Certificates: a.files("server")},
-		Refused: func(_ string, remote netip.AddrPort, _ []any) { remotes <- remote },
+		Refused: func(_ *event.Kind, remote netip.AddrPort, _ []any) { remotes <- remote },
 	}, src, quiet)
 	a.must(err)
 	t.Cleanup(func() { _ = s.Close() })

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -285,13 +286,13 @@ func TestLostHandshakes(t *testing.T) {
 		})
 	}
 	refusal("RDMA connection rejected", 0, "10.0.0.2:1")
-	refusal(rdmaHandshake, handshakeAge+time.Second, "10.0.0.2:1")
+	refusal(event.RDMANotCompleted.Message, handshakeAge+time.Second, "10.0.0.2:1")
 	testutil.Equal(t, len(handshakes(s)), 0, "findings")
-	refusal(rdmaHandshake, handshakeAge, "10.0.0.3:1")
+	refusal(event.RDMANotCompleted.Message, handshakeAge, "10.0.0.3:1")
 	expect(t, handshakes(s), "warning: 10.0.0.3:1 at 10.0.0.1:4420: the peer begins an RDMA "+
 		"connection and does not confirm it, 3 times (device: rxe0)")
 	for range 2 * mostHandshakes {
-		refusal(rdmaHandshake, 0, "10.0.0.4:1")
+		refusal(event.RDMANotCompleted.Message, 0, "10.0.0.4:1")
 	}
 	testutil.Equal(t, len(handshakes(s)), mostHandshakes, "findings of many")
 }

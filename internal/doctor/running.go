@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/flight"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -123,8 +124,6 @@ func gateways(s *Sample) (findings []Finding) {
 }
 
 const (
-	// rdmaHandshake is the message of fabric/rdma for a peer that does not confirm its connection.
-	rdmaHandshake = "RDMA handshake not completed"
 	// handshakeAge is the age up to which handshakes are findings, and mostHandshakes their number.
 	handshakeAge   = 5 * time.Minute
 	mostHandshakes = 16
@@ -134,7 +133,7 @@ const (
 // TCP see package listeners.
 func handshakes(s *Sample) (findings []Finding) {
 	for _, r := range s.Refusals {
-		if r.Message != rdmaHandshake || s.Time.Sub(r.Last) > handshakeAge {
+		if r.Message != event.RDMANotCompleted.Message || s.Time.Sub(r.Last) > handshakeAge {
 			continue
 		}
 		local, device := "", ""

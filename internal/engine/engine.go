@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -222,22 +223,22 @@ func (e *Engine) reload(connections []observed.Connection, by ...any) ([]config.
 		changes, err = e.apply(c)
 	}
 	if err != nil {
-		e.Log.Error("the configuration was not changed", append(by, "err", err)...)
+		event.ConfigurationNotChanged.Report(e.Log, append(by, "err", err)...)
 		return nil, nil, err
 	}
 	e.logChanges(changes, by)
-	e.Log.Info("the configuration was applied", append(by, "changes", len(changes))...)
+	event.ConfigurationApplied.Report(e.Log, append(by, "changes", len(changes))...)
 	return changes, affected, nil
 }
 
 // logChanges logs changes that were made.
 func (e *Engine) logChanges(changes []config.Change, by []any) {
 	for _, c := range changes {
-		what := "configuration: "
+		kind := event.ConfigurationChanged
 		if c.ChangesSecret() {
-			what = "key changed: "
+			kind = event.KeyChanged
 		}
-		e.Log.Info(what+c.String(), by...)
+		kind.About(c.String()).Report(e.Log, by...)
 	}
 }
 

@@ -78,7 +78,7 @@ func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 	}
 	_, text := constant(call.Args[0])
 	switch sel.Sel.Name {
-	case "Debug", "Warn":
+	case "Debug", "Warn", "Report":
 		return call.Args[1:], true
 	case "Info", "Error", "info", "warn", "note":
 		return call.Args[1:], text

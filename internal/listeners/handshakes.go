@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -69,7 +70,7 @@ func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[net
 			left--
 			now[h.Remote] = true
 			route, hint := handshakeHint(ls.Network, h)
-			ls.Peers.Peer(h.Remote).Warn("TCP handshake not completed", "local", h.Local,
+			ls.Peers.Peer(h.Remote).Report(event.TCPNotCompleted, "local", h.Local,
 				"interface", route, "err", handshakeProblem, "hint", hint)
 		}
 	}

@@ -8,74 +8,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // This file has the audit. Log lines about admissions, refusals and changes by clients get a mark,
-// and go to a file as well. See ADR 0035.
-
-// auditMark has the subject of a record and its outcome.
-type auditMark struct{ kind, outcome string }
-
-// audited has the messages of the lines that are records, up to the first ": ". Lines that peers
-// can cause come from a ratelog.Logger.
-var audited = map[string]auditMark{
-	"host has authenticated":      {"authentication", "success"},
-	"authentication failed":       {"authentication", "failure"},
-	"authentication not finished": {"authentication", "failure"},
-	"host uses TLS":               {"authentication", "success"},
-	"TLS handshake failed":        {"authentication", "failure"},
-	"too many failed authentications of this host and address": {"authentication", "failure"},
-	"control connection refused":                               {"authentication", "failure"},
-	"metrics request refused":                                  {"authentication", "failure"},
-	"page request refused":                                     {"authentication", "failure"},
-
-	"connection refused":           {"refusal", "failure"},
-	"RDMA connection rejected":     {"refusal", "failure"},
-	"connect refused":              {"refusal", "failure"},
-	"reservation register refused": {"refusal", "failure"},
-	"TCP handshake not completed":  {"refusal", "failure"},
-	"control request refused":      {"refusal", "failure"},
-
-	"key changed": {"key", "success"},
-
-	"control request":                   {"administration", "success"},
-	"control request failed":            {"administration", "failure"},
-	"configuration":                     {"administration", "success"},
-	"the configuration was applied":     {"administration", "success"},
-	"the configuration was not changed": {"administration", "failure"},
-
-	lostMessage: {"audit", "failure"},
-}
-
-const (
-	lostMessage = "audit records were lost"
-	// droppedMessage is the message of package ratelog; its key message has the dropped one.
-	droppedMessage = "log lines were dropped"
-)
-
-// markOf returns the mark of a line, false if it is no record.
-func markOf(line *slog.Record) (auditMark, bool) {
-	message, _, _ := strings.Cut(line.Message, ": ")
-	mark, ok := audited[message]
-	if message == droppedMessage {
-		line.Attrs(func(a slog.Attr) bool {
-			if a.Key == "message" {
-				mark, ok = audited[a.Value.String()]
-				mark.outcome = "lost"
-			}
-			return true
-		})
-	}
-	return mark, ok
-}
+// and go to a file as well. Package event defines them. See ADR 0035.
 
 // auditor is the handler of a log that marks the records, and writes them to a file at any level.
 type auditor struct {
@@ -102,9 +46,9 @@ func (a *auditor) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 func (a *auditor) Handle(ctx context.Context, line slog.Record) error {
-	if mark, ok := markOf(&line); ok {
+	if k := event.Of(ctx); k != nil && k.Audit != "" {
 		line = line.Clone()
-		line.AddAttrs(slog.String("audit", mark.kind), slog.String("outcome", mark.outcome))
+		line.AddAttrs(slog.String("audit", k.Audit), slog.String("outcome", k.Outcome))
 		a.mu.RLock()
 		if a.file != nil {
 			_ = a.file.records.Handle(ctx, line) // only for another goroutine, see sink
@@ -204,7 +148,7 @@ func (a *auditFile) Write(records []byte) (int, error) {
 	case a.bad:
 		lost := a.lost
 		a.bad, a.lost = false, 0
-		a.log.Warn(lostMessage, "lines", lost, "path", a.path)
+		event.AuditLost.Report(a.log, "lines", lost, "path", a.path)
 	}
 	return len(records), nil
 }
@@ -215,7 +159,7 @@ func (a *auditFile) lose(n int) {
 	if a.bad {
 		a.lost += n
 	} else {
-		a.log.Warn(lostMessage, "lines", n, "path", a.path)
+		event.AuditLost.Report(a.log, "lines", n, "path", a.path)
 	}
 }
 

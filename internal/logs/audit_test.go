@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,43 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
-
-// TestAuditedMessages: the audited messages exist in the code, and include all messages about
-// refused peers.
-func TestAuditedMessages(t *testing.T) {
-	var code strings.Builder
-	for _, dir := range []string{
-		"../app", "../control", "../engine", "../listeners", "../workers", "../../nvme/target",
-		"../../nvme/target/*", "../../fabric/tcp", "../../fabric/rdma",
-	} {
-		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
-			b := testutil.Value(os.ReadFile(name))(t)
-			code.Write(b)
-		}
-	}
-	b, err := os.ReadFile("../ratelog/ratelog.go")
-	testutil.True(t, err == nil && strings.Contains(string(b), `"`+droppedMessage+`"`),
-		"package ratelog says something else")
-	for message := range audited {
-		if message != lostMessage && !strings.Contains(code.String(), `"`+message+`"`) &&
-			!strings.Contains(code.String(), `"`+message+`: "`) {
-			t.Errorf("no line has the message %q", message)
-		}
-	}
-	refusal := regexp.MustCompile(`\.Warn\("(.*(?:refused|connection rejected|handshake failed))"`)
-	for _, m := range refusal.FindAllStringSubmatch(code.String(), -1) {
-		if _, ok := audited[m[1]]; !ok {
-			t.Errorf("%q is no record", m[1])
-		}
-	}
-}
 
 // auditing makes a log with a file of records.
 func auditing(t *testing.T, path string) (*Audit, *testutil.Log, *slog.Logger) {
@@ -77,9 +43,9 @@ func TestAuditFlood(t *testing.T) {
 			if i%2 == 0 {
 				from = netip.AddrFrom4([4]byte{10, 1, 1, 1})
 			}
-			peers.Peer(netip.AddrPortFrom(from, 1)).Warn("connect refused", "host", name)
+			peers.Peer(netip.AddrPortFrom(from, 1)).Report(event.ConnectRefused, "host", name)
 		}
-		log.Info("control request", "request", "POST /v1/reload")
+		event.ControlRequest.Report(log, "request", "POST /v1/reload")
 		time.Sleep(time.Minute) // in the bubble
 		a.Close()
 		written, one, lost, others := 0, 0, 0.0, 0
@@ -119,19 +85,19 @@ func TestAuditSlowDisk(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range n {
-			log.Info("control request", "request", strings.Repeat("r", 1024))
+			event.ControlRequest.Report(log, "request", strings.Repeat("r", 1024))
 		}
 	}()
 	testutil.Receive(t, "the log does not wait for the disk", done)
 	r.Close()
 	testutil.Until(t, "the log has a line for lost records", func() bool {
-		log.Info("control request")
-		return strings.Contains(out.String(), lostMessage)
+		event.ControlRequest.Report(log)
+		return strings.Contains(out.String(), event.AuditLost.Message)
 	})
 	a.Close()
 	written, lost := 0, 0
 	for _, r := range testutil.JSONLines(t, path) {
-		if r["msg"] == lostMessage {
+		if r["msg"] == event.AuditLost.Message {
 			lost += int(r["lines"].(float64))
 		} else {
 			written++
@@ -158,7 +124,7 @@ func TestAuditFullDisk(t *testing.T) {
 	_ = os.WriteFile(filler, make([]byte, 48<<10), 0o600)
 	const n = 300
 	for range n { // 60 KB, so that one is cut off
-		log.Info("control request", "request", strings.Repeat("r", 100))
+		event.ControlRequest.Report(log, "request", strings.Repeat("r", 100))
 		for len(a.file.sink.wake) > 0 {
 			runtime.Gosched()
 		}
@@ -169,9 +135,9 @@ func TestAuditFullDisk(t *testing.T) {
 	}
 	await("audit records cannot be written")
 	testutil.Must(t, os.Remove(filler))
-	log.Info("control request", "request", "after")
-	await(lostMessage)
-	log.Info("control request", "request", "last")
+	event.ControlRequest.Report(log, "request", "after")
+	await(event.AuditLost.Message)
+	event.ControlRequest.Report(log, "request", "last")
 	a.Close()
 	got := strings.Count(out.String(), "audit records cannot be written")
 	testutil.True(t, got == 1, "it is said %d times", got)
@@ -182,7 +148,7 @@ func TestAuditFullDisk(t *testing.T) {
 		switch {
 		case json.Unmarshal(line, &r) != nil:
 			torn++
-		case r["msg"] == lostMessage:
+		case r["msg"] == event.AuditLost.Message:
 			lost += int(r["lines"].(float64))
 		default:
 			written++
@@ -203,7 +169,7 @@ func TestAuditRotation(t *testing.T) {
 	a, _, log := auditing(t, path)
 	say := func(what, where string) {
 		t.Helper()
-		log.Info("control request", "request", what)
+		event.ControlRequest.Report(log, "request", what)
 		testutil.Until(t, what+" is in "+where, func() bool {
 			b, _ := os.ReadFile(where)
 			return strings.Contains(string(b), what)

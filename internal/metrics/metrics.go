@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -33,7 +34,7 @@ type Source struct {
 	// Transports has connections and memory of queues by the name of the transport.
 	Transports map[string]func() fabric.Usage
 	// Kinds returns the number of refusals of peers, by kind.
-	Kinds func() map[string]uint64
+	Kinds func() map[*event.Kind]uint64
 	// Latencies returns the latencies of commands, nil if a reactor does not answer.
 	Latencies func() []observe.LatencyInfo
 	// AuditLost returns the number of records that are missing in the audit file.
@@ -155,14 +156,14 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	s.counter("audit_lost_records_total",
 		"Records of the audit that could not be written to its file.", float64(c.src.AuditLost()))
-	messages := c.src.Kinds()
-	for message, n := range messages {
+	kinds := c.src.Kinds()
+	for kind, n := range kinds {
 		s.counter("refusals_total",
 			"Refusals of peers, and connections ended because of peers, by message.",
-			float64(n), "message", message)
+			float64(n), "message", kind.Message)
 	}
 	s.counter("connects_refused_total", "Connect commands that were refused; the log says why.",
-		float64(messages["connect refused"]))
+		float64(kinds[event.ConnectRefused]))
 	for _, l := range c.src.Listeners() {
 		s.gauge("listener_up", "1 if hosts can connect at the address.",
 			boolean(l.State == "up"), "transport", l.Transport, "address", l.Address)

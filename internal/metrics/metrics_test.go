@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -121,7 +122,9 @@ func source() Source {
 		Version:   "v1\xff",
 		Pending:   func() int { return 2 },
 		AuditLost: func() uint64 { return 11 },
-		Kinds:     func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
+		Kinds: func() map[*event.Kind]uint64 {
+			return map[*event.Kind]uint64{event.ConnectRefused: 9}
+		},
 		Limits: func() []qos.Info {
 			var list []qos.Info
 			for i, of := range []qos.Object{

@@ -10,11 +10,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Logger passes a limited number of lines on to another logger. Each kind of line, by message, has
-// a budget, and in it each network (an IPv4 address or an IPv6 /64) a smaller one. One line for
+// Logger passes a limited number of lines on to another logger. Each kind of event has a budget,
+// and in it each network (an IPv4 address or an IPv6 /64) a smaller one. One line for
 // each kind reports the number beyond it at the end of the period. Any goroutine may use a Logger,
 // but not for each I/O: it takes a lock.
 type Logger struct {
@@ -36,7 +37,7 @@ const (
 // period has the lines of one period.
 type period struct {
 	end    time.Time
-	kinds  map[string]*kind
+	kinds  map[*event.Kind]*kind
 	report *time.Timer // runs once a line was dropped
 }
 
@@ -58,7 +59,7 @@ func New(log *slog.Logger) *Logger {
 	return l
 }
 
-// Peer logs lines caused by one peer. They have the key remote first. Their messages are constants.
+// Peer logs lines caused by one peer. They have the key remote first.
 type Peer struct {
 	l      *Logger
 	remote netip.AddrPort
@@ -67,50 +68,38 @@ type Peer struct {
 // Peer returns the Peer at remote.
 func (l *Logger) Peer(remote netip.AddrPort) Peer { return Peer{l, remote} }
 
-// Warn logs at the level of warnings a refusal, or the reason for the end of a connection.
-func (p Peer) Warn(msg string, args ...any) {
-	if p.l.records != nil {
-		p.l.records.refused(p.remote, msg, args)
+// Report logs an event. It records a refusal in any case.
+func (p Peer) Report(k *event.Kind, args ...any) {
+	if k.Refusal && p.l.records != nil {
+		p.l.records.refused(p.remote, k, args)
 	}
-	p.print(slog.LevelWarn, msg, args)
-}
-
-// Trouble logs at the level of warnings a problem of the target or its storage, not a refusal.
-func (p Peer) Trouble(msg string, args ...any) { p.print(slog.LevelWarn, msg, args) }
-
-// Info logs at the level of information.
-func (p Peer) Info(msg string, args ...any) { p.print(slog.LevelInfo, msg, args) }
-
-// Debug logs at the level of debugging.
-func (p Peer) Debug(msg string, args ...any) { p.print(slog.LevelDebug, msg, args) }
-
-// DebugEnabled reports whether Debug logs at all.
-func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
-
-func (p Peer) print(level slog.Level, msg string, args []any) {
-	ctx := context.Background()
-	if p.l.log.Enabled(ctx, level) && p.l.take(msg, subnet.Of(p.remote.Addr())) {
+	if p.l.Logs(k) && p.l.take(k, subnet.Of(p.remote.Addr())) {
 		if p.remote.IsValid() { // otherwise it is on this machine
 			args = append([]any{"remote", p.remote}, args...)
 		}
-		p.l.log.Log(ctx, level, msg, args...)
+		k.Report(p.l.log, args...)
 	}
 }
 
+// Logs reports whether events of a kind are logged at all.
+func (l *Logger) Logs(k *event.Kind) bool {
+	return l.log.Enabled(context.Background(), k.Level)
+}
+
 // take counts a line and reports whether it is within the budgets.
-func (l *Logger) take(msg string, network netip.Addr) bool {
+func (l *Logger) take(of *event.Kind, network netip.Addr) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.now
 	if t == nil || !now.Before(t.end) {
-		t = &period{end: now.Add(periodLength), kinds: map[string]*kind{}}
+		t = &period{end: now.Add(periodLength), kinds: map[*event.Kind]*kind{}}
 		l.now = t
 	}
-	k := t.kinds[msg]
+	k := t.kinds[of]
 	if k == nil {
 		k = &kind{peers: map[netip.Addr]*share{}}
-		t.kinds[msg] = k
+		t.kinds[of] = k
 	}
 	p := k.peers[network]
 	if p == nil && k.lines < kindLines {
@@ -139,15 +128,15 @@ func (l *Logger) report(t *period) {
 		l.now = nil
 	}
 	l.mu.Unlock()
-	for msg, k := range t.kinds {
+	for of, k := range t.kinds {
 		if k.dropped == 0 {
 			continue
 		}
-		args := []any{"lines", k.dropped, "message", msg}
+		args := []any{"lines", k.dropped, "message", of.Message}
 		if network, ok := k.worst(); ok {
 			args = append(args, "remote", subnet.Text(network))
 		}
-		l.log.Warn("log lines were dropped", args...)
+		of.Dropped().Report(l.log, args...)
 	}
 }
 

@@ -9,7 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+)
+
+var (
+	refused = &event.Kind{Level: slog.LevelWarn, Message: "refused", Refusal: true}
+	created = &event.Kind{Message: "created"}
 )
 
 // addr is the n-th address.
@@ -41,10 +47,10 @@ func TestAttack(t *testing.T) {
 		l := New(log.Logger())
 		for s := range seconds {
 			for range 10_000 {
-				l.Peer(addr(1)).Warn("refused", "err", "attack")
+				l.Peer(addr(1)).Report(refused, "err", "attack")
 			}
-			l.Peer(addr(2)).Warn("refused", "err", fmt.Sprint("second", s))
-			l.Peer(addr(1)).Info("created", "cntlid", s)
+			l.Peer(addr(2)).Report(refused, "err", fmt.Sprint("second", s))
+			l.Peer(addr(1)).Report(created, "cntlid", s)
 			time.Sleep(time.Second)
 		}
 		time.Sleep(periodLength)
@@ -78,21 +84,21 @@ func TestManyAddresses(t *testing.T) {
 		log := new(testutil.Log)
 		l := New(log.Logger())
 		for i := range 100_000 {
-			l.Peer(addr(i)).Warn("refused")
+			l.Peer(addr(i)).Report(refused)
 		}
-		n := len(l.now.kinds["refused"].peers)
+		n := len(l.now.kinds[refused].peers)
 		testutil.True(t, n <= kindLines, "%d addresses are remembered", n)
-		l.Peer(addr(7)).Warn("expired")
+		l.Peer(addr(7)).Report(event.KeepAliveExpired)
 		time.Sleep(periodLength)
 		synctest.Wait()
 		testutil.Equal(t, lines(log, "msg=refused"), kindLines, "lines")
-		testutil.Equal(t, lines(log, "msg=expired"), 1, "a line of another kind is missing")
+		testutil.Equal(t, lines(log, "timer expired"), 1, "a line of another kind is missing")
 		if lines(log, "dropped", fmt.Sprintf("lines=%d ", 100_000-kindLines)) != 1 {
 			t.Errorf("the log does not say how many were dropped: %s",
 				log.String()[len(log.String())-200:])
 		}
 		testutil.True(t, l.now == nil, "something is left after the period")
-		l.Peer(addr(1)).Warn("refused")
+		l.Peer(addr(1)).Report(refused)
 		testutil.Equal(t, lines(log, "msg=refused"), kindLines+1,
 			"a line of the next period is missing")
 	})
@@ -108,11 +114,11 @@ func TestNetworks(t *testing.T) {
 			0x20, 1, 0xD, 0xB8, 7: 1, 14: byte(n >> 8), 15: byte(n),
 		}), 1))
 	}
-	l.Peer(addr(1)).Warn("refused", "err", "other")
+	l.Peer(addr(1)).Report(refused, "err", "other")
 	for n := range maxRefusals {
-		peer(n).Warn("refused", "err", "attack")
+		peer(n).Report(refused, "err", "attack")
 	}
-	l.Peer(addr(1)).Warn("refused", "err", "other")
+	l.Peer(addr(1)).Report(refused, "err", "other")
 	testutil.Equal(t, lines(log, "refused", "attack"), peerLines, "lines of the attack")
 	testutil.Equal(t, lines(log, "refused", "other"), 2, "of 2 lines of another address")
 	testutil.Equal(t, len(r.Refusals()), peerRefusals+1, "refusals are remembered")
@@ -128,7 +134,7 @@ func TestMappedAddresses(t *testing.T) {
 			if i%2 == 0 {
 				a = netip.AddrFrom16(a.As16())
 			}
-			l.Peer(netip.AddrPortFrom(a, uint16(i))).Warn("refused")
+			l.Peer(netip.AddrPortFrom(a, uint16(i))).Report(refused)
 		}
 		time.Sleep(periodLength)
 		synctest.Wait()

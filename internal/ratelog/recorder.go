@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
@@ -29,7 +30,7 @@ type records struct {
 	text     []byte                    // buffer for the attributes of a line
 	refusals list.List                 // of *refusal, most recent at the end
 	peers    map[netip.Addr][]*refusal // the same by network, in no order
-	kinds    map[string]uint64         // counts by message
+	kinds    map[*event.Kind]uint64    // counts
 	events   []observed.Event          // in their order
 	last     uint64                    // ID of the last event
 	changed  chan struct{}
@@ -49,6 +50,7 @@ const (
 type refusal struct {
 	observed.Refusal
 	addr    netip.Addr
+	kind    *event.Kind
 	remote  netip.AddrPort
 	details string
 	element *list.Element // in records.refusals
@@ -57,7 +59,7 @@ type refusal struct {
 // NewRecorder makes a Recorder that passes lines on to next.
 func NewRecorder(next slog.Handler) *Recorder {
 	return &Recorder{next, &records{
-		peers: map[netip.Addr][]*refusal{}, kinds: map[string]uint64{},
+		peers: map[netip.Addr][]*refusal{}, kinds: map[*event.Kind]uint64{},
 		changed: make(chan struct{}),
 	}}
 }
@@ -142,26 +144,26 @@ func (r *records) Events(since uint64) (list []observed.Event, changed <-chan st
 }
 
 // refused remembers a line about a peer. It does not keep args.
-func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
+func (r *records) refused(remote netip.AddrPort, k *event.Kind, args []any) {
 	now, addr := time.Now(), remote.Addr().Unmap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kinds[msg]++
+	r.kinds[k]++
 	r.text = appendDetails(r.text[:0], args)
-	e := r.find(addr, msg, r.text)
+	e := r.find(addr, k, r.text)
 	if e.Count++; e.Count == 1 {
-		e.First, e.Message, e.details = now, msg, string(r.text)
+		e.First, e.Message, e.kind, e.details = now, k.Message, k, string(r.text)
 	}
 	e.Last, e.remote = now, remote
 }
 
 // find returns the equal refusal, or a new one. Its cost does not grow with the number remembered:
 // peers cause refusals as fast as they can, and reactors wait for the lock.
-func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
+func (r *records) find(addr netip.Addr, k *event.Kind, details []byte) *refusal {
 	network := subnet.Of(addr)
 	same := r.peers[network]
 	for _, e := range same {
-		if e.addr == addr && e.Message == msg && e.details == string(details) {
+		if e.addr == addr && e.kind == k && e.details == string(details) {
 			r.refusals.MoveToBack(e.element)
 			return e
 		}
@@ -187,8 +189,8 @@ func (r *records) forget(e *refusal) {
 	}
 }
 
-// Kinds returns the number of refusals of each kind, by message.
-func (r *records) Kinds() map[string]uint64 {
+// Kinds returns the number of refusals of each kind.
+func (r *records) Kinds() map[*event.Kind]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.kinds)

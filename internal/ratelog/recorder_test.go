@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -30,17 +31,17 @@ func TestRefusals(t *testing.T) {
 		l := New(log)
 		begin := time.Now()
 		for i := range 1000 {
-			l.Peer(netip.AddrPortFrom(addr(1).Addr(), uint16(i))).Warn("refused", "qid", 0, "err",
+			l.Peer(netip.AddrPortFrom(addr(1).Addr(), uint16(i))).Report(refused, "qid", 0, "err",
 				errors.New("no such host"))
 			time.Sleep(time.Second)
 		}
-		l.Peer(addr(1)).Warn("refused", "qid", 1, "err", errors.New("no such host"))
-		l.Peer(addr(1)).Info("created")
+		l.Peer(addr(1)).Report(refused, "qid", 1, "err", errors.New("no such host"))
+		l.Peer(addr(1)).Report(created)
 		list := r.Refusals()
 		testutil.MustTrue(t, len(list) == 2 && list[0].Count == 1 && list[1].Count == 1000,
 			"got %+v", list)
 		kinds := r.Kinds()
-		testutil.True(t, len(kinds) == 1 && kinds["refused"] == 1001, "kinds %v", kinds)
+		testutil.True(t, len(kinds) == 1 && kinds[refused] == 1001, "kinds %v", kinds)
 		got := list[1]
 		testutil.True(t, got.First.Equal(begin) && got.Last.Equal(begin.Add(999*time.Second)) &&
 			strings.HasSuffix(got.Remote, ":999") && got.Message == "refused", "got %+v", got)
@@ -55,10 +56,10 @@ func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, log, _ := recorded(t, slog.LevelError)
 		l := New(log)
-		l.Peer(addr(1)).Warn("refused", "err", "first")
+		l.Peer(addr(1)).Report(refused, "err", "first")
 		for i := range 10_000 {
 			time.Sleep(time.Millisecond)
-			l.Peer(addr(2)).Warn("refused", "host", fmt.Sprint(i), "err",
+			l.Peer(addr(2)).Report(refused, "host", fmt.Sprint(i), "err",
 				strings.Repeat("x", 1<<16))
 		}
 		list := r.Refusals()
@@ -70,7 +71,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		testutil.True(t, n == maxDetails, "a value has %d bytes", n)
 		for i := range 10_000 {
 			time.Sleep(time.Millisecond)
-			l.Peer(addr(i)).Warn("refused")
+			l.Peer(addr(i)).Report(refused)
 		}
 		if list = r.Refusals(); len(list) != maxRefusals || list[0].Remote != addr(9999).String() {
 			t.Errorf("%d refusals, the first is of %v", len(list), list[0].Remote)
@@ -120,7 +121,7 @@ func TestEventAttributes(t *testing.T) {
 func TestRecordingAllocatesNothingMore(t *testing.T) {
 	r, _, _ := recorded(t, slog.LevelError)
 	args := []any{"qid", "1", "local", addr(3), "err", errors.New("no such host")}
-	testutil.Equal(t, testing.AllocsPerRun(100, func() { r.refused(addr(1), "refused", args) }), 0,
+	testutil.Equal(t, testing.AllocsPerRun(100, func() { r.refused(addr(1), refused, args) }), 0,
 		"allocations")
 }
 
@@ -135,11 +136,11 @@ func BenchmarkRefused(b *testing.B) {
 			b.Run(name+"/"+peers, func(b *testing.B) {
 				l := New(slog.New(handler))
 				for i := range maxRefusals {
-					l.Peer(addr(i)).Warn("refused")
+					l.Peer(addr(i)).Report(refused)
 				}
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					l.Peer(addr(i%n)).Warn("connect refused", "qid", 1, "err", slog.LevelInfo)
+					l.Peer(addr(i%n)).Report(event.ConnectRefused, "qid", 1, "err", slog.LevelInfo)
 				}
 			})
 		}
@@ -153,10 +154,10 @@ func TestAbout(t *testing.T) {
 	for i := range 3 {
 		for _, host := range []string{"a", "b"} {
 			p := l.Peer(netip.AddrPortFrom(addr(i).Addr(), uint16(1000+i)))
-			p.Warn("refused", "host", host, "qid", i)
-			p.Info("created", "host", host, "qid", i)
+			p.Report(refused, "host", host, "qid", i)
+			p.Report(created, "host", host, "qid", i)
 		}
-		l.Peer(addr(i)).Warn("no host", "qid", i)
+		l.Peer(addr(i)).Report(event.ConnectRefused, "qid", i)
 	}
 	log.Warn("no peer", "host", "a")
 	mapped := netip.AddrFrom16(addr(1).Addr().As16())

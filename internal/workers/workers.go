@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -110,7 +111,7 @@ func (ws *Workers) Place(conn fabric.Conn) {
 		}
 	}
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		ws.peers.Peer(info.Remote).Warn("connection refused", "err", err)
+		ws.peers.Peer(info.Remote).Report(event.ConnectionRefused, "err", err)
 	}
 }
 

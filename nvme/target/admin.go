@@ -3,6 +3,7 @@ package target
 import (
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -183,8 +184,8 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespaces.Namespace, v uin
 				h.finish(cm, 0, st)
 				return
 			}
-			log.Info("a host has write protected a namespace", "subsystem", c.sub.NQN,
-				"nsid", ns.ID.NSID, "host", c.HostNQN)
+			log.Report(event.WriteProtected, "subsystem", c.sub.NQN, "nsid", ns.ID.NSID,
+				"host", c.HostNQN)
 			flushThose(h, cm, []*namespaces.Namespace{ns})
 		})
 	}()

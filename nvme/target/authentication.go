@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -53,8 +54,8 @@ func (c *controller) admitUnproven() association.Refusal {
 		return association.Refusal{}
 	}
 	if c.t.shared.Auth.Paused(c.HostNQN, c.Info.Remote.Addr()) {
-		c.PeerLog().Warn("too many failed authentications of this host and address", "host",
-			c.HostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
+		c.PeerLog().Report(event.AuthenticationPaused, "host", c.HostNQN, "timeout",
+			authn.Pause, "hint", "compare the keys of both sides")
 		return association.Busy
 	}
 	c.Proof.Authenticates = true
@@ -217,20 +218,19 @@ func (s *session) logAuthenticated(generated bool) {
 	}
 	hash, group, both := s.auth.Algorithms()
 	args := []any{
-		"subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host", c.HostNQN, "hash", hash.String(),
-		"dhgroup", group.String(), "bidirectional", both,
+		"hash", hash.String(), "dhgroup", group.String(), "bidirectional", both,
 	}
 	if generated {
 		args = append(args, "psk", "generated")
 	}
-	c.PeerLog().Info("host has authenticated", args...)
+	c.Report(event.HostAuthenticated, args...)
 }
 
 // refuseProven ends a queue once its host has read that it has authenticated: the host may not have
 // the queue.
 func (s *session) refuseProven(why error) {
-	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem",
-		s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "err", why)
+	s.report(event.ConnectRefused, "subsystem", s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid",
+		s.qid, "err", why)
 	s.table, s.ending = nil, why
 }
 
@@ -242,14 +242,14 @@ func (s *session) authenticationFailed() {
 	}
 	s.requireAuthentication()
 	why, hint := s.auth.Failure()
-	s.logUnauthenticated("authentication failed", why, hint)
+	s.logUnauthenticated(event.AuthenticationFailed, why, hint)
 }
 
 // logUnauthenticated makes the record of an exchange that has failed, or was not finished. Each has
 // a limit of its own, because anybody can begin an exchange and hang up.
-func (s *session) logUnauthenticated(msg string, why error, hint string) {
-	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.NQN, "host",
-		s.ctrl.HostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
+func (s *session) logUnauthenticated(k *event.Kind, why error, hint string) {
+	s.report(k, "subsystem", s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "err",
+		why.Error(), "hint", hint)
 }
 
 // endAuthentication ends an exchange with its queue, and the command that waits for it. It logs an
@@ -267,7 +267,7 @@ func (s *session) endAuthentication() {
 		if why == nil {
 			why = errHungUp
 		}
-		s.logUnauthenticated("authentication not finished", why, hint)
+		s.logUnauthenticated(event.AuthenticationNotFinished, why, hint)
 	}
 	if x.Close() {
 		s.h.finish(s.authCmd, 0, nvme.AbortedSQDeletion)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -75,7 +76,7 @@ func connect(h *Handler, c *cmd) {
 
 // logRefused logs the refusal of a Connect. data is nil if it could not be received.
 func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r association.Refusal) {
-	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn("connect refused", r.Record(sqe, data)...)
+	s.report(event.ConnectRefused, r.Record(sqe, data)...)
 }
 
 // resolve reads the NQNs and finds the subsystem. A host that may not use the subsystem learns no
@@ -154,11 +155,11 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 		c.authenticated(age)
 	}
 	if o := sub.Other(&c.Controller); o != nil {
-		what := "host is connected with another host identifier as well"
+		kind := event.OtherHostIdentifier
 		if o.HostID == c.HostID {
-			what = "another host has the same host identifier"
+			kind = event.SameHostIdentifier
 		}
-		s.ctrl.PeerLog().Warn(what, "subsystem", sub.NQN, "host", hostNQN, "other_remote",
+		s.ctrl.PeerLog().Report(kind, "subsystem", sub.NQN, "host", hostNQN, "other_remote",
 			o.Info.Remote)
 	}
 	return association.Refusal{}
@@ -175,10 +176,8 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) associ
 		return s.h.t.hasController(data.CNTLID, hostNQN, s.info.Remote)
 	})
 	if r.Elsewhere {
-		s.h.t.shared.StrangerLog.Peer(s.info.Remote).Warn(
-			"I/O queue does not come from the address of its admin queue", "subsystem", sub.NQN,
-			"host", hostNQN, "cntlid", found.CNTLID, "qid", sqe.QID(), "other_remote",
-			found.Info.Remote)
+		s.report(event.OtherAddress, "subsystem", sub.NQN, "host", hostNQN, "cntlid", found.CNTLID,
+			"qid", sqe.QID(), "other_remote", found.Info.Remote)
 	}
 	if !r.Status.OK() {
 		return r
@@ -217,7 +216,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 		Host: s.ctrl.HostNQN, Proven: s.info.TLS != nil, Admin: sqe.QID() == 0,
 	}
 	if err := s.q.SetDepth(depth, p, claim); err != nil {
-		s.ctrl.PeerLog().Warn("no resources for a queue", "host", s.ctrl.HostNQN, "qid", sqe.QID(),
+		s.ctrl.PeerLog().Report(event.NoQueueResources, "host", s.ctrl.HostNQN, "qid", sqe.QID(),
 			"depth", depth, "err", err)
 		return false
 	}

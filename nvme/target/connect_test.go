@@ -1,6 +1,7 @@
 package target
 
 import (
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -14,7 +15,7 @@ const (
 // operators.
 func (r *harness) wantRefusal() {
 	r.t.Helper()
-	last, n := r.recorder.Refusals()[0], r.recorder.Kinds()["connect refused"]
+	last, n := r.recorder.Refusals()[0], r.recorder.Kinds()[event.ConnectRefused]
 	if r.refusals++; n != r.refusals {
 		r.t.Errorf("%d refusals are recorded, want %d", n, r.refusals)
 		r.refusals = n

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/association"
@@ -215,19 +216,17 @@ func (c *controller) sessionEnded(s *session) {
 	case last && adminEnded:
 		c.sub.Remove(&c.Controller)
 		args := []any{
-			"subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host", c.HostNQN, "reason", why,
-			"duration", time.Since(c.created).Round(time.Millisecond),
+			"reason", why, "duration", time.Since(c.created).Round(time.Millisecond),
 		}
 		if c.dumped.Load() {
 			args = append(args, "hint", dumpHint)
 		}
-		c.PeerLog().Info("controller removed", args...)
+		c.Report(event.ControllerRemoved, args...)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
 }
 
 func (c *controller) logCreated() {
-	c.PeerLog().Info("controller created", "subsystem", c.sub.NQN, "cntlid", c.CNTLID,
-		"host", c.HostNQN, "transport", c.Info.Transport, "timeout", c.alive.Timeout())
+	c.Report(event.ControllerCreated, "transport", c.Info.Transport, "timeout", c.alive.Timeout())
 }

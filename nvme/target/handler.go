@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
@@ -225,13 +226,13 @@ func (h *Handler) disconnect(why error, selects func(*session) bool) {
 
 // debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
-	if !h.t.shared.HostLog.DebugEnabled() {
+	if !h.t.shared.HostLog.Logs(event.CommandFailed) {
 		return
 	}
 	name := "unknown command"
 	if c.op != nil {
 		name = c.op.name
 	}
-	c.s.ctrl.PeerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
+	c.s.ctrl.PeerLog().Report(event.CommandFailed, "command", name, "opcode", c.req.SQE.Opcode(),
 		"status", st.String(), "host", c.s.ctrl.HostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
 }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
@@ -60,8 +61,7 @@ func (c *controller) checkKeepAlive() {
 		return
 	}
 	c.CSTS |= nvme.CSTSFatal
-	c.PeerLog().Warn("keep alive timer expired", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
-		c.HostNQN, "timeout", c.alive.Timeout())
+	c.Report(event.KeepAliveExpired, "timeout", c.alive.Timeout())
 	c.stopIO()
 	c.fail(&failure{"keep alive timer expired after " + c.alive.Timeout().String()})
 }

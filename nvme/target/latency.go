@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -30,7 +31,7 @@ func (t *Target) SetSlowIO(d time.Duration) { t.slowIO.Store(int64(d)) }
 
 func (c *cmd) logSlow(r *fabric.Request, total int64) {
 	spent := func(s fabric.Stage) time.Duration { return time.Duration(r.Stages[s]) }
-	c.s.ctrl.PeerLog().Info("slow command", "command", ioOps[r.SQE.Opcode()].name, "duration",
+	c.s.ctrl.PeerLog().Report(event.CommandSlow, "command", ioOps[r.SQE.Opcode()].name, "duration",
 		time.Duration(total), "wait", spent(fabric.StageWait), "host_data",
 		spent(fabric.StageHostData), "backend", spent(fabric.StageBackend), "response",
 		spent(fabric.StageResponse), "subsystem", c.s.ctrl.sub.NQN, "nsid", r.SQE.NSID(), "host",

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
@@ -52,8 +53,7 @@ func (c *controller) startLimit() {
 		return // the association ends anyway
 	}
 	c.limit.set(c.h, disabledLimit, func() {
-		c.PeerLog().Warn("controller was not enabled in time", "subsystem", c.sub.NQN, "cntlid",
-			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(disabledLimit))
+		c.Report(event.ControllerNotEnabled, "timeout", time.Duration(disabledLimit))
 		c.fail(&failure{"the controller was not enabled for " +
 			time.Duration(disabledLimit).String()})
 	})
@@ -125,7 +125,6 @@ func (c *controller) reset() {
 	c.mu.Lock()
 	c.granted = c.Settings.MaxIOQueues
 	c.mu.Unlock()
-	c.PeerLog().Info("controller reset", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
-		c.HostNQN)
+	c.Report(event.ControllerReset)
 	c.dropQueues("the host reset the controller")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
@@ -90,8 +91,7 @@ func (c *controller) commandCame(at int64) {
 		return
 	}
 	if in := c.again.Came(c.h.loop.Now(), at); in > 0 {
-		c.PeerLog().Info("host has to authenticate again", "subsystem", c.sub.NQN, "cntlid",
-			c.CNTLID, "host", c.HostNQN, "timeout", time.Duration(authn.Limit))
+		c.Report(event.AuthenticationDue, "timeout", time.Duration(authn.Limit))
 		c.afterReauthentication(in)
 	}
 }
@@ -103,8 +103,7 @@ func (c *controller) endUnauthenticated() {
 	}
 	c.t.shared.Auth.Late()
 	hint := "the host must support it (Linux does), without dm-multipath; or delete reauthenticate"
-	c.PeerLog().Warn("authentication failed", "subsystem", c.sub.NQN, "cntlid", c.CNTLID, "host",
-		c.HostNQN, "err", errNotAgain, "hint", hint)
+	c.Report(event.AuthenticationFailed, "err", errNotAgain, "hint", hint)
 	c.stopIO()
 	c.fail(&failure{errNotAgain.Error()})
 }

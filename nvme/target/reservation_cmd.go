@@ -1,6 +1,7 @@
 package target
 
 import (
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -46,7 +47,7 @@ func executeReservation(h *Handler, c *cmd) {
 	h.change(c, list, func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 		o, st := r.Apply(q)
 		if q.Full != nil {
-			ctrl.PeerLog().Warn("reservation register refused", "subsystem", ctrl.sub.NQN, "nsid",
+			ctrl.PeerLog().Report(event.RegisterRefused, "subsystem", ctrl.sub.NQN, "nsid",
 				ns.ID.NSID, "host", ctrl.HostNQN, "err", q.Full, "hint",
 				"add the host to hosts in the configuration, or preempt registrants that are gone")
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -122,7 +123,7 @@ func TestNothingIsRevealed(t *testing.T) {
 			if qid > 0 && strings.Contains(hint, "no subsystem") {
 				hint = "the controller is one of another subsystem"
 			}
-			r.refusals = r.recorder.Kinds()["connect refused"] - 1
+			r.refusals = r.recorder.Kinds()[event.ConnectRefused] - 1
 			r.wantRefusal()
 			if last := fmt.Sprint(r.recorder.Refusals()[0]); !strings.Contains(last, hint) {
 				t.Errorf("%s for %q is refused with %s, want %q", c.sub, c.host, last, hint)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/controllers"
@@ -220,7 +221,7 @@ func (t *selfTest) failed(st nvme.Status) {
 	if ns := t.c.Namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
 		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.Geometry().Shift, r.VDINFO|nvme.SelfTestValidFLBA
 	}
-	t.c.PeerLog().Trouble("a self-test has failed", "subsystem", t.c.sub.NQN, "nsid", r.NSID,
+	t.c.PeerLog().Report(event.SelfTestFailed, "subsystem", t.c.sub.NQN, "nsid", r.NSID,
 		"host", t.c.HostNQN, "status", st.String())
 	t.end(r, nvme.SelfTestSegmentFailed)
 }

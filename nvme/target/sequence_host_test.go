@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -168,14 +169,14 @@ func (s *sequence) connect(a *arguments) string {
 // connected sends a Connect, and returns the reason for its refusal. If noted is set, the target
 // must have noted the expected and the received value, and a hint for the operator.
 func (s *sequence) connected(q *fabrictest.Queue, c *fabrictest.Command, noted bool) string {
-	before := s.r.recorder.Kinds()["connect refused"]
+	before := s.r.recorder.Kinds()[event.ConnectRefused]
 	s.r.do(q, c)
 	st := c.CQE.Status() &^ nvme.More
 	if st.OK() {
 		return ""
 	}
 	s.r.refusals = before
-	now := s.r.recorder.Kinds()["connect refused"]
+	now := s.r.recorder.Kinds()[event.ConnectRefused]
 	if noted && st != nvme.ConnectControllerBusy && now > before {
 		s.r.wantRefusal()
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -220,8 +221,13 @@ func (s *session) noteEnd(why error) {
 	}
 	s.why = why
 	if s.ctrl == nil || s.unproven() {
-		s.h.t.shared.StrangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
+		s.report(event.Disconnecting, "reason", why)
 	}
+}
+
+// report reports an event caused by a host that may be anybody.
+func (s *session) report(k *event.Kind, args ...any) {
+	s.h.t.shared.StrangerLog.Peer(s.info.Remote).Report(k, args...)
 }
 
 // disconnectRefused ends a queue after the answer with which its host was refused. Over RDMA the

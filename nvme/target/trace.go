@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -110,7 +111,7 @@ func (s *session) dumpFailed() {
 func (s *session) watchdog(took int64) {
 	duration := time.Duration(took).Round(time.Millisecond)
 	if s.trace.Watchdog(&s.h.t.dumps, duration) {
-		s.ctrl.PeerLog().Trouble("a command takes long", "duration", duration, "subsystem",
+		s.ctrl.PeerLog().Report(event.CommandStuck, "duration", duration, "subsystem",
 			s.ctrl.sub.NQN, "host", s.ctrl.HostNQN, "qid", s.qid, "hint", dumpHint)
 	}
 }

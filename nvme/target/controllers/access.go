@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -96,6 +97,13 @@ func (c *Controller) Permitted() error {
 // other hosts: its host may have lost the namespace or the subsystem meanwhile. Any goroutine.
 func (c *Controller) MayChange(ns *namespaces.Namespace) bool {
 	return c.Namespace(ns.ID.NSID) == ns && c.Permitted() == nil
+}
+
+// Report reports an event caused by the controller's host.
+func (c *Controller) Report(k *event.Kind, args ...any) {
+	all := []any{"subsystem", c.Subsystem.NQN, "cntlid", c.CNTLID, "host", c.HostNQN}
+	all = append(all, args...)
+	c.PeerLog().Report(k, all...)
 }
 
 // PeerLog returns the log for events caused by the controller's host.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
@@ -100,7 +101,7 @@ func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, 
 	case !c.MayChange(ns): // it was removed as well, for instance
 		return invalidField
 	}
-	log.Warn("a host cannot change the write protection of a namespace", "subsystem",
-		ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
+	log.Report(event.NotWriteProtected, "subsystem", ns.ID.SubNQN, "nsid",
+		ns.ID.NSID, "err", err)
 	return nvme.InternalError
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/internal/event"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
@@ -224,8 +225,7 @@ func (r *Namespace) change(c *Change) {
 	case r.Elsewhere():
 		c.Done(nvme.ANAInaccessible)
 	default:
-		c.Log.Warn("reservations cannot be stored: the command of the host fails",
-			"subsystem", r.nqn, "nsid", r.nsid, "err", err)
+		c.Log.Report(event.ReservationUnstored, "subsystem", r.nqn, "nsid", r.nsid, "err", err)
 		c.Done(nvme.InternalError)
 	}
 }

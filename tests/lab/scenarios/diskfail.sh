@@ -5,7 +5,7 @@
 # variants: tcp rxe
 # soak: soft
 # root: soft
-# covers: backend/disk backend/block internal/storage internal/uring internal/ratelog
+# covers: backend/disk backend/block internal/storage internal/uring internal/ratelog internal/event
 # limit: 400
 . "$LAB_DIR/lib.sh"
 need dmsetup
