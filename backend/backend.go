@@ -195,7 +195,7 @@ type Reactor struct {
 }
 
 // Turn is the number of bytes that the channels of a reactor may still copy or free in a poll. A
-// step of a channel frees at most half of them, so that the IOs behind it get the rest.
+// step of a channel frees at most half of them, so that later IOs get the rest.
 type Turn struct{ Left int64 }
 
 // Take reports whether anything is left. If so, it takes n bytes, even if fewer are left.

@@ -38,7 +38,7 @@ type Storage struct {
 	// Backend is the name of its kind. Options is the result of New of that kind.
 	Backend string
 	Options Options
-	// Of is the storage behind a wrapper, else nil.
+	// Of is the storage below a wrapper, else nil.
 	Of *Storage
 }
 
@@ -48,10 +48,10 @@ func Path(p *string) lang.Value {
 		"Two namespaces on one would overwrite each other; give each its own.")
 }
 
-// maxLayers is the maximum number of storages behind each other.
+// maxLayers is the maximum number of nested storages.
 const maxLayers = 8
 
-// Layers returns the storage and all behind it, outermost first, with their keys from path.
+// Layers returns the storage and all below it, outermost first, with their keys from path.
 func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	for ; s != nil; s, path = s.Of, path+".of" {
 		paths, layers = append(paths, path), append(layers, s)
@@ -86,7 +86,7 @@ func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 			"Write, for instance, {backend: ram, size: 1GiB}.")
 		return
 	case strings.Count(path, ".of") >= maxLayers:
-		d.Add(path, fmt.Sprintf("more than %d backends behind each other", maxLayers),
+		d.Add(path, fmt.Sprintf("more than %d nested backends", maxLayers),
 			"Leave some out.")
 		return
 	}
@@ -103,7 +103,7 @@ func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 			v.keys = append(v.keys, lang.Key{
 				Name: "of", Value: &storageValue{p: &s.Of, backends: v.backends},
 				Required: "backend " + b.Name +
-					" needs a storage behind it: of: {backend: ram, size: 1GiB}.",
+					" needs a storage: of: {backend: ram, size: 1GiB}.",
 			})
 		}
 	}
@@ -119,7 +119,7 @@ func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 
 func (v *storageValue) Flatten(all *lang.Settings, at lang.Setting) {
 	if v.backend != nil {
-		all.Volatile = v.backend.Volatile // the storage behind a wrapper comes later, and decides
+		all.Volatile = v.backend.Volatile // the storage below a wrapper comes later and decides
 	}
 	for i, k := range v.keys {
 		at.Storage = at.Storage || i >= len(v.common)

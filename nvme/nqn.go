@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Base section 4.7: a name is UTF-8 of at most NQNMaxLength bytes, in fields with a NUL behind.
+// Base section 4.7: a name is UTF-8 of at most NQNMaxLength bytes, in fields that end with a NUL.
 const (
 	NQNFieldSize = 256
 	NQNMaxLength = 223

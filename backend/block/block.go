@@ -136,7 +136,7 @@ func explain(err error, readOnly bool) error {
 	case unix.ENOMEDIUM:
 		err = fmt.Errorf("has no medium: %w", err)
 	case unix.ENXIO, unix.ENODEV:
-		err = fmt.Errorf("there is no device behind this name: %w", err)
+		err = fmt.Errorf("there is no device with this name: %w", err)
 	default:
 		err = fmt.Errorf("cannot be opened: %w", err)
 	}

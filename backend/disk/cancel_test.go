@@ -18,7 +18,7 @@ import (
 )
 
 // TestCancel: a canceled read of a disk that does not answer completes, and a write that waits
-// behind it is not even started.
+// after it is not even started.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		if e.Name == Threads {

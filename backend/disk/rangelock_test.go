@@ -275,7 +275,7 @@ func TestRangeLockIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// TestReadersFollowTogether: readers that wait behind a writer get the unit at the same time, after
+// TestReadersFollowTogether: readers that wait for a writer get the unit at the same time, after
 // a few turns of their channel.
 func TestReadersFollowTogether(t *testing.T) {
 	var r rangeLock

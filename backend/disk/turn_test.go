@@ -125,7 +125,7 @@ func TestWaitingTransfers(t *testing.T) {
 }
 
 // TestCancelWaiting: IOs are canceled while they wait for a unit, follow the gate, or wait for
-// their channel to begin them. Each ends once, when its turn comes, and the IOs behind it go on.
+// their channel to begin them. Each ends once, when its turn comes, and later IOs go on.
 func TestCancelWaiting(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for third := range 2 { // with 1 the gate is canceled, too

@@ -48,7 +48,7 @@ func Find(path string) (Namespace, error) {
 	}
 	place, err := filepath.EvalSymlinks(filepath.Join("/sys/dev", kind, sys.DeviceNumber(st.Rdev)))
 	if err != nil {
-		return Namespace{}, fmt.Errorf("there is no device behind this name: %w", unix.ENXIO)
+		return Namespace{}, fmt.Errorf("there is no device with this name: %w", unix.ENXIO)
 	}
 	return named(place, kind)
 }

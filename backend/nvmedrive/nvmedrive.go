@@ -167,7 +167,7 @@ func explain(path string, err error) error {
 			"namespaces (Linux 5.13 and later have), or they are hidden here", path),
 			"Use backend: block.")
 	case unix.ENXIO, unix.ENODEV:
-		return fmt.Errorf("there is no drive behind %s: %w", path, err)
+		return fmt.Errorf("there is no drive at %s: %w", path, err)
 	case unix.EACCES, unix.EPERM:
 		hint = "Give the user that runs the target access to it, for instance by a udev rule " +
 			"for the subsystem nvme-generic; or use backend: block."

@@ -398,7 +398,7 @@ func (m *model) associate(e *modelConn, p fabric.Peer, claim *fabric.Claim, more
 	return done
 }
 
-// allow moves the connections of an address, in their order, behind the allowed ones.
+// allow moves the connections of an address, in their order, after the allowed ones.
 func (m *model) allow(host int) {
 	if m.allowed[host] {
 		return

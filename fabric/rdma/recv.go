@@ -9,7 +9,7 @@ import (
 )
 
 // slab is registered memory of a queue or of a shared receive queue. It has receive slots: their
-// capsules and areas of whole pages for in-capsule data. Behind the capsules it has the responses
+// capsules and areas of whole pages for in-capsule data. After the capsules it has the responses
 // of a queue. Only the device writes there: it is registered for LOCAL_WRITE.
 type slab struct {
 	region    *mem.Region

@@ -288,7 +288,7 @@ func (s *sequence) each() string {
 	return out.String()
 }
 
-// requests makes the requests below the command: METHOD PATH BODY. Behind "| " are the keys of the
+// requests makes the requests below the command: METHOD PATH BODY. After "| " are the keys of the
 // answer to show. After each of them a restart would change nothing, and a request that is refused
 // has changed no file.
 func (s *sequence) requests() string {

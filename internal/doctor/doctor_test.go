@@ -62,7 +62,7 @@ func machine(t *testing.T, list files) Machine {
 }
 
 // expect compares findings with "severity: part of Found", one for each. A finding that is not OK
-// has a reason and a fix, which contains the part behind " | ".
+// has a reason and a fix, which contains the part after " | ".
 func expect(t *testing.T, got []Finding, want ...string) {
 	t.Helper()
 	if len(got) != len(want) {

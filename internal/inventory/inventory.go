@@ -56,7 +56,7 @@ func Linux() Machine {
 }
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
-// the numbers ("8:1") of all devices behind them.
+// the numbers ("8:1") of all devices below them.
 func (m Machine) List(users map[string][]string) ([]observed.Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {

@@ -106,7 +106,7 @@ func (l Lines) Write(text []byte) (int, error) {
 // sinkSize is the number of bytes that a sink holds before it drops lines.
 const sinkSize = 1 << 20
 
-// Sink is a Writer that never waits for the Writer behind it, so that a full pipe does not stall a
+// Sink is a Writer that never waits for the Writer after it, so that a full pipe does not stall a
 // reactor that logs. A goroutine writes the collected lines. Lines without room are dropped and
 // counted. Any goroutine may write, one line at a time.
 type Sink struct {

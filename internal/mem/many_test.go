@@ -56,7 +56,7 @@ func TestManyWait(t *testing.T) {
 }
 
 // TestManyKept: if the first of many flows have to wait, a search is still bounded, and flows
-// behind them that can be served are served.
+// after them that can be served are served.
 func TestManyKept(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 0)
 	var hung Share

@@ -7,7 +7,7 @@ import "github.com/nvmf-target/nvmf-target/internal/list"
 // may serve a waiter of another. It takes no locks; only the reactor uses it.
 //
 // The last part of the arena is a reserve for data that must be received before anything else can
-// proceed, such as in-capsule data. In-capsule data blocks the byte stream behind it, and that
+// proceed, such as in-capsule data. In-capsule data blocks the rest of the byte stream, and that
 // stream may carry the event that frees the memory others wait for.
 type Pool struct {
 	arena    *Arena

@@ -8,7 +8,7 @@ import (
 )
 
 // TestInCapsuleDataAheadOfR2Ts: in-capsule data finds memory even if its host and namespace hold
-// much, because that memory may be freed only by data behind it on the connection.
+// much, because that memory may be freed only by later data on the connection.
 func TestInCapsuleDataAheadOfR2Ts(t *testing.T) {
 	t.Run("many hosts of one namespace", func(t *testing.T) {
 		p := newTestPool(t, 64*mebi, 4*mebi)
@@ -18,7 +18,7 @@ func TestInCapsuleDataAheadOfR2Ts(t *testing.T) {
 		for i := range flows {
 			flows[i] = &Flow{Host: new(Share), Namespace: &namespace}
 		}
-		for range 1000 { // R2Ts; their data comes behind the capsules
+		for range 1000 { // R2Ts; their data comes after the capsules
 			for _, f := range flows {
 				if a := new(Allocation); p.Alloc(a, f, 128<<10) {
 					all = append(all, a)

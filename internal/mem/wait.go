@@ -98,7 +98,7 @@ const (
 
 // search returns the next waiter that can be served. It returns nil if there is none, or with a
 // non-nil cursor if it has to look at more flows later. Flows take turns: memory that one flow
-// waits for is not given to flows behind it, unless they have little.
+// waits for is not given to later flows, unless they have little.
 func (p *Pool) search() *Allocation {
 	if p.cursor == nil {
 		if !p.changed && p.searched == p.arena.Available() || p.waiting.Empty() {

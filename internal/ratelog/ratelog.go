@@ -50,7 +50,7 @@ type kind struct {
 // share has the lines because of one network.
 type share struct{ lines, dropped int }
 
-// New makes a Logger before log. A Recorder behind it remembers all refusals.
+// New makes a Logger before log. A Recorder after it remembers all refusals.
 func New(log *slog.Logger) *Logger {
 	l := &Logger{log: log}
 	if r, ok := log.Handler().(*Recorder); ok {

@@ -1,4 +1,4 @@
-// Package storage finds the storage behind a path, whether two paths share storage, and the users
+// Package storage finds the storage of a path, whether two paths share storage, and the users
 // of it. It reads sysfs and procfs and opens nothing.
 package storage
 
@@ -26,10 +26,10 @@ type Machine struct {
 // Linux returns this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc"} }
 
-// Stack is the storage behind a path: the file or block device itself, and everything below it.
+// Stack is the storage of a path: the file or block device itself, and everything below it.
 //
 //	file          -> the block device that its file system is on
-//	loop device   -> the file behind it
+//	loop device   -> its file
 //	partition     -> its disk
 //	device mapper, MD -> the devices that it is made of
 type Stack struct {
@@ -152,7 +152,7 @@ func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps reports whether two paths have the same bytes behind them, and returns the name of the
+// Overlaps reports whether two paths lead to the same bytes, and returns the name of the
 // file or block device where they meet. Both may share a device without that: as files of one file
 // system, partitions, or volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {

@@ -81,7 +81,7 @@ type store struct {
 	// resize changes the size of closed storage, to at least that of least; nil: it is fixed.
 	resize func(at env, size int64) error
 	least  func() int64
-	// open opens the storage; of is the storage behind a wrapper.
+	// open opens the storage; of is the storage below a wrapper.
 	open func(at env, of backend.Device) (backend.Device, error)
 }
 
@@ -107,7 +107,7 @@ func (s *store) Check(report func(key, what, hint string)) {
 	}
 }
 
-// openStorage opens a storage and the storage behind it.
+// openStorage opens a storage and the storage below it.
 func openStorage(s *config.Storage, at env) (of backend.Device, err error) {
 	if s.Of != nil {
 		if of, err = openStorage(s.Of, at); err != nil {

@@ -61,7 +61,7 @@ func (n *Namespace) Name() config.Object {
 	return config.Object{Kind: config.KindNamespace, NQN: n.NQN, NSID: n.NSID}
 }
 
-// backing returns the storage behind all wrappers, and its key.
+// backing returns the storage below all wrappers, and its key.
 func (n *Namespace) backing() (s *store, key string) {
 	keys, layers := n.Layers(n.Key)
 	last := len(layers) - 1

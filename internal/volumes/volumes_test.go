@@ -30,7 +30,7 @@ func TestDisks(t *testing.T) {
 	testutil.Fails(t, testutil.Err(disks(ctx)), "takes long", "")
 }
 
-// TestWrappedStorage: operations go through all wrappers to the storage behind them.
+// TestWrappedStorage: operations go through all wrappers to the storage below them.
 func TestWrappedStorage(t *testing.T) {
 	c := testutil.Value(config.Parse("test.yaml", []byte(`
 listeners: [{transport: tcp, address: 127.0.0.1}]

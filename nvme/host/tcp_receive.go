@@ -11,7 +11,7 @@ import (
 )
 
 // tcpReceiver is the receiving side of a link. Small data is copied out of buf. The missing part of
-// large data is received straight into the memory of its command, with buf behind it for the bytes
+// large data is received straight into the memory of its command, with buf after it for the bytes
 // that follow.
 type tcpReceiver struct {
 	buf  []byte

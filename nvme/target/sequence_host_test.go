@@ -435,7 +435,7 @@ func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {
 	return "ok"
 }
 
-// batch sends the commands below it at once. Commands behind "then" come afterwards, one by one.
+// batch sends the commands below it at once. Commands after "then" come afterwards, one by one.
 func (s *sequence) batch(a *arguments) string {
 	var out strings.Builder
 	var lines, then []string

@@ -244,7 +244,7 @@ func bitsOf(n uint64, names []string) (words []string) {
 	return words
 }
 
-// wrapWords puts words behind each other, or on lines of their own if they are many.
+// wrapWords puts words one after the other, or on lines of their own if they are many.
 func wrapWords(words []string) string {
 	line := " " + strings.Join(words, " ")
 	if len(words) == 0 {
@@ -306,7 +306,7 @@ func showIdentify(s *sequence, a *arguments, c *fabrictest.Command) string {
 			l = append(l, int(c.Data[2*i])|int(c.Data[2*i+1])<<8)
 		}
 		if rest := c.Data[2*n+2:]; len(bytes.Trim(rest, "\x00")) > 0 {
-			return " bytes behind the list"
+			return " bytes after the list"
 		}
 		return fmt.Sprint(" ", l)
 	}

@@ -37,7 +37,7 @@ func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeade
 // CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
-// after returns the index of the shape behind i, computed without a division.
+// after returns the index of the shape after i, computed without a division.
 func after(i int, pattern []floorShape) int {
 	if i++; i == len(pattern) {
 		return 0

@@ -344,7 +344,7 @@ func TestRecords(t *testing.T) {
 		{"data in a KeyUpdate", func(p *pair) []byte {
 			return append(p.seal(typeHandshake, update[:2]), p.seal(typeApplication, data)...)
 		}, "not complete", alertUnexpectedMessage},
-		{"KeyUpdate with the old key behind", func(p *pair) []byte {
+		{"KeyUpdate with the old key after it", func(p *pair) []byte {
 			return append(p.seal(typeHandshake, update), p.seal(typeApplication, data)...)
 		}, "changed", alertBadRecordMAC},
 		{"an alert of 3 bytes", func(p *pair) []byte {

@@ -237,7 +237,7 @@ func hostileFlights() []hostileFlight {
 		{"change_cipher_spec of 2 bytes", plain(ccs, 3, 3, 0, 2, 1, 1), unexpected + olderIllegal},
 		{"change_cipher_spec of 0 bytes", plain(ccs, 3, 3, 0, 0), unexpected + olderIllegal},
 		{"change_cipher_spec, sealed", sealed(ccs, 1), unexpected},
-		{"change_cipher_spec behind Finished", func(c *rawClient) []byte {
+		{"change_cipher_spec after Finished", func(c *rawClient) []byte {
 			return append(finished(c), plainRecord(ccs, []byte{1})...)
 		}, unexpected}, // 5
 
@@ -247,7 +247,7 @@ func hostileFlights() []hostileFlight {
 	}
 }
 
-// earlyData begins the names of flights behind a ClientHello with early_data.
+// earlyData begins the names of flights after a ClientHello with early_data.
 const earlyData = "early data"
 
 // ffdhe2048 is the prime of RFC 7919 appendix A.1.

@@ -173,7 +173,7 @@ func testShortReceive(t *testing.T, s *Setup) {
 		t.Fatalf("completion %+v", wc)
 	}
 	p.a.waitError()
-	testutil.MustTrue(t, p.p.buf[1<<20+63] == 0, "memory behind the receive was written")
+	testutil.MustTrue(t, p.p.buf[1<<20+63] == 0, "memory after the receive was written")
 }
 
 // testInvalidate sends with invalidate. A device may refuse to invalidate the key of an ordinary

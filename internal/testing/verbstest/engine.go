@@ -40,7 +40,7 @@ func (q *qp) issue() bool {
 	return q.exec != from
 }
 
-// fail ends a work request with an error and stops the queue behind it.
+// fail ends a work request with an error and stops the queue after it.
 func (q *qp) fail(e *sendEntry, status verbs.WCStatus) {
 	e.state, e.status = sendDone, status
 	q.failing = true

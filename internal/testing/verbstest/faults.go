@@ -91,7 +91,7 @@ type Fault struct {
 	Fail verbs.WCStatus
 	// Drop loses it on the network, with all its retries: WCRetryExcErr after Options.RetryTimeout.
 	Drop bool
-	// Hold keeps it, and the work requests behind it, from being executed until Release. A READ is
+	// Hold keeps it, and later work requests, from being executed until Release. A READ is
 	// executed, but its data is held.
 	Hold bool
 }

@@ -71,7 +71,7 @@ func TestOverrun(t *testing.T) {
 	p.want(verbs.WC{WRID: 2, Status: verbs.WCRetryExcErr}, flush(1))
 }
 
-// TestReadIsLate: work requests behind a READ do not wait for its data.
+// TestReadIsLate: work requests after a READ do not wait for its data.
 func TestReadIsLate(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 8, recv: 4}, sizes{send: 8, recv: 4})
@@ -220,7 +220,7 @@ func TestReadDepth(t *testing.T) {
 		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
 	}
 	testutil.MustEqual(t, hold.Fired(), 1+1, "READs that were looked at: the next one waits")
-	// Behind waiting READs it waits as well.
+	// After waiting READs it waits as well.
 	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p)))
 	p.buf[0] = 0
 	a.buf[0] = 7

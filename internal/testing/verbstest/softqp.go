@@ -11,8 +11,8 @@ import (
 
 // Faults of the work of soft queue pairs:
 //
-//	Hold of a SEND or WRITE   it and all behind it are posted when the fault is released
-//	Hold of a READ            it is executed, and its completion and those behind it are held
+//	Hold of a SEND or WRITE   it and all later ones are posted when the fault is released
+//	Hold of a READ            it is executed, and its completion and later ones are held
 //	Fail, Drop                it is posted with memory of nobody, and the status of its completion
 //	                          is replaced
 

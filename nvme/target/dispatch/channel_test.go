@@ -300,7 +300,7 @@ func TestComparedSteps(t *testing.T) {
 	}
 }
 
-// TestPollPastHeld: held IOs do not keep the IOs behind them from the device.
+// TestPollPastHeld: held IOs do not keep later IOs from the device.
 func TestPollPastHeld(t *testing.T) {
 	r := newReactor()
 	ch := r.channel(&slowChannel{room: 1000})

@@ -1,4 +1,4 @@
-// Package namespaces has the storage behind namespaces: what hosts see of it, its condition, and
+// Package namespaces has the storage of namespaces: its view for hosts, its condition, and
 // its exchange for other storage while hosts use it.
 //
 // A Namespace has two immutable snapshots, which reactors read on the I/O path: Attributes, which

@@ -13,11 +13,11 @@ import (
 type cut struct{ durable, cached int }
 
 // cuts returns the places in the log where a power failure makes a difference, from the first mark
-// on: behind each flush, mark and write with FUA, without later entries; and before each flush,
+// on: after each flush, mark and write with FUA, without later entries; and before each flush,
 // with parts of the entries that it makes durable. Between two flushes the log first has the
 // entries that were durable at once, then the cached ones.
 func cuts(log []entry) (all []cut) {
-	begun, end := false, 0 // end is behind the last entry that was not cached
+	begun, end := false, 0 // end is after the last entry that was not cached
 	for i := range log {
 		e := &log[i]
 		if e.cached() {
@@ -94,7 +94,7 @@ func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint
 			err = rep.check(content, j, known)
 		}
 		if err != nil {
-			return rep, fmt.Errorf("crash %d, behind entry %d of %d, with %d in the cache: %w",
+			return rep, fmt.Errorf("crash %d, after entry %d of %d, with %d in the cache: %w",
 				rep.Crashes, c.durable, len(log), c.cached-c.durable, err)
 		}
 		rep.Crashes++

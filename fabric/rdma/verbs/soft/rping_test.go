@@ -49,7 +49,7 @@ func TestRping(t *testing.T) {
 // Places in the memory of an rpingServer.
 const (
 	rpingInfo = 16 // size of a message: address, key and length, big-endian
-	rpingData = 64 // what was read, behind two messages
+	rpingData = 64 // the data read, after two messages
 	rpingSize = 128 << 10
 )
 

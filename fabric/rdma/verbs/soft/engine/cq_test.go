@@ -202,7 +202,7 @@ func TestUnfinishedTurn(t *testing.T) {
 	testutil.True(t, readable(other.ch.FD()), "not readable with %d runs left", left)
 }
 
-// TestWoken: an engine with a sleeper wakes it for everything that is left: packets behind a full
+// TestWoken: an engine with a sleeper wakes it for everything that is left: packets after a full
 // batch, packets in the inbox, deadlines.
 func TestWoken(t *testing.T) {
 	mem, a, b := pair(t, Options{})

@@ -52,7 +52,7 @@ func TestMemory(t *testing.T) {
 		{"all of it", pd, all.RKey(), base, 4096, rw, true, true},
 		{"the last byte", pd, all.RKey(), base + 4095, 1, rr, true, true},
 		{"one byte beyond", pd, all.RKey(), base + 1, 4096, rr, false, false},
-		{"behind", pd, all.RKey(), base + 4096, 1, rr, false, false},
+		{"after", pd, all.RKey(), base + 4096, 1, rr, false, false},
 		{"before", pd, all.RKey(), base - 1, 1, rr, false, false},
 		{"around the address space", pd, all.RKey(), ^uint64(0), 1<<32 - 1, rr, false, false},
 		{"address 0", pd, all.RKey(), 0, 1, rr, false, false},

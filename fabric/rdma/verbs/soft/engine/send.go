@@ -14,7 +14,7 @@ import (
 const MaxMessage = 1 << 30
 
 // A SendRing is the send queue of a queue pair: Head is the oldest work request that is not
-// completed, Tail the end. One goroutine at a time posts, behind the tail; the holder of the engine
+// completed, Tail the end. One goroutine at a time posts, after the tail; the holder of the engine
 // uses the slots before it. A T is the state of a work request in a protocol.
 type SendRing[T any] struct {
 	slots      []SendSlot[T]

@@ -26,7 +26,7 @@ const (
 )
 
 // A QP is a queue pair. PostSend and PostRecv may each run in one goroutine while another one holds
-// the engine: they write behind the tail of a ring, and the holder reads before it. Only the
+// the engine: they write after the tail of a ring, and the holder reads before it. Only the
 // goroutine that holds the engine uses everything else.
 type QP struct {
 	engine.Base

@@ -246,7 +246,7 @@ func (q *QP) gather() (iov []sys.Iovec, plan []fpdu, want int) {
 	return sys.Advance(iov, q.partial), plan, want - q.partial
 }
 
-// appendHead adds bytes of the lane's heads, to the last vector if they lie behind it.
+// appendHead adds bytes of the lane's heads, to the last vector if they follow it.
 func (q *QP) appendHead(iov []sys.Iovec, from, to int) []sys.Iovec {
 	b := q.lane.heads[from:to]
 	if n := len(iov); n > 0 && from > 0 {
@@ -329,7 +329,7 @@ func (q *QP) segment(p *position, h *header) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// step moves a position behind an FPDU.
+// step moves a position past an FPDU.
 func (q *QP) step(p *position, h *header) {
 	p.off += h.n
 	if !h.last {

@@ -73,7 +73,7 @@ func (f *frame) encode(key string) []byte {
 
 var errFrame = errors.New("malformed MPA frame")
 
-// readFrame reads a frame and nothing behind it, with little memory for any length.
+// readFrame reads a frame and nothing after it, with little memory for any length.
 func readFrame(r io.Reader, key string) (*frame, error) {
 	var head [headerSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -353,7 +353,7 @@ func TestRepeatedReadOfOldMemory(t *testing.T) {
 }
 
 // TestReadMemoryGone deregisters memory while a READ of it is answered: the peer gets an error.
-// Requests behind it fail as well, though they were executed.
+// Requests after it fail as well, though they were executed.
 func TestReadMemoryGone(t *testing.T) {
 	p := newPair(t, options{mtu: 256})
 	near := p.neighbour(options{})

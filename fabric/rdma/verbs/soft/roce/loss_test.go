@@ -13,7 +13,7 @@ import (
 )
 
 // TestLoss has 32 transfers of 128 KiB at once, and loses one packet in a hundred, or one send of
-// up to 16 packets. Nearly all losses are noticed by a packet behind them and not by a timer, and
+// up to 16 packets. Nearly all losses are noticed by a later packet and not by a timer, and
 // few packets are sent twice.
 func TestLoss(t *testing.T) {
 	for _, c := range []struct {

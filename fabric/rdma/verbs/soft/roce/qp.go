@@ -37,7 +37,7 @@ const (
 )
 
 // A QP is a queue pair. PostSend and PostRecv may run in one goroutine each while another one holds
-// the engine: they write behind the tail of a ring, the holder reads before it. Everything else is
+// the engine: they write after the tail of a ring, and the holder reads before it. The rest is
 // used only by the goroutine that holds the engine.
 type QP struct {
 	engine.Base

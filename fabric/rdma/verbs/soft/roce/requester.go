@@ -135,7 +135,7 @@ type timer struct {
 	timedAt    time.Duration
 	ackTimeout time.Duration
 	// Without progress we give up after retryTime and retryCount repetitions. If this process did
-	// not run for a while, answers wait unread behind other packets when that time is over.
+	// not run for a while, answers wait unread after other packets when that time is over.
 	retryTime  time.Duration
 	retryCount int
 }
@@ -462,7 +462,7 @@ func (q *QP) readResponse(h *packet.Header) {
 		return
 	}
 	if r.readNo == 0 {
-		// Nobody asked for it, or it came behind a gap and the request will be repeated.
+		// Nobody asked for it, or it came after a gap and the request will be repeated.
 		if e, _ := r.Slot(r.Head.Load()); e.Opcode != verbs.WRRDMARead {
 			q.stats.Ignored.Add(1)
 		}

@@ -117,7 +117,7 @@ func TestLatePeer(t *testing.T) {
 }
 
 // TestStalledProcess has a machine that does not run its process for longer than all retries take.
-// The acknowledgment has arrived meanwhile, behind more packets than a turn receives.
+// The acknowledgment has arrived meanwhile, after more packets than a turn receives.
 func TestStalledProcess(t *testing.T) {
 	o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
 	p := newPair(t, o)
@@ -214,7 +214,7 @@ func TestIdleWakeups(t *testing.T) {
 	}
 }
 
-// TestImpliedNAK loses one packet in the middle of a READ response: all the packets behind it are
+// TestImpliedNAK loses one packet in the middle of a READ response: all the packets after it are
 // one reason to go back.
 func TestImpliedNAK(t *testing.T) {
 	p := newPair(t, options{})

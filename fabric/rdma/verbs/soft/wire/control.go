@@ -30,7 +30,7 @@ func controlMessage(b []byte) (level, kind int, data, rest []byte, ok bool) {
 	return level, kind, data, b[min(space, len(b)):], true
 }
 
-// putControl writes a control message to b and returns its data and the bytes behind it.
+// putControl writes a control message to b and returns its data and the bytes after it.
 func putControl(b []byte, level, kind, n int) (data, rest []byte) {
 	if unix.SizeofCmsghdr == 16 {
 		binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(n)))
