@@ -3,8 +3,6 @@
 # disconnects do not wait for the disk. When it answers again, everything is as before, and the data
 # verifies. All of it once more with io_uring forbidden, where threads hang in the kernel.
 # variants: tcp rxe
-# soak: soft
-# root: soft
 # covers: backend/disk backend/block internal/storage internal/reactor
 # limit: 560
 . "$LAB_DIR/lib.sh"
