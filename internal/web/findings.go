@@ -44,6 +44,21 @@ func findings(s *state) (list []finding) {
 				l.Address, l.State)
 		}
 	}
+	for _, g := range s.Groups {
+		name := fmt.Sprintf("ANA group %d", g.ANAGroup)
+		switch {
+		case g.Problem != "":
+			add("warning", "%s of gateways: %s.", name, strings.TrimSuffix(g.Problem, "."))
+		case g.Holder == "":
+			add("warning", "No gateway serves %s.", name)
+		}
+		if len(g.Differences) > 0 {
+			add("warning", "The gateways of %s differ: %s.", name, g.Differences[0])
+		}
+		if g.Drained {
+			add("note", "%s was given away here, and this gateway does not take it.", name)
+		}
+	}
 	switch {
 	case s.Plan.Error != "":
 		add("warning", "The configuration file cannot be applied as it is now; see "+

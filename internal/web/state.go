@@ -30,6 +30,7 @@ type state struct {
 	Traffic    traffic             `json:"traffic"`
 	Hosts      []association       `json:"hosts"`
 	Disks      []observed.Disk     `json:"disks"`
+	Groups     []observed.Group    `json:"groups"`
 	Refusals   []observed.Refusal  `json:"refusals"`
 	Events     []observed.Event    `json:"events"`
 	Plan       configuration       `json:"plan"`
@@ -120,6 +121,7 @@ func newState(ctx context.Context, of *sampler, found *slow, load *past) *state 
 	if found.diskErr != "" {
 		s.Errors["disks"] = found.diskErr
 	}
+	s.Groups = first(s, "groups", src.Groups(), isTroubled)
 	s.Refusals = first(s, "refusals", src.Refusals(), nil)
 	events, _ := src.Events(0)
 	slices.Reverse(events)
@@ -180,6 +182,8 @@ func order(bad bool) int {
 	}
 	return 1
 }
+
+func isTroubled(g *observed.Group) bool { return g.Problem != "" || g.Holder == "" }
 
 func isBad(d *observed.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"

@@ -41,6 +41,7 @@ func source(asked *atomic.Int64) Source {
 			Latency:      func(context.Context) ([]observed.Latency, error) { return nil, nil },
 			Hosts:        func() []observed.Host { return nil },
 			Reactors:     func(context.Context) ([]observed.Reactor, error) { return nil, nil },
+			Groups:       func() []observed.Group { return nil },
 			PortCounters: func() []observed.PortCounter { return nil },
 			Disks:        func(context.Context) ([]observed.Disk, error) { return nil, nil },
 		},
@@ -367,6 +368,33 @@ func TestErrorsInOrder(t *testing.T) {
 		testutil.MustTrue(t, strings.Contains(list[2].Text, "(c)") && strings.Contains(list[7].Text,
 			"(reactors)"), "%v", list)
 	}
+}
+
+// TestGroups: of many groups of gateways the page has the ones with problems first. It has findings
+// about them.
+func TestGroups(t *testing.T) {
+	src := source(new(atomic.Int64))
+	src.Groups = func() (list []observed.Group) {
+		for i := range maxRows {
+			list = append(list, observed.Group{ANAGroup: uint32(i + 3), Holder: "a"})
+		}
+		return append(list, observed.Group{ANAGroup: 1, Drained: true, Differences: []string{"d"}},
+			observed.Group{ANAGroup: 2, Holder: "b", Problem: "It is full."})
+	}
+	s := &state{
+		More: map[string]int{}, Groups: first(&state{More: map[string]int{}}, "groups",
+			src.Groups(), isTroubled),
+	}
+	testutil.True(t, len(s.Groups) == maxRows && s.Groups[0].ANAGroup == 1, "%+v", s.Groups[0])
+	got := ""
+	for _, f := range findings(s) {
+		got += f.Severity + ": " + f.Text + "\n"
+	}
+	testutil.Equal(t, got, `warning: No gateway serves ANA group 1.
+warning: The gateways of ANA group 1 differ: d.
+warning: ANA group 2 of gateways: It is full.
+note: ANA group 1 was given away here, and this gateway does not take it.
+`, "")
 }
 
 // TestAddressInUse: a page that cannot be served leaves no goroutine (see TestMain).

@@ -155,7 +155,7 @@ const mostOf = stages => {
   const sum = list.reduce((all, s) => all + s[1], 0);
   return sum ? `${stageNames[list[0][0]]}, ${Math.round(100 * list[0][1] / sum)} %` : '';
 };
-const states = {ready: 'good', up: 'good', good: 'good', 'not ready': 'error', degraded: 'error',
+const states = {ready: 'good', up: 'good', serving: 'good', good: 'good', 'not ready': 'error', degraded: 'error',
   pending: 'error', failed: 'error', failing: 'error', paused: 'warning', waiting: 'warning',
   warning: 'warning', WARN: 'warning', ERROR: 'error'};
 const state = (text, more) => ({text, more, state: states[text] || 'dim'});
@@ -166,6 +166,7 @@ function show(s) {
   const seconds = started ? s.elapsed - started.elapsed : 0;
   const last = started && seconds > 0 ? started : null;
   before = s;
+  s.groups ||= []; // those of another target of an earlier version
   shorten([...s.subsystems.map(n => n.nqn), ...s.subsystems.flatMap(n => n.hosts || []),
     ...s.namespaces.map(n => n.subsystem), ...s.hosts.flatMap(h => [h.host, h.subsystem])]);
   choices(s.namespaces);
@@ -174,8 +175,8 @@ function show(s) {
   namespaces(s);
   tables(s, last, seconds);
   configuration(s.plan, s.more.changes);
-  for (const table of ['namespaces', 'subsystems', 'disks', 'hosts', 'listeners', 'refusals',
-    'events']) {
+  for (const table of ['namespaces', 'subsystems', 'disks', 'hosts', 'listeners', 'groups',
+    'refusals', 'events']) {
     put($(table + '-more'), s.errors[table] ? `Not known: ${s.errors[table]}.` : s.more[table] ?
       `${amount(s.more[table])} more are not shown.` : s[table].length ? '' : 'None.');
   }
@@ -264,6 +265,14 @@ function tables(s, last, seconds) {
   }, key);
   fill('listeners', s.listeners, l => [`${l.transport} ${l.address}`, state(l.state, l.reason),
     l.name, l.connections], l => `${l.transport} ${l.address} ${l.name}`);
+  $('groups-table').hidden = s.groups.length === 0;
+  fill('groups', s.groups, g => [g.ana_group, {...state(g.problem ? 'warning' : g.drained ?
+    'drained' : g.state, g.problem), text: g.state + (g.drained ? ', drained' : '')},
+    {text: g.holder || 'nobody', more: `for ${lasting(g.holder_seconds)}`},
+    g.gateways.map(w => w.name + (w.hosts ? ' with hosts' : '')).join(', '),
+    {text: g.fenced.map(w => w.name).join(', ') || 'none', more: g.fence_seconds ?
+      `for ${lasting(g.fence_seconds)}, checked ${lasting(g.check_seconds || 0)} ago` : ''},
+    {text: g.configuration || '', more: (g.differences || []).join('; ')}], g => g.ana_group);
   fill('refusals', s.refusals, r => [moment(r.last), r.remote, {text: r.message, more: r.hint},
     {text: r.received ? `received ${r.received}` : '', more: [
       r.expected && `expected ${r.expected}`, details(r.attributes)].filter(Boolean).join(', ')},
