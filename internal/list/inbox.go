@@ -17,6 +17,7 @@ type Inbox[T any] struct {
 
 // Push adds v; n is its node, which is on no list. Any goroutine may call it.
 func (b *Inbox[T]) Push(v *T, n *Node[T]) {
+	n.mustBe(false)
 	n.value, n.next = v, nil
 	if before := b.last.Swap(n); before != nil {
 		atomic.StorePointer(before.link(), unsafe.Pointer(n))

@@ -3,7 +3,10 @@
 // elements to its owner. It also cuts the work of a reactor into pieces and counts its steps.
 package list
 
-import "iter"
+import (
+	"fmt"
+	"iter"
+)
 
 // Node links an element into a List or an Inbox, one at a time. It is a field of the element.
 type Node[T any] struct {
@@ -13,6 +16,14 @@ type Node[T any] struct {
 
 // Listed reports whether the element is on a list or in an inbox.
 func (n *Node[T]) Listed() bool { return n.value != nil }
+
+// mustBe panics unless the element is listed, or not, as it must be. It checks that with the tag
+// invariants only: a wrong element would cut off others, which then wait for ever.
+func (n *Node[T]) mustBe(listed bool) {
+	if invariants && n.Listed() != listed {
+		panic(fmt.Sprintf("list: an element of %T must be listed: %v", n, listed))
+	}
+}
 
 // List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
 // it. A List may be moved by assignment, if its old place is set to the zero List.
@@ -47,6 +58,7 @@ func (l *List[T]) Next(n *Node[T]) *T {
 
 // Push adds v as the newest element; n is its node, which is on no list.
 func (l *List[T]) Push(v *T, n *Node[T]) {
+	n.mustBe(false)
 	n.value, n.prev = v, l.tail
 	if l.tail == nil {
 		l.head = n
@@ -58,6 +70,7 @@ func (l *List[T]) Push(v *T, n *Node[T]) {
 
 // PushFirst adds v as the oldest element; n is its node, which is on no list.
 func (l *List[T]) PushFirst(v *T, n *Node[T]) {
+	n.mustBe(false)
 	n.value, n.next = v, l.head
 	if l.head == nil {
 		l.tail = n
@@ -93,6 +106,7 @@ func (l *List[T]) Fill(dst []*T) (n int) {
 
 // Remove removes the element of n, which is on the list.
 func (l *List[T]) Remove(n *Node[T]) {
+	n.mustBe(true)
 	if n.prev == nil {
 		l.head = n.next
 	} else {

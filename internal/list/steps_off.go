@@ -2,6 +2,9 @@
 
 package list
 
+// invariants is set with the build tag of that name.
+const invariants = false
+
 // Steps counts the steps of a reactor's turn, see StepsMost; without the tag invariants nothing.
 type Steps struct{}
 

@@ -4,6 +4,9 @@ package list
 
 import "fmt"
 
+// invariants is set with the build tag of that name.
+const invariants = true
+
 // Steps counts the steps of a turn of a reactor, see StepsMost.
 type Steps struct{ of *steps }
 

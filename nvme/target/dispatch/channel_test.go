@@ -269,6 +269,27 @@ func TestHoldSteps(t *testing.T) {
 	}
 }
 
+// TestReleaseInPoll: an IO that comes back in a Poll may release an IO of its own channel. The
+// device then gets that one.
+func TestReleaseInPoll(t *testing.T) {
+	r := newReactor()
+	slow := &slowChannel{room: 2}
+	ch, lock := r.channel(slow), new(Lock)
+	first := &backend.IO{Op: backend.OpWrite, Len: 512}
+	testutil.MustTrue(t, ch.Queue(first), "the channel is closed")
+	r.Process()
+	ch.hold(lock)
+	ch.add(&backend.IO{Op: backend.OpWrite, Len: 512}, &ch.holds[allHosts][0].ios)
+	ch.awaits(first, new(awaited)).await(byLate, &await{done: func() { ch.release(lock) }})
+	for io := slow.has.Pop(); io != nil; io = slow.has.Pop() {
+		slow.due.Push(io, &io.Node)
+		r.Poll(batchSize)
+		r.Poll(batchSize)
+	}
+	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
+	testutil.True(t, r.active.Empty(), "an idle channel is polled")
+}
+
 // comparing is a blocker that counts its comparisons.
 type comparing struct{ n *int }
 

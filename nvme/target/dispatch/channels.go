@@ -92,9 +92,9 @@ func (r *Channels) Poll(budget int) (n int) {
 		if ch == nil {
 			break
 		}
-		r.active.Remove(&ch.active)
-		n += ch.reap()
+		n += ch.reap() // an IO that is back may release others, see pollOrSettle
 		n += ch.push()
+		r.active.Remove(&ch.active)
 		if ch.polled() {
 			r.active.Push(ch, &ch.active)
 			if r.room.Left <= 0 && !ch.behind.Listed() {
