@@ -102,7 +102,7 @@ func (o *Object) Read(ctx context.Context, most int) ([]byte, uint64, error) {
 var ErrVersion = errors.New("the object has another version")
 
 // Write replaces the content of an object that has this version, and returns its new version. It
-// fails with ErrVersion if the object has another one.
+// fails with ErrVersion if the object has another one. A full pool takes it, too.
 func (o *Object) Write(ctx context.Context, data []byte, version uint64) (uint64, error) {
 	next, err := do(ctx, o, "write", func() (uint64, C.int) {
 		v := C.uint64_t(version)

@@ -148,7 +148,8 @@ int object_write(void *pool, const char *object, const char *buf, size_t n, uint
 	else
 		rados_write_op_assert_version(op, *version);
 	rados_write_op_write_full(op, buf, n);
-	int err = rados_write_op_operate(op, pool, object, NULL, 0);
+	enum { full_force = 128 }; // LIBRADOS_OPERATION_FULL_FORCE: records are small
+	int err = rados_write_op_operate(op, pool, object, NULL, full_force);
 	rados_release_write_op(op);
 	if (err >= 0)
 		*version = rados_get_last_version(pool);

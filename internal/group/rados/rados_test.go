@@ -51,6 +51,7 @@ func TestGroup(t *testing.T) {
 		{"Stopped", stopped},
 		{"ByHand", byHand},
 		{"Large", large},
+		{"Full", full},
 		{"Changes", changes},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
@@ -195,6 +196,24 @@ func large(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, testutil.Err(e.Put(ctx, empty, version)))
 	want(t, access, "a optimized")
 	g.Stop(testutil.Context(t))
+}
+
+// full: a cluster that is full takes the records of groups, or no gateway could take a group over.
+func full(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	e := connect(t, c, 6)
+	testutil.Must(t, e.Acquire(ctx, time.Minute))
+	record := bytes.Repeat([]byte{' '}, group.MaxRecord/2)
+	version := testutil.Value(e.Put(ctx, record, 0))(t)
+	defer c.FullAt(t, "0.95")
+	c.FullAt(t, "0.0001")
+	testutil.Until(t, "the cluster is full", func() bool {
+		return strings.Contains(c.Ceph(t, "osd", "dump"), ",full ")
+	})
+	testutil.Must(t, e.cluster.WaitForLatestMap(ctx)) // then the OSD has it as well
+	testutil.Check(t, testutil.Err(e.Put(ctx, append(record, ' '), version)))
+	testutil.Check(t, e.Renew(ctx, time.Minute))
+	testutil.Check(t, e.Release(ctx))
 }
 
 // images records the access to a group.
