@@ -3,7 +3,6 @@ package target
 import (
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -21,8 +20,6 @@ import (
 // namespace, an extended one everything.
 
 const (
-	// selfTestSample is the number of chunks that a short test reads.
-	selfTestSample = 1024
 	// selfTestShort is the duration of a short test in nanoseconds. It may take two minutes (Base
 	// section 8.1.7.1).
 	selfTestShort = int64(100e9)
@@ -38,21 +35,14 @@ type selfTest struct {
 
 	begun   int  // operations
 	removed bool // it ends if its only namespace is removed, or inaccessible
-	selfTestPlan
-	index int    // of the current namespace in nsids
-	chunk uint64 // the next one of this namespace
+	controllers.SelfTestPlan
+	index int    // of the current namespace in NSIDs
+	chunk uint64 // the next one to read of this namespace
 	ends  int64  // the time at which a short test ends
 
 	reading int   // the operation of the read in flight, 0 for none
 	since   int64 // the start of the read
 	timer   timer // of the next read
-}
-
-// selfTestPlan is the work of a self-test.
-type selfTestPlan struct {
-	nsids  []uint32 // namespaces to read
-	sample uint64   // chunks of each namespace
-	total  uint64   // chunks of all namespaces
 }
 
 // selfTestLook is the maximum number of unreadable namespaces that a turn skips.
@@ -86,9 +76,9 @@ func executeSelfTest(h *Handler, cm *cmd) {
 		h.finish(cm, 0, nvme.Success)
 		return
 	}
-	var all selfTestPlan
+	var all controllers.SelfTestPlan
 	h.named(cm, func(list []*namespaces.Namespace, _ bool) nvme.Status {
-		all = planSelfTest(code, list)
+		all = controllers.PlanSelfTest(code, list)
 		return nvme.Success
 	}, func([]*namespaces.Namespace) {
 		if t.c.SelfTest.Code != 0 {
@@ -100,22 +90,11 @@ func executeSelfTest(h *Handler, cm *cmd) {
 	})
 }
 
-// planSelfTest plans a test of namespaces. Any goroutine.
-func planSelfTest(code nvme.SelfTestCode, list []*namespaces.Namespace) selfTestPlan {
-	p := selfTestPlan{sample: math.MaxUint64}
-	if code == nvme.SelfTestShort {
-		p.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
-	}
-	for _, ns := range list {
-		p.nsids = append(p.nsids, ns.ID.NSID)
-		p.total += min(controllers.Chunks(ns.Geometry()), p.sample)
-	}
-	return p
-}
-
-func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p selfTestPlan, nsid uint32) {
-	t.removed, t.selfTestPlan = nsid != nvme.NSIDAll, p
-	c.SelfTest.Code, c.SelfTest.Done, c.SelfTest.Total = code, 0, p.total
+func (t *selfTest) start(c *controller, code nvme.SelfTestCode, p controllers.SelfTestPlan,
+	nsid uint32,
+) {
+	t.removed, t.SelfTestPlan = nsid != nvme.NSIDAll, p
+	c.SelfTest.Begin(code, p)
 	t.begun++
 	t.index, t.chunk, t.ends = 0, 0, math.MaxInt64
 	if code == nvme.SelfTestShort {
@@ -137,12 +116,12 @@ func (t *selfTest) pause(d int64) {
 
 // advance reads the next chunk, or ends the test.
 func (t *selfTest) advance() {
-	for n := 0; t.index < len(t.nsids); n, t.index, t.chunk = n+1, t.index+1, 0 {
+	for n := 0; t.index < len(t.NSIDs); n, t.index, t.chunk = n+1, t.index+1, 0 {
 		if n == selfTestLook {
 			t.pause(0)
 			return
 		}
-		ns := t.c.Namespace(t.nsids[t.index])
+		ns := t.c.Namespace(t.NSIDs[t.index])
 		switch {
 		case ns == nil && t.removed:
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
@@ -156,15 +135,8 @@ func (t *selfTest) advance() {
 		default:
 			continue
 		}
-		g := ns.Geometry()
-		all := controllers.Chunks(g)
-		n := min(all, t.sample)
-		if t.chunk < n {
-			at := t.chunk
-			if n < all && n > 1 { // the first, the last, and others between them
-				at = t.chunk * (all - 1) / (n - 1)
-			}
-			t.read(g, at)
+		if at, ok := t.Chunk(ns.Geometry(), t.chunk); ok {
+			t.read(ns.Geometry(), at)
 			return
 		}
 	}
@@ -177,7 +149,7 @@ func (t *selfTest) read(g *namespaces.Geometry, chunk uint64) {
 	blocks := uint64(compound.Chunk) >> g.Shift
 	slba := chunk * blocks
 	t.req.Reset()
-	t.req.SQE.SetNSID(t.nsids[t.index])
+	t.req.SQE.SetNSID(t.NSIDs[t.index])
 	t.req.SQE.RW().Set(slba, uint32(min(blocks, g.Blocks-slba)), 0)
 	c.req, c.op, c.ch, c.limited, c.executing = &t.req, &ioOps[nvme.NVMVerify], nil, false, true
 	c.s.outstanding++
@@ -203,7 +175,7 @@ func (t *selfTest) readDone(st nvme.Status) {
 		t.c.SelfTest.Done++
 	case st == reservationConflict:
 		t.index, t.chunk = t.index+1, 0 // others have reserved it
-	case t.c.Namespace(t.nsids[t.index]) == nil:
+	case t.c.Namespace(t.NSIDs[t.index]) == nil:
 	default:
 		t.failed(st)
 		return
@@ -214,7 +186,7 @@ func (t *selfTest) readDone(st nvme.Status) {
 // failed ends the test with the namespace that cannot be read, and the block, if that is known.
 func (t *selfTest) failed(st nvme.Status) {
 	r := nvme.SelfTestResult{
-		SEGN: selfTestSegment, NSID: t.nsids[t.index], SCT: st.SCT(), SC: st.SC(),
+		SEGN: selfTestSegment, NSID: t.NSIDs[t.index], SCT: st.SCT(), SC: st.SC(),
 		VDINFO: nvme.SelfTestValidNSID | nvme.SelfTestValidSCT | nvme.SelfTestValidSC,
 	}
 	var at *backend.Fault
@@ -231,17 +203,13 @@ func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
 	if t.c.SelfTest.Code == 0 {
 		return
 	}
-	r.DSTS = uint8(t.c.SelfTest.Code)<<4 | uint8(how)
-	r.POH = uint64(time.Since(t.c.t.common.Started) / time.Hour)
-	l := &t.c.SelfTest
-	l.Results = slices.Insert(l.Results, 0, r)
-	l.Results = l.Results[:min(len(l.Results), nvme.SelfTestResults)]
+	t.c.SelfTest.End(r, how, time.Since(t.c.t.common.Started))
 	t.close()
 }
 
 // close ends the test. A read in flight continues, and finds no test when it returns.
 func (t *selfTest) close() {
-	t.c.SelfTest.Code, t.nsids = 0, nil
+	t.c.SelfTest.Code, t.NSIDs = 0, nil
 	t.timer.stop()
 }
 

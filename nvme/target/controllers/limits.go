@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"math"
+	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -35,10 +37,43 @@ const (
 	SelfTestPause = int64(1e6)
 	// selfTestRate is the number of bytes read in a second, if a read takes as long as the pause.
 	selfTestRate = uint64(compound.Chunk) * 1e9 / uint64(2*SelfTestPause)
+	// selfTestSample is the number of chunks that a short test reads.
+	selfTestSample = 1024
 )
 
-// Chunks is the number of chunks of a namespace.
-func Chunks(g *namespaces.Geometry) uint64 {
+// SelfTestPlan is the work of a self-test.
+type SelfTestPlan struct {
+	NSIDs  []uint32 // namespaces to read
+	sample uint64   // chunks of each namespace
+	total  uint64   // chunks of all namespaces
+}
+
+// PlanSelfTest plans a test of namespaces. Any goroutine.
+func PlanSelfTest(code nvme.SelfTestCode, list []*namespaces.Namespace) SelfTestPlan {
+	p := SelfTestPlan{sample: math.MaxUint64}
+	if code == nvme.SelfTestShort {
+		p.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
+	}
+	for _, ns := range list {
+		p.NSIDs = append(p.NSIDs, ns.ID.NSID)
+		p.total += min(chunks(ns.Geometry()), p.sample)
+	}
+	return p
+}
+
+// Chunk returns the chunk that is read as the nth of a namespace, false after the last one. A
+// sample has the first, the last, and others between them.
+func (p *SelfTestPlan) Chunk(g *namespaces.Geometry, nth uint64) (at uint64, ok bool) {
+	all := chunks(g)
+	n := min(all, p.sample)
+	if n < all && n > 1 {
+		return nth * (all - 1) / (n - 1), nth < n
+	}
+	return nth, nth < n
+}
+
+// chunks is the number of chunks of a namespace.
+func chunks(g *namespaces.Geometry) uint64 {
 	return (g.Blocks<<g.Shift + uint64(compound.Chunk) - 1) / uint64(compound.Chunk)
 }
 
@@ -47,6 +82,19 @@ type SelfTest struct {
 	Code        nvme.SelfTestCode // of the operation in progress, 0: none
 	Done, Total uint64            // chunks of all namespaces
 	Results     []nvme.SelfTestResult
+}
+
+// Begin begins an operation.
+func (t *SelfTest) Begin(code nvme.SelfTestCode, p SelfTestPlan) {
+	t.Code, t.Done, t.Total = code, 0, p.total
+}
+
+// End adds the result of the operation in progress, at an age of the target.
+func (t *SelfTest) End(r nvme.SelfTestResult, how nvme.SelfTestOutcome, age time.Duration) {
+	r.DSTS = uint8(t.Code)<<4 | uint8(how)
+	r.POH = uint64(age / time.Hour)
+	t.Results = slices.Insert(t.Results, 0, r)
+	t.Results = t.Results[:min(len(t.Results), nvme.SelfTestResults)]
 }
 
 // selfTestPage makes log 06h (Base section 5.1.12.1.7).
@@ -67,7 +115,7 @@ func selfTestPage(c *Controller, _ *nvme.SQE) admin.Reply {
 func (c *Controller) selfTestMinutes() uint16 {
 	var size uint64
 	for _, ns := range c.Namespaces() {
-		size += Chunks(ns.Geometry()) * uint64(compound.Chunk)
+		size += chunks(ns.Geometry()) * uint64(compound.Chunk)
 	}
 	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))
 }
