@@ -211,6 +211,26 @@ func gateRetries(t *testing.T, c *cephtest.Cluster) {
 		second.Info())
 }
 
+// replaced: an image that was deleted, and another one with its name, is not opened for its group.
+func replaced(t *testing.T, c *cephtest.Cluster) {
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.Gate = &Gate{}
+	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+	defer cluster.Close()
+	dev := mustOpen(t, cfg)
+	defer mustClose(t, dev)
+	open := func() error {
+		defer cfg.Gate.Close()
+		return cfg.Gate.Open(&Holder{Cluster: cluster})
+	}
+	testutil.Must(t, open())
+	c.RBD(t, "rm", cfg.Image)
+	testutil.Fails(t, open(), "does not exist", "a deleted image")
+	c.RBD(t, "create", "--size", "8M", "--image-feature", "layering", cfg.Image)
+	testutil.Fails(t, open(), "another image has this name now", "")
+	testutil.True(t, dev.Info().Offline, "%+v", dev.Info())
+}
+
 // groups: an image is open for one group of gateways at a time. The lock of a gateway that was
 // killed is not in the way of its own group, nor, when it is fenced for long, of others.
 func groups(t *testing.T, c *cephtest.Cluster) {

@@ -75,6 +75,7 @@ func TestCluster(t *testing.T) {
 		"Steps": steps,
 		"Gate":  gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
 		"Groups":      groups,
+		"Replaced":    replaced,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,
 	} {
