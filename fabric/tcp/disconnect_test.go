@@ -7,10 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // The queue waits for the response of an executing command, but not forever.
@@ -46,15 +49,48 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 // TestHandlerKnowsFirst: a host does not see that the target has ended its connection before the
 // handler knows: the host may repeat writes that devices still have.
 func TestHandlerKnowsFirst(t *testing.T) {
-	h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
-	h.send(c.held(nvme.NVMRead, 1, 0, 4096))
-	h.queue().kill(errors.New("test"))
-	for open := true; open; h.g.Poll(64) {
-		_, e := sys.Recv(h.peer, h.in, 0)
-		open = e == unix.EAGAIN
-		testutil.MustTrue(t, open || h.d.Closed.Load() == 1, "the handler does not know")
+	for name, end := range map[string]func(*queue){
+		"killed":            func(q *queue) { q.kill(errors.New("test")) },
+		"bad record of TLS": func(q *queue) { q.tls = secured(t, q.g); q.tlsFailed() },
+	} {
+		h, c := joined(t, options{hold: true}, pdu.Params{}, 8)
+		h.send(c.held(nvme.NVMRead, 1, 0, 4096))
+		end(h.queue())
+		for open := true; open; h.g.Poll(64) {
+			_, e := sys.Recv(h.peer, h.in, 0)
+			open = e == unix.EAGAIN
+			testutil.MustTrue(t, open || h.d.Closed.Load() == 1, "%s: the handler does not know",
+				name)
+		}
+		h.close()
 	}
-	h.close()
+}
+
+// secured returns TLS after a handshake.
+func secured(t *testing.T, g *Group) *tls.Conn {
+	if err := openssl.Supported(); err != nil {
+		t.Skip(err)
+	}
+	testutil.Must(t, g.makeTLSBuffers())
+	key := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
+	psks := testutil.Value(key.PSKs("nqn.2026-11.io.nvmf-target:host",
+		"nqn.2026-11.io.nvmf-target:disk0"))(t)
+	client := testutil.Value(tls.NewClient(&psks[0]))(t)
+	defer client.Free()
+	server := tls.NewServer(func([]byte) []auth.TLSPSK { return psks })
+	defer server.Free()
+	for b := []byte(nil); ; {
+		out, c, err := client.Step(b)
+		testutil.Must(t, err)
+		if c != nil {
+			c.Close()
+		}
+		b, c, err = server.Step(out)
+		testutil.Must(t, err)
+		if c != nil {
+			return c
+		}
+	}
 }
 
 // TestManyEnd: however many connections end together, a poll ends only a few of them.

@@ -182,22 +182,18 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	}
 	q.peerLog().Report(event.TLSFailed, "local", q.conn.info.Local, "host", p.HostNQN,
 		"subsystem", p.SubNQN, "err", j.err, "hint", hint)
-	q.finishStream()
+	// Input that is not received would make the socket send a reset, which could destroy the alert.
+	_ = unix.Shutdown(q.fd, unix.SHUT_WR)
+	_, _ = sys.Recv(q.fd, q.g.rx, 0)
 	q.kill(j.err)
 }
 
-// tlsFailed ends the connection because of a bad record.
+// tlsFailed ends the connection because of a bad record. The alert follows when the handler knows,
+// as the host may repeat writes after it.
 func (q *queue) tlsFailed() {
-	q.tls.SendAlert(q.fd, q.g.tls)
-	q.finishStream()
-	q.end(q.tls.Err())
-}
-
-// finishStream ends this side of the stream. It takes received input, because the socket would
-// otherwise send a reset, which could destroy an alert that the peer has not read.
-func (q *queue) finishStream() {
-	_ = unix.Shutdown(q.fd, unix.SHUT_WR)
-	_, _ = sys.Recv(q.fd, q.g.rx, 0)
+	err := q.tls.Err()
+	q.peerLog().Report(event.ConnectionEnded, "local", q.conn.info.Local, "err", err)
+	q.close(queueTerminating, err, min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 }
 
 // logTLS logs the PSK of the host, once per controller.
