@@ -75,8 +75,8 @@ func TestKilled(t *testing.T) {
 	}), "an entry is left")
 }
 
-// TestManyKilled: the connections of a process that was killed are disconnected in pieces, the first
-// at once. Those that were not are still in the memory.
+// TestManyKilled: the connections of a process that was killed are disconnected in pieces, the
+// first at once. Those that were not are still in the memory.
 func TestManyKilled(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	memory := make([]byte, memorySize)
@@ -84,7 +84,8 @@ func TestManyKilled(t *testing.T) {
 	p.m.resume()
 	for id := range 2*oldPiece + 1 {
 		c := &conn{local: uint32(id + 1), remote: uint32(id + 1)}
-		c.peer.Path = wire.Path{Local: p.addr, Remote: netip.AddrFrom4([4]byte{192, 0, 3, byte(id)})}
+		remote := netip.AddrFrom4([4]byte{192, 0, 3, byte(id)})
+		c.peer.Path = wire.Path{Local: p.addr, Remote: remote}
 		p.m.saved.save(c)
 	}
 	p.m = newManager(p.net, p.m.conn, p.dev, p.m.opt)
