@@ -38,8 +38,8 @@ func (c *Control) keys() []lang.Key {
 			lang.Schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
 			"Path of the socket; its directory is created if it is missing. `auto` is "+
 				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set, else in "+
-				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` is "+
-				"no socket. Set it when several targets run on a machine."),
+				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` "+
+				"means no socket. Set it when several targets run on a machine."),
 		lang.NewKey("mode", fileMode(&c.Mode),
 			"Permissions of the socket: users that may open it may do everything, unless `roles` "+
 				"says otherwise. Set it to `0660` together with `group`."),

@@ -97,7 +97,7 @@ func address(p *netip.Addr) lang.Value {
 				why = ": it is link-local, and they do not know by which of their interfaces"
 			}
 			if why != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-				return fmt.Sprintf("%v is no address that hosts can connect to%s", ip, why),
+				return fmt.Sprintf("%v is not an address that hosts can connect to%s", ip, why),
 					"Write an address that is the same for all hosts."
 			}
 			return "", ""

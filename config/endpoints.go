@@ -200,7 +200,7 @@ type Audit struct {
 
 func (a *Audit) keys() []lang.Key {
 	return []lang.Key{lang.NewKey("path",
-		lang.UniquePath(&a.Path, "The file of the audit must be no storage."),
+		lang.UniquePath(&a.Path, "The file of the audit must not be storage."),
 		"File to which each authentication, refusal, change of a key and administrative change is "+
 			"appended, as a line of JSON, and made durable (fsync). A reload opens it anew, for "+
 			"logrotate. Set it when the log is not kept long enough, or not kept apart.").

@@ -83,7 +83,7 @@ func (g *Group) keys() []lang.Key {
 // maxGateway is the maximum length of the name of a gateway in bytes, as that of a Linux host.
 const maxGateway = 64
 
-// gatewayName is the name of a gateway. The number of a group is none, since commands take either.
+// gatewayName is the name of a gateway. It is not a number, since commands take a group or a name.
 func gatewayName(p *string) lang.Value {
 	doc := fmt.Sprintf("up to %d characters, and not a number", maxGateway)
 	rules := lang.Schema{"pattern": "[^0-9]", "maxLength": maxGateway}

@@ -60,7 +60,7 @@ func (t GroupText) Put(m Managed, body []byte) (GroupText, error) {
 	})
 }
 
-// Delete removes an object. A missing one is no error. A subsystem with others in it needs
+// Delete removes an object. A missing one is not an error. A subsystem with others in it needs
 // recursive.
 func (t GroupText) Delete(m Managed, recursive bool) (GroupText, error) {
 	return t.edit(m, func(list []any, i int) ([]any, error) {
@@ -135,7 +135,7 @@ func (t GroupText) edit(m Managed, change func(list []any, i int) ([]any, error)
 	}
 	list, ok := of[name].([]any)
 	if !ok && of[name] != nil {
-		return t, lang.BadRequest("", name+" is no list in the configuration of the group",
+		return t, lang.BadRequest("", name+" is not a list in the configuration of the group",
 			"Use nvmf-target apply FILE --group.")
 	}
 	list, err := change(list, m.in(list))

@@ -66,8 +66,8 @@ func TestGroupText(t *testing.T) {
 		"hosts: is not part":            testutil.Err(text.Put(sub, []byte(`{"hosts":[]}`))),
 		"not valid JSON":                testutil.Err(text.Put(ns, []byte(`{`))),
 		"cannot name a file to read":    testutil.Err(text.Put(ns, []byte(`{"x_file":"/k"}`))),
-		"namespaces is no list":         testutil.Err(broken.Put(ns, nil)),
-		"hosts is no list":              testutil.Err(broken.Put(of, nil)),
+		"namespaces is not a list":      testutil.Err(broken.Put(ns, nil)),
+		"hosts is not a list":           testutil.Err(broken.Put(of, nil)),
 		"unexpected EOF":                testutil.Err(GroupText(`{`).Put(of, nil)),
 		"the subsystem was removed mea": testutil.Err(broken.Put(in2, nil)),
 	} {

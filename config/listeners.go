@@ -208,7 +208,9 @@ func (v *anaStates) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 		v.groups = append(v.groups,
 			lang.NewKey(strconv.Itoa(group), anaState(&states[group]), ""))
 	}
-	d.Mapping(n, path, v.groups, func(string) (what, _ string) { return "is no ANA group", hint })
+	d.Mapping(n, path, v.groups, func(string) (what, _ string) {
+		return "is not an ANA group", hint
+	})
 	*v.p = map[uint32]nvme.ANAState{}
 	for group, state := range states[1:] {
 		if state != nvme.ANAStateOptimized {

@@ -102,7 +102,7 @@ func attach(cfg Config, mode int) (dc disk.Config, err error) {
 	return dc, nil
 }
 
-// stat rejects files that are no devices before an open, which may have effects.
+// stat rejects files that are not devices before an open, which may have effects.
 func stat(path string) (st unix.Stat_t, err error) {
 	if err = unix.Stat(path, &st); err != nil {
 		return st, disk.Unreachable(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// ErrMarked is the error for reads of a marked block. It is no error of the medium.
+// ErrMarked is the error for reads of a marked block. It is not an error of the medium.
 var ErrMarked = errors.New("the block is marked by Write Uncorrectable")
 
 // channel is that of a namespace that has had marks. It handles IOs for or after the device.

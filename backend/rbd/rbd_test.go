@@ -573,7 +573,7 @@ func layout(t *testing.T, c *cephtest.Cluster) {
 	testutil.Fails(t, testutil.Err(Open(cfg)), "stripes of 1024 bytes", "")
 }
 
-// partOfBlock: the rest of an image that is no whole block takes no writes.
+// partOfBlock: the rest of an image that is not a whole block takes no writes.
 func partOfBlock(t *testing.T, c *cephtest.Cluster) {
 	cfg := admin(c, c.Image(t, "8M", "layering"))
 	dev := mustOpen(t, cfg)

@@ -54,7 +54,7 @@ func ParseSize(s string) (Size, error) {
 
 var almostSize = regexp.MustCompile(`^([0-9]+) *([KkMmGgTtPp])(i?[Bb])?$`)
 
-// unitHint returns a hint for a size with a misspelt unit; "" if s is no size.
+// unitHint returns a hint for a size with a misspelt unit; "" if s is not a size.
 func unitHint(s string) string {
 	m := almostSize.FindStringSubmatch(s)
 	if m == nil {

@@ -83,7 +83,7 @@ func TestConvertForms(t *testing.T) {
 			}
 			k, ok := Converters[d.Cmd]
 			if !ok {
-				d.Fatalf(t, "%s is no target", d.Cmd)
+				d.Fatalf(t, "%s is not a target", d.Cmd)
 			}
 			r, err := k.convert("f", []byte(d.Input),
 				convert.Options{Machine: machine, Check: parses})

@@ -14,7 +14,7 @@ import (
 )
 
 // TestHostMetrics: the activity of a named host stays counted after it leaves, and the names of
-// others are no labels. A queue that is too small shows.
+// others are not labels. A queue that is too small shows.
 func TestHostMetrics(t *testing.T) {
 	t.Parallel()
 	me := hostOptions(testNQN).HostNQN
@@ -84,7 +84,7 @@ metrics: {listen: "127.0.0.1:0"}
 }
 
 // TestEndingConnection: the counters of a connection are not counted again after the kernel has
-// forgotten it, and a discovery controller is no path.
+// forgotten it, and a discovery controller is not a path.
 func TestEndingConnection(t *testing.T) {
 	var totals hostTotals
 	c := observed.Connection{

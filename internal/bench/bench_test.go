@@ -82,7 +82,7 @@ func TestReadReport(t *testing.T) {
 	r, err := ReadReport(filepath.Join("testdata", "report.json"))
 	testutil.True(t, err == nil &&
 		r.Runs[0].Groups[0].Reads.P99 == example(1).Runs[0].Groups[0].Reads.P99, "%+v, %v", r, err)
-	const foreign = "is no report of nvmf-target bench --json"
+	const foreign = "is not a report of nvmf-target bench --json"
 	for text, want := range map[string]string{
 		"": "is empty", `{"format": 1, "runs": [`: "is cut off", "[]": foreign, "IOPS": foreign,
 		`{"fio version": "fio-3.33", "jobs": []}`: foreign, `{"format": 1}`: foreign,

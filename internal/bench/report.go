@@ -276,11 +276,11 @@ func ReadReport(name string) (*Report, error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, errors.New(name + ": is cut off: write it again with nvmf-target bench --json")
 	case err != nil:
-		return nil, fmt.Errorf("%s: is no report of nvmf-target bench --json: %w", name, err)
+		return nil, fmt.Errorf("%s: is not a report of nvmf-target bench --json: %w", name, err)
 	case r.Format == 0, !r.whole():
-		return nil, errors.New(name + ": is no report of nvmf-target bench --json")
+		return nil, errors.New(name + ": is not a report of nvmf-target bench --json")
 	case r.Format != format:
-		return nil, fmt.Errorf("%s: is no report of this version: format %d, want %d", name,
+		return nil, fmt.Errorf("%s: is not a report of this version: format %d, want %d", name,
 			r.Format, format)
 	}
 	return r, nil

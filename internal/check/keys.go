@@ -13,7 +13,7 @@ import (
 )
 
 // Keys warns of unused keys, keys that prove nothing since any other name has access, and hosts
-// that cannot connect without one. These are no errors: security must be easy to require.
+// that cannot connect without one. These are not errors: security must be easy to require.
 func Keys(c *config.Config) (ps config.Problems) {
 	var chap, tls bool
 	for _, h := range c.Hosts {

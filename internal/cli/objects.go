@@ -63,7 +63,7 @@ func hostCommand() *cobra.Command {
 		deleteCommand("delete HOST_NQN", "Delete the settings of a host", hostOf))
 }
 
-// hostKeyCommand sets secrets. They are no arguments, which all users of a machine can see.
+// hostKeyCommand sets secrets. They are not arguments, which all users of a machine can see.
 func hostKeyCommand() *cobra.Command {
 	var file, until string
 	remove := false

@@ -60,7 +60,7 @@ func checkProfile(r *http.Request) error {
 	text := r.URL.Query().Get("seconds")
 	n, err := strconv.Atoi(text)
 	if text != "" && (err != nil || n < 1 || n > MaxProfile) {
-		return NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no number of seconds",
+		return NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is not a number of seconds",
 			fmt.Sprintf("1 to %d.", MaxProfile)).At("parameter seconds")
 	}
 	return nil

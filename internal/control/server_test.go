@@ -342,7 +342,7 @@ func TestSocket(t *testing.T) {
 	testutil.Must(t, os.WriteFile(path, nil, 0o600))
 	testutil.Check(t, s.Close())
 	_, err = Listen(Config{Socket: path}, Source{}, quiet)
-	testutil.True(t, err != nil && strings.Contains(err.Error(), "is no socket"),
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "is not a socket"),
 		"a file in its place: %v", err)
 	_, err = Listen(Config{Socket: path, Group: "no such group"}, Source{}, quiet)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "there is no group"),

@@ -155,7 +155,7 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is no socket; delete it, or choose another control.socket", path)
+		return fmt.Errorf("%s is not a socket; delete it, or choose another control.socket", path)
 	}
 	c, err := net.DialTimeout("unix", path, probeTimeout)
 	if errors.Is(err, syscall.ECONNREFUSED) {

@@ -19,7 +19,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		var err error
 		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
 			answer(w, nil, NewProblem(http.StatusBadRequest,
-				strconv.Quote(text)+" is no event ID", "").At("parameter since"))
+				strconv.Quote(text)+" is not an event ID", "").At("parameter since"))
 			return
 		}
 	}
@@ -101,7 +101,7 @@ func parseTraceQuery(v url.Values) (q observed.TraceQuery, err error) {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
 			return q, NewProblem(http.StatusBadRequest,
-				strconv.Quote(text)+" is no queue ID", "").At("parameter queue")
+				strconv.Quote(text)+" is not a queue ID", "").At("parameter queue")
 		}
 		q.Queue = int(n)
 	}

@@ -56,7 +56,7 @@ func convert(kind, file string, text []byte, o Options, read func(*reader, *valu
 	yaml := ""
 	switch {
 	case err != nil:
-		r.problem(&value{offset: offset}, "", "is no JSON: "+err.Error(),
+		r.problem(&value{offset: offset}, "", "is not JSON: "+err.Error(),
 			"Name a file that "+kind+" has saved.")
 	case root.kind != '{':
 		r.problem(root, "", "is "+root.what()+", not an object",

@@ -89,9 +89,9 @@ func TestBroken(t *testing.T) {
 		})
 	})
 	for text, want := range map[string]string{
-		"":                             "is no JSON: the text ends too early",
-		"{\n  \"a\": 1,\n  b}":         "f:3:3: is no JSON: invalid character 'b'",
-		strings.Repeat("[", 100):       "is no JSON: values lie more than 16 deep in each other",
+		"":                             "is not JSON: the text ends too early",
+		"{\n  \"a\": 1,\n  b}":         "f:3:3: is not JSON: invalid character 'b'",
+		strings.Repeat("[", 100):       "is not JSON: values lie more than 16 deep in each other",
 		strings.Repeat(" ", MaxFile+1): "has more than 16777216 bytes",
 	} {
 		all := broken(t, NVMet, text)

@@ -151,7 +151,7 @@ func (r *reader) nvmetNamespace(s *subsystem, v *value) {
 	s.namespaces = append(s.namespaces, n)
 }
 
-// plainHex returns the digits of an identifier, "" if s is no identifier.
+// plainHex returns the digits of an identifier, "" if s is not an identifier.
 func plainHex(s string) string {
 	return strings.ToLower(strings.ReplaceAll(identifier(s), "-", ""))
 }

@@ -64,7 +64,7 @@ func (s *spdk) flatten(rpcs []*value, v *value) []*value {
 		return rpcs
 	}
 	if v.kind != '{' || v.text("method") == "" {
-		s.note(v, "left out: config has %s, which is no RPC", v.what())
+		s.note(v, "left out: config has %s, which is not an RPC", v.what())
 		return rpcs
 	}
 	return append(rpcs, v)

@@ -126,8 +126,8 @@ func (e *Engine) putLocked(r request, body []byte) (control.Plan, error) {
 	})
 }
 
-// Delete deletes an object, or only plans that. A missing one is no error. A subsystem with other
-// created objects needs recursive, and goes together with them.
+// Delete deletes an object, or only plans that. A missing one is not an error. A subsystem with
+// other created objects needs recursive, and goes together with them.
 func (e *Engine) Delete(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
 	error,
 ) {

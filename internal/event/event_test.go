@@ -23,7 +23,7 @@ func TestRefusals(t *testing.T) {
 			testutil.True(t, !seen[message], "two refusals have the message %s", message)
 			seen[message] = true
 			_, audited := call.Args[1].(*ast.Ident)
-			testutil.True(t, audited || !served.MatchString(message), "%s is no record", message)
+			testutil.True(t, audited || !served.MatchString(message), "%s is not a record", message)
 		}
 		return true
 	})

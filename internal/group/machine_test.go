@@ -464,7 +464,8 @@ func TestProblem(t *testing.T) {
 	testutil.True(t, len(problems) == 1 && problems["no right to fence"] == 1, "%v", problems)
 }
 
-// TestUnknownWrite: a write that was carried out, but got no answer in time, is no lasting problem.
+// TestUnknownWrite: a write that was carried out, but not answered in time, is not a lasting
+// problem.
 func TestUnknownWrite(t *testing.T) {
 	p := newPair(t)
 	p.pass(3, 0, 1)

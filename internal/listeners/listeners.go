@@ -129,7 +129,7 @@ func (ls *Listeners) Add(c config.Listener) (undo func() error, err error) {
 }
 
 // Remove closes the ports of a listener that no other one has, and ends their connections. undo
-// adds it again; an address that it no longer has is no error.
+// adds it again; an address that it no longer has is not an error.
 func (ls *Listeners) Remove(name string) (undo func() error, err error) {
 	before := ls.get(name)
 	ls.mu.Lock()

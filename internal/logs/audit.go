@@ -90,7 +90,7 @@ func (a *Audit) use(file *auditFile) {
 	}
 }
 
-// Open writes records to the file at path from now on, "" for none. A full disk is no error.
+// Open writes records to the file at path from now on, "" for none. A full disk is not an error.
 // Failures to write are logged. One goroutine at a time calls Open and Close.
 func (a *Audit) Open(path string, log *slog.Logger) error {
 	if a.file != nil && a.file.path == path {

@@ -189,7 +189,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// controllers counts controllers and queues. NQNs are no labels, since hosts choose them.
+// controllers counts controllers and queues. NQNs are not labels, since hosts choose them.
 func (c collector) controllers(s sink) {
 	type key struct{ sub, transport string }
 	type sum struct{ controllers, queues int }

@@ -70,7 +70,7 @@ const (
 type TraceQueue struct {
 	// Time is the time of this copy.
 	Time time.Time `json:"time"`
-	// Reason is the failure that caused a dump. It is missing if this is no dump.
+	// Reason is the failure that caused a dump. It is missing if this is not a dump.
 	Reason string `json:"reason,omitempty"`
 	// ID identifies the connection until the target ends.
 	ID uint64 `json:"id"`

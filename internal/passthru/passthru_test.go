@@ -53,7 +53,7 @@ func TestFeature(t *testing.T) {
 		"a feature that the drive does not have")
 }
 
-// TestElsewhere: commands to an open file that is no drive fail.
+// TestElsewhere: commands to an open file that is not a drive fail.
 func TestElsewhere(t *testing.T) {
 	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()

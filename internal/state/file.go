@@ -91,7 +91,7 @@ func readAll(root *os.Root, name string, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	}
 	f, err := root.Open(name)
 	if err != nil {

@@ -72,7 +72,7 @@ func (m Machine) swaps() (list []string) {
 	return list
 }
 
-// numberOf returns the number of a device below /dev, "" if it is no block device.
+// numberOf returns the number of a device below /dev, "" if it is not a block device.
 func (m Machine) numberOf(device string) string {
 	name, ok := strings.CutPrefix(device, "/dev/")
 	if !ok {

@@ -159,7 +159,7 @@ var errPassword = errors.New("no password, or not the right one")
 // and read the answers. It cannot read other answers, but could take streams.
 func (s *Server) refuses(r *http.Request) (status int, err error) {
 	if s.at.TLS == nil && !isAddress(r.Host) {
-		return http.StatusMisdirectedRequest, fmt.Errorf("%q is no address: open http://%v/ "+
+		return http.StatusMisdirectedRequest, fmt.Errorf("%q is not an address: open http://%v/ "+
 			"or localhost, or set web.certificate", r.Host, s.Addr())
 	}
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")

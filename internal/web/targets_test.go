@@ -162,8 +162,8 @@ func one(n *network) (*others, *other) {
 }
 
 // TestOtherTargetIsBounded: a target that sends too much, too slowly, or nothing, redirects to
-// another, or is no target, costs a bounded amount of memory, time and connections while a page is
-// open, and the overview gives the reason why it is not shown. Its token goes to no other target,
+// another, or is not a target, costs a bounded amount of memory, time and connections while a page
+// is open. The overview gives the reason why it is not shown. Its token goes to no other target,
 // and is not shown.
 func TestOtherTargetIsBounded(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://10.0.0.9:3128")
@@ -267,7 +267,7 @@ func TestOtherTargetIsBounded(t *testing.T) {
 
 // TestOtherTarget: pages share a connection, which ends with the last of them. States that arrive
 // too fast are received slowly. A target that has gone keeps its last state with its time, and is
-// shown again when it is back. The normal end of a stream is no failure.
+// shown again when it is back. The normal end of a stream is not a failure.
 func TestOtherTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

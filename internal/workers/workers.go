@@ -94,8 +94,8 @@ func (ws *Workers) Close() error {
 
 // Place gives a new connection to the reactor with the least load. Of reactors with the same load
 // it takes a near one, on the CPU where the packets of the connection arrive or on the NUMA node of
-// its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes it
-// here and it goes to the first reactor, TCP only later and does not count it from then on.
+// its device, else the next in turn. Admin queues need not be spread: RDMA recognizes one here
+// and it goes to the first reactor, TCP only later and does not count it from then on.
 func (ws *Workers) Place(conn fabric.Conn) {
 	info := conn.Info()
 	w := ws.list[0]

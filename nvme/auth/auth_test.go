@@ -57,7 +57,7 @@ func TestPrimes(t *testing.T) {
 			}
 			n := new(big.Int).SetBytes(p)
 			testutil.True(t, n.ProbablyPrime(0) && new(big.Int).Rsh(n, 1).ProbablyPrime(0),
-				"p or (p-1)/2 is no prime")
+				"p or (p-1)/2 is not a prime")
 		})
 	}
 }

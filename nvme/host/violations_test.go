@@ -166,7 +166,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestTolerant: with Tolerant, faults that the Linux host accepts are no violations. All others
+// TestTolerant: with Tolerant, faults that the Linux host accepts are not violations. All others
 // still are.
 func TestTolerant(t *testing.T) {
 	accepted := []string{

@@ -68,7 +68,7 @@ func TestAskForResets(t *testing.T) {
 
 	h.io[0].HangUp()
 	r.w.Settle()
-	testutil.True(t, asked[0].Begun(), "the end of a queue is no begin of a reset")
+	testutil.True(t, asked[0].Begun(), "the end of a queue does not begin a reset")
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	if r.w.Settle(); h.csts().RDY() || isGone(asked[0]) {
 		t.Error("the controller is not reset, or gone already")

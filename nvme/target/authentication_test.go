@@ -130,7 +130,7 @@ func TestAuthenticationFails(t *testing.T) {
 }
 
 // TestAuthenticationLate: a message that waits ends with its queue, and a deadline that passes
-// meanwhile is no failure of the host.
+// meanwhile is not a failure of the host.
 func TestAuthenticationLate(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	p := r.target.shared.Auth

@@ -45,7 +45,7 @@ func TestMadeUpNQNs(t *testing.T) {
 				return t
 			}
 		}
-		t.Fatalf("%s is no host", nqn)
+		t.Fatalf("%s is not a host", nqn)
 		return nil
 	}
 	var held []*mem.Allocation

@@ -123,7 +123,7 @@ func TestStages(t *testing.T) {
 }
 
 // TestSlowCommands: commands above the threshold are logged with their stages, only a few of them,
-// and are no refusals.
+// and are not refusals.
 func TestSlowCommands(t *testing.T) {
 	r, h, dev := onHanging(t, 1, 1)
 	read := func(d time.Duration) {

@@ -239,7 +239,7 @@ func (a *arguments) value(v string) uint64 {
 	}
 	n, ok := new(big.Int).SetString(v, 0)
 	if !ok {
-		a.Fatalf(a.t, "%q is no number", v)
+		a.Fatalf(a.t, "%q is not a number", v)
 	}
 	n.Lsh(n, shift)
 	if less != "" {

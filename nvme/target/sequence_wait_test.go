@@ -40,7 +40,7 @@ func (s *sequence) begin(a *arguments) string {
 	var batch []*fabrictest.Command
 	for _, a := range all {
 		if hostCommands[a.Cmd].make == nil {
-			a.Fatalf(a.t, "%s is no command of a host", a.Cmd)
+			a.Fatalf(a.t, "%s is not a command of a host", a.Cmd)
 		}
 		for range a.number("repeat", 1) {
 			c, q := s.newCommand(a)

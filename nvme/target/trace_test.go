@@ -183,7 +183,7 @@ func TestTraceDumps(t *testing.T) {
 					(last.Command == "Read") == (last.State == "executing"), "%+v", last)
 			}
 			testutil.Equal(t, len(dumps), len(tc.want), "dumps")
-			// A command that takes long is nothing that the host was refused.
+			// A slow command is not a refusal of the host.
 			watched := strings.Contains(r.log.String(), `level=WARN msg="a command takes long"`)
 			if refused := r.recorder.Refusals(); watched != (name == "the watchdog") ||
 				watched && len(refused) > 0 {

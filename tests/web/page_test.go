@@ -164,7 +164,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, nqn := range []string{database, client} { // with short names
 		if !eval[bool](b, fmt.Sprintf(`document.querySelector('td[title=%q]') !== null`, nqn)) {
-			t.Errorf("%s is no name of a cell", nqn)
+			t.Errorf("%s is not a name of a cell", nqn)
 		}
 	}
 	b.until(`document.getElementById('plan').textContent.includes('the configuration of the file')`)

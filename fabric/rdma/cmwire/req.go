@@ -22,7 +22,7 @@ type Req struct {
 
 // ParseReq reads the private data of a connect request. ok is false if that is too short. RoCE
 // always delivers 56 bytes (IBTA annex A11, RDMA IP CM service). So private data that is all zeroes
-// means that the host sent none. It is no legal record (HRQSIZE 0) and counts as too short.
+// means that the host sent none. It is not a legal record (HRQSIZE 0) and counts as too short.
 func ParseReq(b []byte) (r Req, ok bool) {
 	r, ok = Parse[Req](b)
 	return r, ok && [ReqSize]byte(b) != [ReqSize]byte{}

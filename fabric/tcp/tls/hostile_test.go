@@ -289,7 +289,7 @@ func outcome(c *rawClient, s *Server, conn *Conn, failed error, out []byte, want
 		return fmt.Errorf("alert %d instead of %d: %s", got, want, text)
 	case bytes.Contains(out, secret[:8]), strings.Contains(text, string(secret[:8])),
 		strings.Contains(text, fmt.Sprintf("%x", secret[:8])):
-		return fmt.Errorf("the PSK is told: %s", text)
+		return fmt.Errorf("the text reveals the PSK: %s", text)
 	case len(bytes.Trim(s.psk.Secret, "\x00")) > 0:
 		return fmt.Errorf("the secret is not wiped")
 	}

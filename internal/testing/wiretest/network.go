@@ -81,7 +81,7 @@ func New(opts Options) *Network {
 		start: time.Now(), manual: opts.Manual, opts: withDefaults(opts),
 		rand: rand.New(rand.NewPCG(opts.Seed, opts.Seed)), hosts: map[netip.Addr]*host{},
 	}
-	m.clock.Store(1) // zero stops a timer, so it is no time
+	m.clock.Store(1) // zero stops a timer, so it is not a time
 	return m
 }
 

@@ -120,7 +120,7 @@ func newGeometry(info backend.Info, readOnly bool) (*Geometry, error) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)
 	}
 	shift := uint8(bits.TrailingZeros(uint(bs)))
-	info.Identity = "" // hosts do not see it: another one is no change
+	info.Identity = "" // hosts do not see it: another one is not a change
 	return &Geometry{
 		Blocks: uint64(info.Size) >> shift, Shift: shift, Info: info,
 		ReadOnly: readOnly || info.ReadOnly,

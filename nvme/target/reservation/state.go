@@ -186,7 +186,7 @@ func (r *State) Apply(q *Request) (Outcome, nvme.Status) {
 }
 
 // register registers, unregisters or replaces a key (Base sections 7.6, 8.1.22.3 and 8.1.22.4).
-// With IEKEY the absence of a current key is no error.
+// With IEKEY the absence of a current key is not an error.
 func (o *Outcome) register(q *Request) nvme.Status {
 	r := o.Next
 	i := r.find(q.Host)
@@ -317,7 +317,7 @@ func (o *Outcome) preempt(q *Request) nvme.Status {
 }
 
 // release releases the reservation, or clears everything (Base sections 7.7, 8.1.22.6 and
-// 8.1.22.8). It is no error if there is none, or if another host holds it.
+// 8.1.22.8). It is not an error if there is none, or if another host holds it.
 func (o *Outcome) release(q *Request) nvme.Status {
 	r := o.Next
 	before := r.Type

@@ -291,7 +291,7 @@ func TestRefused(t *testing.T) {
 	p.empty("after refusals")
 }
 
-// TestNoMessage: packets to queue pair 1 that are no messages are counted.
+// TestNoMessage: packets to queue pair 1 that are not messages are counted.
 func TestNoMessage(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	p, x := w.host(2, Options{}), w.attacker()
@@ -365,7 +365,7 @@ func TestOtherQueuePair(t *testing.T) {
 	h.Put(b)
 	p.m.receive(&wire.Packet{Data: b})
 	testutil.Equal(t, p.dev.handed, 1, "packets handed over")
-	testutil.Equal(t, p.m.stats.Invalid.Load(), 0, "packets that are no messages")
+	testutil.Equal(t, p.m.stats.Invalid.Load(), 0, "packets that are not messages")
 }
 
 // TestStaleQueuePair: a request from a queue pair that a connection has is refused, and the

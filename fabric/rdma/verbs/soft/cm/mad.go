@@ -185,8 +185,8 @@ func (m *message) encode(b []byte) {
 	}
 }
 
-// decode takes a MAD apart. It reports false for everything that is no message of this version of
-// connection management or that has an impossible length.
+// decode takes a MAD apart. It returns false if it is not a message of this version of connection
+// management or has an impossible length.
 func (m *message) decode(b []byte) bool {
 	if len(b) != madSize || b[0] != madBaseVersion || b[1] != madClass || b[2] != madClassVersion ||
 		b[3] != madMethodSend {

@@ -99,7 +99,7 @@ func (m *Manager) request(l *ID, class class, p *wire.Packet, q *message, port u
 	c.peer.QPN, c.peer.PSN, c.peer.InitiatorDepth = q.qpn, q.psn, q.responder
 	c.peer.RetryCount, c.peer.RNRRetry = q.retries, q.rnrRetry
 	if c.peer.AckTimeout = q.ackTimeout; q.ackTimeout == 0 || q.ackTimeout > maxAckTimeout {
-		c.peer.AckTimeout = maxAckTimeout // 0 is no timeout
+		c.peer.AckTimeout = maxAckTimeout // 0 means no timeout
 	}
 	// The peer announces its time to answer a REP; longer times than our own are cut.
 	c.interval = m.opt.interval(min(max(q.localWait, minWait), m.opt.ResponseTimeout))

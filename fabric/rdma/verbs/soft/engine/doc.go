@@ -3,8 +3,8 @@
 // queue. It knows nothing about protocols; a queue pair is an Endpoint, which embeds a Base.
 //
 // A device has one Engine per completion vector. An engine has one socket (wire.Conn) and the
-// endpoints with a queue pair number of that socket. It is no thread. The goroutine that has work
-// for it holds it meanwhile, and nobody waits for it:
+// endpoints with a queue pair number of that socket. It has no thread: the goroutine that has work
+// for it holds it, and no other one waits for it:
 //
 //	CQ.Poll   -> Step     receive, expire deadlines, run endpoints, flush the batch
 //	PostSend  -> Kick     run one endpoint, flush the batch

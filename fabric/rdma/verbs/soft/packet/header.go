@@ -185,8 +185,8 @@ type Header struct {
 
 // Parse takes a packet apart, from BTH to the padding. It reports false if the packet must be
 // silently dropped (section 9.6): too short for its headers, a wrong transport version, a length
-// that is no multiple of 4, more padding than payload, a payload where the opcode has none or one
-// above 4,096 bytes. For KindOther only BTH and Kind are set, and Payload is nil.
+// that is not a multiple of 4, more padding than payload, a payload where the opcode has none, or
+// one above 4,096 bytes. For KindOther only BTH and Kind are set, and Payload is nil.
 //
 // Parse does not know the queue pair. The caller checks P_Key, transport, path MTU and everything
 // that depends on earlier packets.

@@ -354,7 +354,7 @@ func (q *QP) readData(e *read, left *int) bool {
 }
 
 // readGone handles a READ whose memory has gone. A repetition may come late, when the peer has the
-// data and has told its owner so; that is no error.
+// data and has told its owner so; that is not an error.
 func (q *QP) readGone(e *read) {
 	r := &q.responder
 	r.pending--

@@ -105,7 +105,7 @@ func family(a netip.Addr) int {
 	return ip6
 }
 
-// Open is Network.Open. A machine without IPv6 gets sockets for IPv4 only, and the other way round.
+// Open is Network.Open. A machine without IPv6 gets sockets for IPv4 only, and vice versa.
 func (u *udp) Open(n int) (conns []Conn, err error) {
 	if n < 1 || n > MaxEngines {
 		return nil, fmt.Errorf("%d engines: 1 to %d", n, MaxEngines)

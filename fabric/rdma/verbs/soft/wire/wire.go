@@ -140,7 +140,7 @@ const ECT0 = 2
 type Stats struct {
 	Received, Sent atomic.Uint64
 	// BadICRC counts packets with a wrong ICRC. Malformed counts datagrams that cannot be RoCEv2
-	// packets: too short, too long, or with a length that is no multiple of 4.
+	// packets: too short, too long, or with a length that is not a multiple of 4.
 	BadICRC, Malformed atomic.Uint64
 	// Overflows counts packets that the system lost because the receive buffer was full.
 	Overflows atomic.Uint64
