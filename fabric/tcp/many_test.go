@@ -135,6 +135,32 @@ func TestManyDiscard(t *testing.T) {
 	h.close()
 }
 
+// TestManyConnect: a poll begins two Connect commands at most, of any number of queues.
+func TestManyConnect(t *testing.T) {
+	h, c := joined(t, options{}, pdu.Params{}, 4)
+	peers := []int{h.peer}
+	for range 40 {
+		h.open()
+		r := pdu.ICReq(&c.p, 1)
+		h.send(r[:])
+		peers = append(peers, h.peer)
+	}
+	for _, fd := range peers[1:] {
+		h.put(fd, c.connectPDU(1, 4, 0))
+	}
+	for begun := h.d.Executed.Load(); int(begun) < len(peers); {
+		testutil.MustTrue(t, !h.g.Arm(), "%d of %d commands", begun, len(peers))
+		h.g.Poll(64)
+		now := h.d.Executed.Load()
+		testutil.MustTrue(t, now-begun <= pollBytes/connectCost, "%d commands in a poll", now-begun)
+		begun = now
+	}
+	for _, h.peer = range peers {
+		h.hangUp()
+	}
+	h.close()
+}
+
 // TestAdminTurn: other queues are read before an admin queue has had many turns of a poll.
 func TestAdminTurn(t *testing.T) {
 	const n = 1000
