@@ -62,8 +62,7 @@ func read(file string, data []byte, environ []string, backends []Backend, option
 	c := &Config{src: d.Source}
 	keys := c.keys(backends)
 	usable := d.Decode(lang.Format{
-		Keys: keys, Prefix: EnvPrefix, Removed: removed,
-		Empty: "A configuration needs listeners and subsystems.",
+		Keys: keys, Prefix: EnvPrefix, Empty: "A configuration needs listeners and subsystems.",
 	}, data)
 	if c.printed = d.Printed(); !usable {
 		return nil, d.Err()
@@ -75,17 +74,6 @@ func read(file string, data []byte, environ []string, backends []Backend, option
 	c.settings = c.flatten(keys) // before validate replaces values
 	v.validate()
 	return c, d.Err()
-}
-
-// removed has the hints for keys of earlier versions.
-var removed = map[string]string{
-	"spin_share":      "It was removed. Delete it; reactors.spin bounds what polling costs.",
-	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
-	"sqpoll":          "It was removed, since it brought nothing. Delete it.",
-	"iopoll":          "It was removed, since it brought nothing. Delete it.",
-	"workers":         "It was removed. Delete it: threads are started as they are needed.",
-	"dax":             "It was removed. Delete it: files on persistent memory are read as others.",
-	"shared_receives": "It is called srq_size now.",
 }
 
 // source returns the origin of the values.

@@ -193,8 +193,6 @@ func (d *Decoder) unknown(at place, path, key string, names []string,
 	case what == Known:
 		return
 	case what != "":
-	case d.format.Removed[key] != "":
-		what, hint = "unknown key", d.format.Removed[key]
 	case like != "":
 		what, hint = "unknown key", fmt.Sprintf("Did you mean %q?", like)
 		d.bad[join(path, like)] = true // not missing, but misspelt

@@ -20,8 +20,6 @@ type Format struct {
 	Keys []Key
 	// Prefix begins the names of the environment variables that override keys.
 	Prefix string
-	// Removed has the hints for keys of earlier versions.
-	Removed map[string]string
 	// Empty is the hint for an empty file.
 	Empty string
 }
