@@ -208,9 +208,16 @@ func (s *Server) edit(ctx context.Context, shared *group.Shared, dry bool,
 }
 
 // sharedBy returns the configuration of the group if gateways share the object, else nil.
-func (s *Server) sharedBy(o control.Object) *group.Shared {
+func (s *Server) sharedBy(ctx context.Context, o control.Object) *group.Shared {
 	shared, err := s.groups.sharing()
-	if err != nil || !s.engine.Shared(o) {
+	if err != nil {
+		return nil
+	}
+	if o.Subsystem != "" && !slices.ContainsFunc(s.current().Subsystems,
+		func(sub config.Subsystem) bool { return sub.NQN == o.Subsystem }) {
+		_ = shared.Look(ctx) // this gateway may be behind
+	}
+	if !s.engine.Shared(o) {
 		return nil
 	}
 	return shared
@@ -220,7 +227,7 @@ func (s *Server) sharedBy(o control.Object) *group.Shared {
 func (s *Server) put(ctx context.Context, o control.Object, body []byte, dry bool) (control.Plan,
 	error,
 ) {
-	shared := s.sharedBy(o)
+	shared := s.sharedBy(ctx, o)
 	if shared == nil {
 		return s.engine.Put(ctx, o, body, dry)
 	}
@@ -232,7 +239,7 @@ func (s *Server) put(ctx context.Context, o control.Object, body []byte, dry boo
 func (s *Server) remove(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
 	error,
 ) {
-	shared := s.sharedBy(o)
+	shared := s.sharedBy(ctx, o)
 	if shared == nil {
 		return s.engine.Delete(ctx, o, recursive, dry)
 	}
@@ -243,7 +250,7 @@ func (s *Server) remove(ctx context.Context, o control.Object, recursive, dry bo
 
 func (s *Server) create(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
 	o := control.Object{Subsystem: nqn}
-	shared, id := s.sharedBy(o), engine.UUIDOf(body)
+	shared, id := s.sharedBy(ctx, o), engine.UUIDOf(body)
 	if shared == nil || id == uuid.Nil {
 		return s.engine.Create(ctx, nqn, body)
 	}

@@ -142,7 +142,7 @@ func Share(gateway string, connect func() (Engine, error), applied string,
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = s.look(ctx) // it is in the log
+			_ = s.Look(ctx) // it is in the log
 			select {
 			case <-s.wake:
 			case <-tick.C:
@@ -204,7 +204,7 @@ func (s *Shared) Versions(ctx context.Context) ([]Version, error) {
 func (s *Shared) Put(ctx context.Context, text string, base, of uint64) (uint64, error) {
 	number, err := s.put(ctx, text, base, of)
 	if err == nil {
-		err = s.look(ctx)
+		err = s.Look(ctx)
 	}
 	return number, err
 }
@@ -243,8 +243,8 @@ func (s *Shared) put(ctx context.Context, text string, base, of uint64) (uint64,
 	return next.Number, nil
 }
 
-// look puts the newest version into force.
-func (s *Shared) look(ctx context.Context) error {
+// Look puts the newest version into force now.
+func (s *Shared) Look(ctx context.Context) error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	list, err := s.Versions(ctx)

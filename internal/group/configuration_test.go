@@ -128,7 +128,7 @@ func TestShared(t *testing.T) {
 	b.want(t, 2, "two", "version 3 of the configuration of the group cannot be applied: no such "+
 		"image")
 	for range 20 {
-		_ = b.look(ctx)
+		_ = b.Look(ctx)
 	}
 	b.mu.Lock()
 	testutil.True(t, b.tries < 10, "%d tries, of 2 versions, one of which fails", b.tries)
@@ -136,7 +136,7 @@ func TestShared(t *testing.T) {
 	a.fail(errors.New("no"))
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_ = b.look(ended)
+	_ = b.Look(ended)
 	_, problem := b.State()
 	testutil.Fails(t, problem, "no such image", "after another look that was given up")
 	number, err := a.Put(ctx, "four", 0, 0)
