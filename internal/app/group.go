@@ -415,7 +415,7 @@ func (g *groups) states() (out []observed.Group) {
 		case problem != nil:
 			s.Differences = append([]string{problem.Error()}, s.Differences...)
 		}
-		if err := g.kept.problem(id); err != nil {
+		if err := g.kept.problem(id); err != nil && s.Phase == "serving" {
 			s.Problem = cmp.Or(s.Problem, err.Error())
 		}
 		out = append(out, observed.Group{

@@ -189,6 +189,12 @@ func (c *Cluster) RBD(tb testing.TB, args ...string) string {
 	return c.run(tb, "rbd", args...)
 }
 
+// Rados runs the program rados and returns its output.
+func (c *Cluster) Rados(tb testing.TB, args ...string) string {
+	tb.Helper()
+	return c.run(tb, "rados", append([]string{"-p", Pool}, args...)...)
+}
+
 // Image makes an image and returns its name, pool/image. features are those of rbd create.
 func (c *Cluster) Image(tb testing.TB, size, features string) string {
 	tb.Helper()

@@ -174,11 +174,13 @@ type path struct {
 	ctrl *host.Controller
 	q    *host.Queue
 	used atomic.Int64 // commands that have succeeded
+	last nvme.Status  // of the last command, if the gateway has answered
 }
 
 // do carries out a command, or reports failure and drops the connection unless the gateway has
 // answered.
 func (p *path) do(id byte, op *host.Op) bool {
+	p.last = nvme.Success
 	ctx, cancel := context.WithTimeout(context.Background(), p.hang)
 	defer cancel()
 	if p.ctrl == nil {
@@ -200,7 +202,7 @@ func (p *path) do(id byte, op *host.Op) bool {
 		p.drop()
 		return false
 	}
-	if !cqe.Status().OK() {
+	if p.last = cqe.Status(); !p.last.OK() {
 		return false
 	}
 	p.used.Add(1)

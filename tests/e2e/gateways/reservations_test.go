@@ -1,0 +1,177 @@
+package gateways
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// tries carries out a command on the path that serves it, and reports whether that was possible in
+// spite of reservations.
+func (w ways) tries(id byte, op *host.Op) bool {
+	for !w[0].do(id, op) {
+		if w[0].last.Code() == nvme.ReservationConflict {
+			return false
+		}
+		<-time.After(20 * time.Millisecond)
+		copy(w, append(w[1:len(w):len(w)], w[0]))
+	}
+	return true
+}
+
+// reserve carries out a reservation command, which succeeds.
+func (w ways) reserve(id byte, code nvme.Opcode, nsid uint32, a nvme.ReservationAction,
+	current, other uint64,
+) {
+	var op host.Op
+	var keys nvme.ReservationKeys
+	keys.Set(current, other)
+	op.SQE.SetOpcode(code)
+	op.SQE.SetNSID(nsid)
+	op.SQE.Reservation().Set(a, false, nvme.ReservationType(nsid), 0)
+	op.Data = keys[:]
+	w.do(id, &op)
+}
+
+// TestReservations: reservations of each type, namespace 1 has the first one, are in force at the
+// other gateway after a kill and after a drain, although they do not persist. A preempt there ends
+// the access of the host. A namespace with damaged ones is not served, and the others are.
+func TestReservations(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := newCluster(t)
+	image := c.Image(t, "32M", "layering")
+	six := func(name string, cntlid int) *gateway {
+		g := newGateway(t, c, image, name, cntlid)
+		text := string(testutil.Value(os.ReadFile(g.file))(t))
+		at := strings.Index(text, "      - nsid: 1")
+		first := text[at:]
+		for n := 2; n <= 6; n++ {
+			text += strings.NewReplacer("nsid: 1", fmt.Sprint("nsid: ", n), image,
+				strings.TrimSuffix(image, "1")+fmt.Sprint(n)).Replace(first)
+		}
+		testutil.Must(t, os.WriteFile(g.file, []byte(text), 0o600))
+		return g
+	}
+	for range 5 {
+		c.Image(t, "32M", "layering")
+	}
+	a, b := six("a", 1), six("b", 2000)
+	a.start(t)
+	b.start(t)
+	var hosts [4]ways
+	for id := range hosts {
+		hosts[id] = newWays(a, b)
+		defer hosts[id].drop()
+	}
+	read := func(id byte, nsid uint32) bool {
+		var op host.Op
+		op.Read(nsid, 0, 1, make([]byte, 512))
+		return hosts[id].tries(id, &op)
+	}
+	write := func(id byte, nsid uint32) bool {
+		var op host.Op
+		op.Write(nsid, 0, 1, make([]byte, 512), 0)
+		return hosts[id].tries(id, &op)
+	}
+	inForce := func(when string) {
+		t.Helper()
+		for n := uint32(1); n <= 6; n++ {
+			typ := nvme.ReservationType(n)
+			testutil.True(t, write(1, n), "%s: %v: the holder cannot write", when, typ)
+			testutil.Equal(t, write(2, n), !typ.SingleHolder(), "%s: %v: a registrant", when, typ)
+			testutil.True(t, !write(3, n), "%s: %v: another host can write", when, typ)
+			testutil.Equal(t, read(3, n), !typ.ExcludesReads(), "%s: %v: it reads", when, typ)
+		}
+	}
+	for n := uint32(1); n <= 6; n++ {
+		for id := byte(1); id <= 2; id++ {
+			hosts[id].reserve(id, nvme.IOReservationRegister, n, nvme.ReservationRegister, 0,
+				uint64(id))
+		}
+		hosts[1].reserve(1, nvme.IOReservationAcquire, n, nvme.ReservationAcquire, 1, 0)
+	}
+	inForce("at first")
+	from, to := a, b
+	if hosts[1][0].addr == b.addr {
+		from, to = b, a
+	}
+	from.signal(t, syscall.SIGKILL)
+	inForce("after a kill")
+	from.start(t)
+	drain := func(g *gateway) {
+		t.Helper()
+		d := control.GroupDrain{Group: 1}
+		testutil.Until(t, g.name+" is drained", func() bool {
+			return post(t, g, control.PostGroupDrain, d) == nil
+		})
+		testutil.Until(t, g.name+" does not serve", func() bool {
+			return g.group(t).State == "standby"
+		})
+		d.Undo = true
+		testutil.Must(t, post(t, g, control.PostGroupDrain, d))
+	}
+	drain(to)
+	inForce("after a drain")
+
+	for n := uint32(1); n <= 6; n++ {
+		key := uint64(1)
+		if nvme.ReservationType(n).AllRegistrants() {
+			key = 0
+		}
+		hosts[2].reserve(2, nvme.IOReservationAcquire, n, nvme.ReservationPreemptAndAbort, 2, key)
+		testutil.True(t, !write(1, n) && write(2, n), "namespace %d after a preempt", n)
+	}
+	damaged(t, c, hosts[2], drain, a, b)
+	testutil.True(t, !write(1, 1) && write(2, 1), "after a repair")
+}
+
+// damaged damages the reservations of namespace 1 while no gateway has them, and repairs them.
+func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a, b *gateway) {
+	t.Helper()
+	var object string
+	for name := range strings.FieldsSeq(c.Rados(t, "ls")) {
+		if strings.HasPrefix(name, "nvmf.reservations.") && strings.HasSuffix(name, "-1") {
+			object = name
+		}
+	}
+	good, bad := filepath.Join(t.TempDir(), "good"), filepath.Join(t.TempDir(), "bad")
+	c.Rados(t, "get", object, good)
+	testutil.Must(t, os.WriteFile(bad, []byte("{}"), 0o600))
+	c.Rados(t, "put", object, bad)
+	problem := func() bool {
+		for _, g := range []*gateway{a, b} {
+			if strings.Contains(g.group(t).Problem, object) {
+				return true
+			}
+		}
+		return false
+	}
+	testutil.Until(t, "the status has the reason", func() bool {
+		for _, g := range []*gateway{a, b} {
+			if g.group(t).State == "serving" && !problem() {
+				drain(g)
+			}
+		}
+		return problem()
+	})
+	var op host.Op
+	op.Read(1, 0, 1, make([]byte, 512))
+	for range 20 {
+		for _, p := range w {
+			testutil.True(t, !p.do(2, &op), "a namespace with damaged reservations is served")
+		}
+	}
+	op.Read(2, 0, 1, make([]byte, 512))
+	w.do(2, &op) // which is served
+	c.Rados(t, "put", object, good)
+}
