@@ -26,20 +26,15 @@ const (
 
 type key struct{}
 
-// Context returns the context of a line in the log, which handlers get.
-func (k *Kind) Context() context.Context {
-	return context.WithValue(context.Background(), key{}, k)
-}
-
 // Of returns the kind of the line with a context, nil if it has none.
 func Of(ctx context.Context) *Kind {
 	k, _ := ctx.Value(key{}).(*Kind)
 	return k
 }
 
-// Report logs an event with keys and values.
+// Report logs an event with keys and values. Handlers get the kind with the context.
 func (k *Kind) Report(log *slog.Logger, args ...any) {
-	log.Log(k.Context(), k.Level, k.Message, args...)
+	log.Log(context.WithValue(context.Background(), key{}, k), k.Level, k.Message, args...)
 }
 
 // About returns the same kind with a message that continues with text.
