@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -32,7 +33,7 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	write := func(i, nsid int) []byte {
 		sqe := rw(nvme.NVMWrite, uint16(i), i*4096, 4096, true)
 		sqe.SetNSID(uint32(nsid))
-		return c.capsule(&sqe, random(i, 4096))
+		return c.Capsule(&sqe, random(i, 4096))
 	}
 	h.send(write(0, holdNSID))
 	h.send(append(write(1, 1), write(2, holdNSID)...))
@@ -107,7 +108,7 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 	for i := range 4 {
 		sqe := rw(nvme.NVMWrite, uint16(i), i*4096, 4096, true)
 		sqe.SetNSID(holdNSID)
-		all = append(all, c.capsule(&sqe, random(i, 4096))...)
+		all = append(all, c.Capsule(&sqe, random(i, 4096))...)
 	}
 	h.send(all)
 	h.d.Release()
@@ -135,7 +136,7 @@ func TestHandOverBuffers(t *testing.T) {
 		op := []nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i]
 		sqe := rw(op, uint16(i), 0, 4096, capsule)
 		sqe.SetNSID(holdNSID)
-		h.send(c.capsule(&sqe, random(0, 4096*(1-i))))
+		h.send(c.Capsule(&sqe, random(0, 4096*(1-i))))
 	}
 	testutil.MustEqual(t, len(h.d.Held), 2, "commands are executing")
 	var handed [][]byte
@@ -174,7 +175,7 @@ func TestHandOverBuffers(t *testing.T) {
 // connect opens a connection and makes its queue ready for commands.
 func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.tb.Helper()
-	c := &client{tb: h.tb, p: p}
+	c := &client{h.tb, hosttest.Wire{P: p}}
 	h.open()
 	r := pdu.ICReq(&p, 1)
 	h.send(r[:])
@@ -188,31 +189,31 @@ func (h *manual) connect(p pdu.Params, depth int) *client {
 // size of the expected answer in bytes.
 func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
 	var batch []byte
-	answer := pdu.CapsuleRespSize + c.p.HeaderDigestSize()
+	answer := pdu.CapsuleRespSize + c.P.HeaderDigestSize()
 	for i := range depth {
 		sqe := rw(op, uint16(i), i*n, n, inCapsule)
 		var data []byte
 		if inCapsule {
 			data = random(i, n)
 		}
-		batch = append(batch, c.capsule(&sqe, data)...)
+		batch = append(batch, c.Capsule(&sqe, data)...)
 	}
 	if op == nvme.NVMRead {
-		answer += c.p.PDO(pdu.DataSize, c.p.HPDA) + n + c.p.DataDigestSize()
+		answer += c.P.PDO(pdu.DataSize, c.P.HPDA) + n + c.P.DataDigestSize()
 	}
 	if op == nvme.NVMRead || inCapsule {
 		return func() { h.send(batch) }, answer * depth
 	}
 	// Writes by R2T take their tags from the R2Ts. Answering them allocates nothing either.
-	r2t := pdu.DataSize + c.p.HeaderDigestSize()
-	tmpl := c.h2cData(pdu.LastPDU, 0, 0, 0, random(1, n))
+	r2t := pdu.DataSize + c.P.HeaderDigestSize()
+	tmpl := c.H2CData(pdu.LastPDU, 0, 0, 0, random(1, n))
 	return func() {
 		h.send(batch)
 		got := h.recv()
 		testutil.MustEqual(h.tb, len(got), r2t*depth, "bytes of R2Ts")
 		for i := range depth {
 			r := (*pdu.Data)(got[i*r2t:])
-			(*pdu.Data)(tmpl).SetH2C(&c.p, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
+			(*pdu.Data)(tmpl).SetH2C(&c.P, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
 			c.fixHeaderDigest(tmpl, pdu.DataSize)
 			h.send(tmpl)
 		}

@@ -55,7 +55,7 @@ func TestDataDeadlines(t *testing.T) {
 	granted := tg.connect(t, pdu.Params{}, 4, 0)
 	granted.send(granted.request(nvme.NVMWrite, 1, 0, 8192))
 	ttag := granted.r2t(1, 8192)
-	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
+	granted.send(granted.H2CData(0, 1, ttag, 0, random(0, 4096)))
 	testutil.Until(t, "all connections ended", func() bool {
 		tg.later(time.Minute)
 		return tg.t.Usage().Connections == 0
@@ -90,11 +90,11 @@ func TestSlowReader(t *testing.T) {
 		}
 		for i := range 16 {
 			m := c.recv()
-			d := (*pdu.Data)(m.raw)
-			testutil.MustTrue(t, m.t == pdu.TypeC2HData && d.CCCID() == uint16(i) &&
-				len(m.data) == n && d.Header().Flags()&pdu.Success != 0, "got %v %x", m.t, m.raw)
+			d := (*pdu.Data)(m.Raw)
+			testutil.MustTrue(t, m.Type == pdu.TypeC2HData && d.CCCID() == uint16(i) &&
+				len(m.Data) == n && d.Header().Flags()&pdu.Success != 0, "got %v %x", m.Type, m.Raw)
 			for j := 0; j < n; j += 509 {
-				testutil.MustEqual(t, m.data[j], pattern(i*4096+j),
+				testutil.MustEqual(t, m.Data[j], pattern(i*4096+j),
 					"command %d, byte %d is wrong", i, j)
 			}
 		}
@@ -164,7 +164,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 					"waits %v, reads %v: the connection ended at once", waits, reads)
 				h.loop.advance(time.Duration(h.g.tick))
 				if h.turn(); reads && h.t.Usage().Connections == 1 {
-					h.send(c.h2cData(0, 7, ttag, i*4, make([]byte, 4)))
+					h.send(c.H2CData(0, 7, ttag, i*4, make([]byte, 4)))
 				}
 			}
 			testutil.Equal(t, h.t.Usage().Connections == 0, waits, "waits %v, reads %v: ended",
@@ -186,7 +186,7 @@ func TestEachR2THasADeadline(t *testing.T) {
 	}
 	for range 4 { // one is finished every 3 minutes
 		ttag := ask(9, 4096)
-		c.send(c.h2cData(0, 9, ttag, 0, random(0, 4096)))
+		c.send(c.H2CData(0, 9, ttag, 0, random(0, 4096)))
 		c.status(9, nvme.Success)
 		tg.later(3 * time.Minute)
 	}
@@ -233,7 +233,7 @@ func TestStuckHolderEnds(t *testing.T) {
 			tg.do(func() { tg.g.checkDeadlines() }) // data moved so far is no progress later
 			tg.later(11 * time.Minute)
 			m := waits.recv()
-			testutil.True(t, m.t == pdu.TypeC2HData && len(m.data) == 4<<20, "got %v", m.t)
+			testutil.True(t, m.Type == pdu.TypeC2HData && len(m.Data) == 4<<20, "got %v", m.Type)
 			waits.status(1, nvme.Success)
 			testutil.Until(t, "the stuck connection ends",
 				func() bool { return tg.t.Usage().Connections == 1 })
@@ -270,7 +270,7 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 		if i%4 == 3 {
 			flags = pdu.LastPDU
 		}
-		h.send(c.h2cData(flags, uint16(cid), ttags[cid], i%4*part, data))
+		h.send(c.H2CData(flags, uint16(cid), ttags[cid], i%4*part, data))
 		h.drain()
 		testutil.MustTrue(t, h.g.queues.Len() != 0, "the connection was ended after %d s", cid+1)
 	}

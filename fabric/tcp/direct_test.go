@@ -36,7 +36,7 @@ func TestDirectData(t *testing.T) {
 				off, inCapsule[i] = diskSize-blockSize, nil // refused
 			}
 			sqe := rw(nvme.NVMWrite, uint16(200+i), off, n, true)
-			streams[1] = append(streams[1], c.capsule(&sqe, data)...)
+			streams[1] = append(streams[1], c.Capsule(&sqe, data)...)
 			want += pdu.CapsuleRespSize + p.HeaderDigestSize()
 		}
 		h.cutUp(merged(streams, rng), rng)
@@ -151,7 +151,7 @@ func TestMemoryOfDirectData(t *testing.T) {
 	write := func(i, nsid, n int) []byte {
 		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, true)
 		sqe.SetNSID(uint32(nsid))
-		return c.capsule(&sqe, random(i, n))
+		return c.Capsule(&sqe, random(i, n))
 	}
 	fit := h.g.cfg.Memory.Available() / n
 	for i := range fit + 1 {
@@ -217,7 +217,7 @@ func TestReserveForDirectData(t *testing.T) {
 		"%d writes, %d queues are stalled", h.d.Written.Load(), h.g.stalled)
 	for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
 		r := (*pdu.Data)(r2ts)
-		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
+		h.send(c.H2CData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 	}
 	testutil.True(t, h.d.Written.Load() == want+1 && bytes.Equal(h.d.Region.Bytes()[diskSize-n:],
 		random(100, n)), "%d writes, want %d", h.d.Written.Load(), want+1)
@@ -249,7 +249,7 @@ func TestReserveAfterR2T(t *testing.T) {
 			h.d.Written.Load())
 		for ; len(r2ts) > 0; r2ts = r2ts[pdu.DataSize:] {
 			r := (*pdu.Data)(r2ts)
-			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
+			h.send(c.H2CData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 		}
 		got := h.d.Written.Load()
 		testutil.True(t, got == int64(fit+1), "waiting %v: %d writes, want %d", waiting, got, fit+1)

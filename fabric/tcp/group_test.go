@@ -162,7 +162,7 @@ func TestLoad(t *testing.T) {
 	for qid, want := range []int{0, 1} {
 		h.open()
 		load("accepted", 1)
-		r := pdu.ICReq(&c.p, 1)
+		r := pdu.ICReq(&c.P, 1)
 		h.send(r[:])
 		load("before Connect", 1)
 		h.send(c.connectPDU(uint16(qid), 4, 0))

@@ -78,7 +78,7 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 	c := connect(0)
 	c.send(c.inCapsule(1, 0, 8192, 0))
 	c.status(1, nvme.Success)
-	c.p.InCapsule = 1 << 20
+	c.P.InCapsule = 1 << 20
 	c.send(c.inCapsule(1, 0, 8704, 0))
 	c.term(limit)
 	c = connect(1)
@@ -94,15 +94,15 @@ func TestDuplicateCID(t *testing.T) {
 	var tags []uint16
 	responses := 0
 	for len(tags) < 2 || responses < 1 {
-		switch m := c.recv(); m.t {
+		switch m := c.recv(); m.Type {
 		case pdu.TypeR2T:
-			tags = append(tags, (*pdu.Data)(m.raw).TTAG())
+			tags = append(tags, (*pdu.Data)(m.Raw).TTAG())
 		case pdu.TypeCapsuleResp:
 			responses++
 		}
 	}
-	c.send(c.h2cData(pdu.LastPDU, 1, tags[1], 0, random(0, 512)),
-		c.h2cData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
+	c.send(c.H2CData(pdu.LastPDU, 1, tags[1], 0, random(0, 512)),
+		c.H2CData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
 	c.status(1, nvme.Success)
 	c.status(1, nvme.Success)
 	testutil.Equal(t, responses, 1, "responses to the read")
@@ -116,10 +116,10 @@ func TestDamagedAndRefused(t *testing.T) {
 	sqe := rw(0x55, 0, 0, 4096, true)
 	for i := range 1000 {
 		sqe.SetCID(uint16(i))
-		b := c.capsule(&sqe, random(i, 4096))
+		b := c.Capsule(&sqe, random(i, 4096))
 		b[len(b)-1-i%4096] ^= 1
 		c.send(b)
-		if cqe := (*pdu.CapsuleResp)(c.recv().raw).CQE(); cqe.CID() != uint16(i) ||
+		if cqe := (*pdu.CapsuleResp)(c.recv().Raw).CQE(); cqe.CID() != uint16(i) ||
 			cqe.Status().OK() {
 			t.Fatalf("command %d: CID %d, %v", i, cqe.CID(), cqe.Status())
 		}
@@ -166,7 +166,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 			if tt.state == requestWaiting { // its future tag
 				ttag = early.tag | (early.round%ttagRounds+1)<<ttagBits
 			}
-			h.send(c.h2cData(pdu.LastPDU, early.SQE.CID(), ttag, 0, random(0, 512)))
+			h.send(c.H2CData(pdu.LastPDU, early.SQE.CID(), ttag, 0, random(0, 512)))
 			said := h.drain()
 			const term = pdu.TermReqSize + pdu.DataSize // it ends with the header of the H2CData
 			if len(said) < term || (*pdu.TermReq)(said[len(said)-term:]).Fault() != sequence {

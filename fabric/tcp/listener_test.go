@@ -230,7 +230,7 @@ func TestIdle(t *testing.T) {
 		c.send(b[:7])
 		c.send(b[7:])
 		m := c.recv()
-		testutil.MustTrue(t, m.t == pdu.TypeC2HData, "got %v", m.t)
+		testutil.MustTrue(t, m.Type == pdu.TypeC2HData, "got %v", m.Type)
 		c.status(1, nvme.Success)
 	}
 	testutil.Until(t, "no timer, no work and no event wakes the reactor", func() (idle bool) {

@@ -99,10 +99,10 @@ func TestSmallData(t *testing.T) {
 	h, c := joined(t, options{}, pdu.Params{}, 4)
 	h.send(c.request(nvme.NVMWrite, 0, 0, n))
 	ttag := (*pdu.Data)(h.recv()).TTAG()
-	all := c.h2cData(0, 0, ttag, 0, make([]byte, 108))
+	all := c.H2CData(0, 0, ttag, 0, make([]byte, 108))
 	all[3], all[pdu.OffDATAL] = pdu.DataSize+104, 4 // padding: more than a header is received
 	for off := 4; off < n; off += 4 {
-		all = append(all, c.h2cData(0, 0, ttag, off, make([]byte, 4))...)
+		all = append(all, c.H2CData(0, 0, ttag, off, make([]byte, 4))...)
 	}
 	h.put(h.peer, all)
 	for q := h.queue(); h.d.Written.Load() == 0; {
@@ -141,7 +141,7 @@ func TestManyConnect(t *testing.T) {
 	peers := []int{h.peer}
 	for range 40 {
 		h.open()
-		r := pdu.ICReq(&c.p, 1)
+		r := pdu.ICReq(&c.P, 1)
 		h.send(r[:])
 		peers = append(peers, h.peer)
 	}
@@ -167,7 +167,7 @@ func TestAdminTurn(t *testing.T) {
 	h, c := joined(t, options{arena: 16 << 20}, pdu.Params{}, 4)
 	other := h.peer
 	h.open()
-	r := pdu.ICReq(&c.p, 1)
+	r := pdu.ICReq(&c.P, 1)
 	h.send(append(r[:], c.connectPDU(0, 128, 0)...))
 	var all []byte
 	for i := range n {

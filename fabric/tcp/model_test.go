@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -84,7 +85,7 @@ func testModel(t *testing.T, seed uint64) {
 			HPDA: uint8(rng.IntN(2) * rng.IntN(32)),
 		}
 		hosts[i] = &modelHost{h: h, c: h.connect(p, modelSlots+1), peer: h.peer}
-		hosts[i].c.p.MaxH2CData = uint32(h.t.cfg.MaxH2CData)
+		hosts[i].c.P.MaxH2CData = uint32(h.t.cfg.MaxH2CData)
 		hosts[i].c.Conn = &bufferedConn{}
 		hosts[i].large = rng.IntN(3) == 0
 		if rng.IntN(3) == 0 {
@@ -209,7 +210,7 @@ func (m *modelHost) issue(host int, rng *rand.Rand) bool {
 		sqe = rw(o.opcode, uint16(slot), 0, 0, false)
 	case o.opcode == nvme.NVMWrite:
 		o.data = random(rng.IntN(1<<30), n)
-		o.damage = m.c.p.DataDigest && !m.h.d.ZeroCopyWrites && rng.IntN(8) == 0
+		o.damage = m.c.P.DataDigest && !m.h.d.ZeroCopyWrites && rng.IntN(8) == 0
 		if o.damage {
 			o.want = nvme.TransientTransportError
 		}
@@ -221,9 +222,9 @@ func (m *modelHost) issue(host int, rng *rand.Rand) bool {
 			o.data = nil // no data is requested
 		}
 	}
-	b := m.c.capsule(&sqe, nil)
+	b := m.c.Capsule(&sqe, nil)
 	if inCapsule && o.data != nil {
-		b = m.c.capsule(&sqe, o.data)
+		b = m.c.Capsule(&sqe, o.data)
 		if o.damage {
 			b[len(b)-1-rng.IntN(pdu.DigestSize+n)] ^= 1
 		}
@@ -259,22 +260,22 @@ func (m *modelHost) receive(rng *rand.Rand, model []byte) bool {
 		conn.Reset()
 		conn.Buffer.Write(m.in[:n])
 		m.in = m.in[n:]
-		msg := testutil.Value(m.c.read())(m.h.tb)
+		msg := testutil.Value(m.c.Receive())(m.h.tb)
 		m.handle(msg, rng, model)
 	}
 	return len(b) > 0
 }
 
-func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
+func (m *modelHost) handle(msg hosttest.Message, rng *rand.Rand, model []byte) {
 	tb := m.h.tb
-	switch msg.t {
+	switch msg.Type {
 	case pdu.TypeR2T:
-		r := (*pdu.Data)(msg.raw)
+		r := (*pdu.Data)(msg.Raw)
 		o := &m.ops[r.CCCID()]
 		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMWrite && r.DATAO() == 0 &&
-			int(r.DATAL()) == len(o.data), "R2T %x", msg.raw)
+			int(r.DATAL()) == len(o.data), "R2T %x", msg.Raw)
 		for at := 0; at < len(o.data); {
-			n := min(len(o.data)-at, int(m.c.p.MaxH2CData))
+			n := min(len(o.data)-at, int(m.c.P.MaxH2CData))
 			if rng.IntN(2) == 0 {
 				n = 1 + rng.IntN(n)
 			}
@@ -282,21 +283,21 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 			if at+n == len(o.data) {
 				flags = pdu.LastPDU
 			}
-			b := m.c.h2cData(flags, r.CCCID(), r.TTAG(), at, o.data[at:at+n])
+			b := m.c.H2CData(flags, r.CCCID(), r.TTAG(), at, o.data[at:at+n])
 			if at += n; o.damage && flags != 0 {
 				b[len(b)-1] ^= 1
 			}
 			m.out = append(m.out, b...)
 		}
 	case pdu.TypeC2HData:
-		d := (*pdu.Data)(msg.raw)
+		d := (*pdu.Data)(msg.Raw)
 		o := &m.ops[d.CCCID()]
 		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMRead && int(d.DATAO()) == 0,
-			"C2HData %x", msg.raw)
-		testutil.MustTrue(tb, bytes.Equal(msg.data, model[o.off:o.off+len(msg.data)]),
+			"C2HData %x", msg.Raw)
+		testutil.MustTrue(tb, bytes.Equal(msg.Data, model[o.off:o.off+len(msg.Data)]),
 			"a read brought other data than the model has")
 	case pdu.TypeCapsuleResp:
-		cqe := (*pdu.CapsuleResp)(msg.raw).CQE()
+		cqe := (*pdu.CapsuleResp)(msg.Raw).CQE()
 		o := &m.ops[cqe.CID()]
 		if !o.started || cqe.Status() != o.want {
 			tb.Fatalf("command %d: %v, want %v", cqe.CID(), cqe.Status(), o.want)
@@ -307,6 +308,6 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 		*o = modelOp{}
 		m.done++
 	default:
-		tb.Fatalf("got %v %x", msg.t, msg.raw)
+		tb.Fatalf("got %v %x", msg.Type, msg.Raw)
 	}
 }

@@ -27,12 +27,12 @@ func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 		all = append(all, c.request(nvme.NVMWrite, uint16(i), i<<18, len(writes[i]))...)
 	}
 	h.send(all)
-	return 2 * len(writes) * (pdu.CapsuleRespSize + c.p.HeaderDigestSize())
+	return 2 * len(writes) * (pdu.CapsuleRespSize + c.P.HeaderDigestSize())
 }
 
 // answers takes the R2Ts and returns the data for them, shuffled, with a flush for each.
 func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
-	size := pdu.DataSize + c.p.HeaderDigestSize()
+	size := pdu.DataSize + c.P.HeaderDigestSize()
 	r2ts := bytes.Clone(h.recv())
 	testutil.MustTrue(h.tb, len(r2ts) == size*len(writes), "%d bytes of R2Ts, want %d of %d",
 		len(r2ts), len(writes), size)
@@ -49,7 +49,7 @@ func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []b
 			stream = append(stream, c.request(nvme.NVMFlush, uint16(100+i), 0, 0)...)
 		}
 		stream = append(stream,
-			c.h2cData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
+			c.H2CData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
 		sent[i] += n
 	}
 	return stream
@@ -78,7 +78,7 @@ func TestTurnOfInput(t *testing.T) {
 	r := q.grants.First()
 	h.g.turnsUntil = h.loop.now + recent
 	h.g.activate(q)
-	all := c.h2cData(pdu.LastPDU, 1, tag, 0, random(1, n))
+	all := c.H2CData(pdu.LastPDU, 1, tag, 0, random(1, n))
 	sent, _ := sys.Send(busy, all, 0)
 	if sent < turnInput+2*partialSize {
 		t.Skipf("the socket takes no more than %d bytes", sent)
@@ -135,9 +135,9 @@ func TestUnfinishedGrant(t *testing.T) {
 	q, data := h.queue(), random(1, 16384)
 	testutil.True(t, !q.acknowledged, "acknowledged before there is data")
 	for i, tag := range tags {
-		h.send(c.h2cData(0, uint16(i), tag, 0, data[:8192]))
+		h.send(c.H2CData(0, uint16(i), tag, 0, data[:8192]))
 		testutil.True(t, q.acknowledged, "the data of R2T %d is not acknowledged", i)
-		h.send(c.h2cData(pdu.LastPDU, uint16(i), tag, 8192, data[8192:]))
+		h.send(c.H2CData(pdu.LastPDU, uint16(i), tag, 8192, data[8192:]))
 		testutil.True(t, len(h.recv()) > 0 && !q.acknowledged, "no response to write %d", i)
 	}
 	h.close()
@@ -164,8 +164,8 @@ func TestPieces(t *testing.T) {
 		"data of an R2T in two PDUs": func() {
 			c.send(c.request(nvme.NVMWrite, 1, 0, n))
 			tag := c.r2t(1, n)
-			c.send(c.h2cData(0, 1, tag, 0, data[:n/2]))
-			c.send(c.h2cData(pdu.LastPDU, 1, tag, n/2, data[n/2:]))
+			c.send(c.H2CData(0, 1, tag, 0, data[:n/2]))
+			c.send(c.H2CData(pdu.LastPDU, 1, tag, n/2, data[n/2:]))
 		},
 	} {
 		testutil.Until(t, name+" without a wait", func() bool {

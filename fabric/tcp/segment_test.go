@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -21,9 +22,9 @@ import (
 func conversation(p pdu.Params) []byte {
 	c := &client{}
 	r := pdu.ICReq(&p, 1)
-	c.p = p
+	c.P = p
 	out := bytes.Clone(r[:])
-	c.p.HPDA = 0
+	c.P.HPDA = 0
 	out = append(out, c.connectPDU(1, 16, 0)...)
 	for i := range 3 {
 		n := 512 << i
@@ -36,7 +37,7 @@ func conversation(p pdu.Params) []byte {
 // largeCapsule is a write with its data after the command in the same PDU. The data goes straight
 // to its place.
 func largeCapsule(p pdu.Params) []byte {
-	c := &client{p: p}
+	c := &client{Wire: hosttest.Wire{P: p}}
 	return c.inCapsule(3, 16384, directMin+512, 3)
 }
 
@@ -193,7 +194,7 @@ func answersTo(c *client, tags [3]uint16, sizes []byte) (stream []byte) {
 			flags = pdu.LastPDU
 		}
 		stream = append(stream,
-			c.h2cData(flags, uint16(w), tags[w], at[w], random(w, 16384)[at[w]:at[w]+n])...)
+			c.H2CData(flags, uint16(w), tags[w], at[w], random(w, 16384)[at[w]:at[w]+n])...)
 		at[w] += n
 	}
 	return stream
@@ -230,7 +231,7 @@ func TestTruncatedData(t *testing.T) {
 		c, tags := h.grants(p)
 		h.hangUp()
 		for _, b := range [][]byte{
-			c.h2cData(0, 0, tags[0], 0, random(0, 700)),
+			c.H2CData(0, 0, tags[0], 0, random(0, 700)),
 			pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, 128)),
 		} {
 			for n := range b {

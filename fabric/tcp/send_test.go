@@ -223,7 +223,7 @@ func TestLargeReads(t *testing.T) {
 		c.Conn = &bufferedConn{Buffer: in}
 		for i := range sizes {
 			m := c.recv()
-			testutil.MustTrue(t, bytes.Equal(m.data, disk[offs[i]:offs[i]+sizes[i]]),
+			testutil.MustTrue(t, bytes.Equal(m.Data, disk[offs[i]:offs[i]+sizes[i]]),
 				"seed %d: other data of read %d", seed, i)
 			c.status(uint16(i), nvme.Success)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -48,7 +49,7 @@ func (a *attacker) reach(tg *target, state string, p pdu.Params) {
 	}
 	a.send(a.request(nvme.NVMWrite, 1, 0, n))
 	if a.granted = a.r2t(1, n); state == "written" { // a missing LAST_PDU is forgiven
-		a.send(a.h2cData(0, 1, a.granted, 0, random(0, n)))
+		a.send(a.H2CData(0, 1, a.granted, 0, random(0, n)))
 		a.status(1, nvme.Success)
 	}
 }
@@ -110,10 +111,10 @@ func TestSequences(t *testing.T) {
 func (a *attacker) answers(out *strings.Builder, n int) {
 	for i, data := 0, 0; i < n; {
 		m := a.recv()
-		if data += len(m.data); m.t != pdu.TypeCapsuleResp {
+		if data += len(m.Data); m.Type != pdu.TypeCapsuleResp {
 			continue
 		}
-		if fmt.Fprintf(out, "%v", (*pdu.CapsuleResp)(m.raw).CQE().Status()); data > 0 {
+		if fmt.Fprintf(out, "%v", (*pdu.CapsuleResp)(m.Raw).CQE().Status()); data > 0 {
 			fmt.Fprintf(out, " with %d bytes", data)
 		}
 		i, data = i+1, 0
@@ -219,7 +220,7 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 	case "term":
 		return pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, n))
 	case "h2c":
-		return c.h2cData(flags, uint16(cid), uint16(ttag), off, data)
+		return c.H2CData(flags, uint16(cid), uint16(ttag), off, data)
 	case "read", "write", "read-with-data":
 		op := map[bool]nvme.Opcode{true: nvme.NVMWrite, false: nvme.NVMRead}[kind == "write"]
 		sqe := rw(op, uint16(cid), 0, n, kind != "read")
@@ -238,9 +239,9 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 			sqe.SGL1().SetData(sglTypes[typ], byte(sub), 0, uint32(length))
 		}
 		if kind == "read" {
-			return c.capsule(&sqe, nil)
+			return c.Capsule(&sqe, nil)
 		}
-		return c.capsule(&sqe, data)
+		return c.Capsule(&sqe, data)
 	}
 	a.t.Fatalf("%s: unknown PDU %s", a.d.Pos, kind)
 	return nil
@@ -255,11 +256,11 @@ const ended = "the connection ends"
 // fault reads PDUs until a C2HTermReq, if there is one, and expects the end of the stream.
 func (a *attacker) fault() string {
 	for {
-		if m, err := a.read(); errors.Is(err, errClosed) {
+		if m, err := a.Receive(); errors.Is(err, hosttest.ErrEnd) {
 			return ended
-		} else if testutil.Must(a.t, err); m.t == pdu.TypeC2HTermReq {
+		} else if testutil.Must(a.t, err); m.Type == pdu.TypeC2HTermReq {
 			a.end()
-			f := (*pdu.TermReq)(m.raw).Fault()
+			f := (*pdu.TermReq)(m.Raw).Fault()
 			said := f.Error()
 			if at := fmt.Sprintf(" at byte %d", f.FEI); f.FEI != 0 && !strings.HasSuffix(said, at) {
 				said += at

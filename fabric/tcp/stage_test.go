@@ -43,9 +43,9 @@ func TestStages(t *testing.T) {
 			h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 			ttag := (*pdu.Data)(h.recv()).TTAG()
 			later(h, 5)
-			h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000)))
+			h.send(c.H2CData(0, 1, ttag, 0, random(0, 5000)))
 			later(h, 6)
-			h.send(c.h2cData(pdu.LastPDU, 1, ttag, 5000, random(0, 65536-5000)))
+			h.send(c.H2CData(pdu.LastPDU, 1, ttag, 5000, random(0, 65536-5000)))
 		}, [fabric.Stages]int64{fabric.StageHostData: 11}},
 		"memory, then H2CData": {func(h *manual, c *client) {
 			h.exhaust()
@@ -55,7 +55,7 @@ func TestStages(t *testing.T) {
 			h.turn()
 			ttag := (*pdu.Data)(h.recv()).TTAG()
 			later(h, 4)
-			h.send(c.h2cData(pdu.LastPDU, 1, ttag, 0, random(0, 65536)))
+			h.send(c.H2CData(pdu.LastPDU, 1, ttag, 0, random(0, 65536)))
 		}, [fabric.Stages]int64{fabric.StageWait: 9, fabric.StageHostData: 4}},
 		"memory for in-capsule data": {func(h *manual, c *client) {
 			h.exhaust()

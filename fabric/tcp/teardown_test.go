@@ -29,13 +29,13 @@ var moments = map[string]func(h *manual, c *client){
 	"H2CData": func(h *manual, c *client) {
 		h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 		ttag := (*pdu.Data)(h.recv()).TTAG()
-		h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000))[:3000])
+		h.send(c.H2CData(0, 1, ttag, 0, random(0, 5000))[:3000])
 	},
 	"executing": func(h *manual, c *client) {
 		for i := range 4 {
 			sqe := rw([]nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i%2], uint16(i), 0, 4096, i%2 == 0)
 			sqe.SetNSID(holdNSID)
-			h.send(c.capsule(&sqe, random(0, 4096*(1-i%2))))
+			h.send(c.Capsule(&sqe, random(0, 4096*(1-i%2))))
 		}
 	},
 	"responses blocked": func(h *manual, c *client) {
@@ -335,7 +335,7 @@ func TestMemoryPressure(t *testing.T) {
 	for i := 0; i < 8; i++ {
 		testutil.MustTrue(t, i < len(tags), "no R2T for command %d", i)
 		for off := 0; off < n; off += 65536 {
-			h.send(c.h2cData(0, uint16(i), tags[i], off, random(off, 65536)))
+			h.send(c.H2CData(0, uint16(i), tags[i], off, random(off, 65536)))
 		}
 		collect()
 	}

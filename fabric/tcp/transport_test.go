@@ -50,7 +50,7 @@ func readWrite(t *testing.T, c *client) {
 		off := 1<<20 + i*65536
 		want := random(i, n)
 		sqe := rw(nvme.NVMWrite, uint16(i), off, n, true)
-		c.send(c.capsule(&sqe, want))
+		c.send(c.Capsule(&sqe, want))
 		c.status(uint16(i), nvme.Success)
 		testutil.True(t, bytes.Equal(c.readBlocks(9, off, n), want),
 			"%d bytes in the capsule: read back something else", n)
@@ -66,7 +66,7 @@ func readWrite(t *testing.T, c *client) {
 			if at+m == n {
 				flags = pdu.LastPDU
 			}
-			c.send(c.h2cData(flags, 5, ttag, at, want[at:at+m]))
+			c.send(c.H2CData(flags, 5, ttag, at, want[at:at+m]))
 			at += m
 		}
 		c.status(5, nvme.Success)

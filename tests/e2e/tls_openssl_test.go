@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -79,13 +80,15 @@ func TestTLSOpenSSLClient(t *testing.T) {
 	}})
 	client := startOpenSSL(t, psk, "s_client", "-quiet", "-connect",
 		h.Addr(nvme.TransportTCP).String())
-	testutil.Value(client.in.Write(greeting()))(h.T)
+	req := pdu.ICReq(&pdu.Params{}, 1)
+	testutil.Value(client.in.Write(req[:]))(h.T)
 	var resp pdu.IC
 	client.read(t, resp[:])
 	f := resp.Check()
 	testutil.True(t, f.OK() && resp.Header().Type() == pdu.TypeICResp, "%v: % x", f, resp)
-	capsule, _ := connectCapsule(true)
-	testutil.Value(client.in.Write(capsule))(h.T)
+	o := Variant{}.HostOptions()
+	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+	testutil.Value(client.in.Write(hosttest.InCapsule(op)))(h.T)
 	var connected pdu.CapsuleResp
 	client.read(t, connected[:])
 	st := connected.CQE().Status()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -142,28 +142,7 @@ func shake(c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	client, err := tls.NewClient(psk)
-	if err != nil {
-		return err
-	}
-	defer client.Free()
-	b := make([]byte, tls.MaxInput)
-	for n := 0; ; {
-		out, conn, err := client.Step(b[:n])
-		if err != nil {
-			return err
-		}
-		if _, err := c.Write(out); err != nil {
-			return err
-		}
-		if conn != nil {
-			conn.Close()
-			return nil
-		}
-		if n, err = c.Read(b); err != nil {
-			return err
-		}
-	}
+	return hosttest.Shake(c, psk)
 }
 
 // untilEnd returns the bytes received until the target ends the connection.

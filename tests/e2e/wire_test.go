@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"testing"
 	"time"
@@ -17,64 +16,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// wire is a TCP connection to the target on which a test sends arbitrary bytes.
-type wire struct {
-	*net.TCPConn
-	t *testing.T
-	p pdu.Params
-}
-
-func (h *Env) wire() *wire {
+// wire returns a TCP connection to the target on which a test sends arbitrary bytes.
+func (h *Env) wire() *hosttest.Wire {
 	h.T.Helper()
 	c := testutil.Value(net.Dial("tcp", h.Addr(nvme.TransportTCP).String()))(h.T)
 	h.Must(c.SetDeadline(time.Now().Add(testutil.Patience)))
 	h.T.Cleanup(func() { _ = c.Close() })
-	return &wire{c.(*net.TCPConn), h.T, pdu.Params{}}
-}
-
-// take receives a PDU of type want.
-func (w *wire) take(want pdu.Type) []byte {
-	w.t.Helper()
-	b := make([]byte, pdu.HeaderSize)
-	testutil.Value(io.ReadFull(w, b))(w.t)
-	head := (*pdu.Header)(b)
-	b = append(b, make([]byte, head.PLEN()-pdu.HeaderSize)...)
-	if _, err := io.ReadFull(w, b[pdu.HeaderSize:]); err != nil || head.Type() != want {
-		w.t.Fatalf("got a %v (%v), want %v", head.Type(), err, want)
-	}
-	return b
-}
-
-// write sends bytes.
-func (w *wire) write(b []byte) {
-	w.t.Helper()
-	testutil.Value(w.Write(b))(w.t)
-}
-
-// greeting is an ICReq without digests.
-func greeting() []byte {
-	req := pdu.ICReq(&pdu.Params{}, 1)
-	return req[:]
-}
-
-// connectCapsule returns the Connect command of an admin queue, with in-capsule data or with data
-// for an R2T.
-func connectCapsule(inCapsule bool) (capsule, data []byte) {
-	o := Variant{}.HostOptions()
-	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
-	op.SQE.SetFlags(1 << 6)
-	var c pdu.CapsuleCmd
-	if !inCapsule {
-		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
-			nvme.ConnectDataSize)
-		c.Set(&pdu.Params{}, 0)
-		*c.SQE() = op.SQE
-		return c[:], op.Data
-	}
-	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, nvme.ConnectDataSize)
-	c.Set(&pdu.Params{}, nvme.ConnectDataSize)
-	*c.SQE() = op.SQE
-	return append(c[:], op.Data...), nil
+	return &hosttest.Wire{Conn: c}
 }
 
 // wantLeft waits until only these numbers of controllers and queues are left.
@@ -89,58 +37,37 @@ func (h *Env) wantLeft(controllers, queues int) {
 // TestConnectDataByR2T: the data of Connect may be sent in answer to an R2T (F20).
 func TestConnectDataByR2T(t *testing.T) {
 	h := New(t, Options{})
-	capsule, data := connectCapsule(false)
-	w := h.wire()
-	w.write(append(greeting(), capsule...))
-	w.take(pdu.TypeICResp)
-	r2t := (*pdu.Data)(w.take(pdu.TypeR2T))
+	w, o := h.wire(), Variant{}.HostOptions()
+	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+	req := pdu.ICReq(&w.P, 1)
+	testutil.Value(w.Write(append(req[:], hosttest.Bare(op, nvme.ConnectDataSize)...)))(t)
+	testutil.Value(w.Take(pdu.TypeICResp))(t)
+	r2t := (*pdu.Data)(testutil.Value(w.Take(pdu.TypeR2T))(t))
 	testutil.MustTrue(t, r2t.DATAO() == 0 && r2t.DATAL() == nvme.ConnectDataSize, "R2T %x", r2t)
 	for off, flags := range []pdu.Flags{0: 0, 1: pdu.LastPDU} { // in two parts
-		var head pdu.Data
-		head.SetH2C(&w.p, flags, 0, r2t.TTAG(), uint32(off)*512, 512)
-		w.write(append(head[:], data[off*512:][:512]...))
+		part := op.Data[off*512:][:512]
+		testutil.Value(w.Write(w.H2CData(flags, 0, r2t.TTAG(), off*512, part)))(t)
 	}
-	testutil.Equal(t, (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(), nvme.Success,
-		"")
+	resp := (*pdu.CapsuleResp)(testutil.Value(w.Take(pdu.TypeCapsuleResp))(t))
+	testutil.Equal(t, resp.CQE().Status(), nvme.Success, "")
 	h.wantLeft(1, 1)
 }
 
-// ioWire connects I/O queue qid of a controller, on which a test sends arbitrary bytes.
-func (h *Env) ioWire(c *host.Controller, qid uint16, size int) *wire {
+// readAndWait sends reads of 1 MiB of namespace 1, one after another, on I/O queue qid of a
+// controller, and receives none of the data.
+func (h *Env) readAndWait(c *host.Controller, qid uint16, from, n int) {
 	h.T.Helper()
 	w := h.wire()
-	h.Must(w.SetReadBuffer(4096))
-	o := Variant{}.HostOptions()
-	op := host.ConnectCommand(qid, size, &o, c.CNTLID())
-	op.SQE.SetFlags(1 << 6)
-	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, nvme.ConnectDataSize)
-	var capsule pdu.CapsuleCmd
-	capsule.Set(&w.p, nvme.ConnectDataSize)
-	*capsule.SQE() = op.SQE
-	w.write(append(append(greeting(), capsule[:]...), op.Data...))
-	w.take(pdu.TypeICResp)
-	testutil.MustEqual(h.T, (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(),
-		nvme.Success, "I/O queue %d", qid)
-	return w
-}
-
-// readAndWait sends reads of 1 MiB of namespace 1, one after another, and receives none of the
-// data.
-func (w *wire) readAndWait(from, n int) {
-	w.t.Helper()
+	h.Must(w.Conn.(*net.TCPConn).SetReadBuffer(4096))
+	testutil.Value(w.Associate(qid, 32, Variant{}.HostOptions(), c.CNTLID()))(h.T)
 	var all []byte
 	for i := range n {
-		var c pdu.CapsuleCmd
-		c.Set(&w.p, 0)
 		op := new(host.Op)
 		op.Read(1, uint64(from+i)<<20>>9, 1<<20>>9, nil)
-		op.SQE.SetFlags(1 << 6)
 		op.SQE.SetCID(uint16(i))
-		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 1<<20)
-		*c.SQE() = op.SQE
-		all = append(all, c[:]...)
+		all = append(all, hosttest.Bare(op, 1<<20)...)
 	}
-	w.write(all)
+	testutil.Value(w.Write(all))(h.T)
 }
 
 // slowSize is the size of the namespace in use.
@@ -177,7 +104,7 @@ func TestSlowReaders(t *testing.T) {
 func unreadTCP(h *Env) {
 	c := h.Dial(Plain[0])
 	for i := range 4 {
-		h.ioWire(c, uint16(i+1), 32).readAndWait(i*16, 16)
+		h.readAndWait(c, uint16(i+1), i*16, 16)
 	}
 	h.Ping(c)
 }

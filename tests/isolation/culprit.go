@@ -77,7 +77,7 @@ func (a *attack) rawQueue(ctx context.Context, p *party) (*raw, error) {
 	}
 	p.raw = append(p.raw, r)
 	qid := uint16(len(p.queues) + len(p.raw))
-	if _, err := r.associate(qid, 128, hostOptions(culpritNQN), p.CNTLID()); err != nil {
+	if _, err := r.Associate(qid, 128, hostOptions(culpritNQN), p.CNTLID()); err != nil {
 		return nil, fmt.Errorf("queue %d: %w", qid, err)
 	}
 	return r, nil

@@ -74,10 +74,10 @@ var strangerRows = []row{
 func (r *raw) discovery() error {
 	o := hostOptions(strangerNQN)
 	o.SubNQN = nvme.DiscoveryNQN
-	if _, err := r.associate(0, 32, o, nvme.CNTLIDDynamic); err != nil {
+	if _, err := r.Associate(0, 32, o, nvme.CNTLIDDynamic); err != nil {
 		return err
 	}
-	_, err := r.do(setCC(nvme.CCLinux))
+	_, err := r.Do(setCC(nvme.CCLinux))
 	return err
 }
 
@@ -185,7 +185,7 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 	return a.repeat(ctx, time.Millisecond, func() error {
 		for range 8 {
 			for _, cc := range []nvme.CC{nvme.CCLinux | nvme.CCShutdownNormal, nvme.CCLinux} {
-				if _, err := r.do(setCC(cc)); err != nil {
+				if _, err := r.Do(setCC(cc)); err != nil {
 					return nil // the controller may refuse it, or end
 				}
 				a.takes(1)

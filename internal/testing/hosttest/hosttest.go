@@ -1,4 +1,5 @@
-// Package hosttest has host commands that only tests of controllers send.
+// Package hosttest has host commands that only tests of controllers send, and connections over TCP
+// on which tests send any bytes.
 package hosttest
 
 import (
