@@ -88,13 +88,8 @@ func TestHosts(t *testing.T) {
 	testutil.Equal(t, req.ID.Device().Attr().Name, "i", "the request came in on the wrong device")
 	must(t, req.ID.Destroy())
 	next(t, ci, verbs.EventRejected)
-	wantErr(t, func() error {
-		_,
-			err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0)
-		return err
-	}(),
-		unix.EADDRINUSE,
-		"a listener beside the wildcard")
+	wantErr(t, testutil.Err(c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0)),
+		unix.EADDRINUSE, "a listener beside the wildcard")
 }
 
 // TestLostMessages: a side whose disconnection, or whose request, is lost waits for its time. The
