@@ -42,7 +42,7 @@ type Sample struct {
 	Namespaces []observed.Namespace
 	Reactors   []observed.Reactor
 	Groups     []observed.Group
-	// Ports are the ports of the machine.
+	// Ports are the RDMA ports of the machine and of the target's own stack.
 	Ports []observed.PortCounter
 	// Of Refusals, handshakes of RDMA are used. For TCP the kernel is asked.
 	Refusals []observed.Refusal

@@ -194,8 +194,9 @@ func unread(ctx context.Context, a *attack, every time.Duration) error {
 	}
 	return a.repeat(ctx, every, func() error {
 		for _, r := range p.raw {
-			_ = r.SetReadDeadline(time.Now().Add(time.Millisecond))
-			_, _ = r.Read(make([]byte, 1)) // the target may end the connection
+			c := r.Conn.(patient).Conn // patient sets a deadline of its own
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, _ = c.Read(make([]byte, 1)) // the target may end the connection
 		}
 		return nil
 	})

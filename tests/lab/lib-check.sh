@@ -50,6 +50,7 @@ held() {
 leak_mark() {
   HELD=''
   wait_for 15 held_same
+  grep -q '^mr ' <<<"$HELD" || fail "the memory regions of the target are not known"
   HELD_RSS=$(target_rss)
   say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"
 }

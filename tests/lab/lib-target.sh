@@ -5,7 +5,7 @@ TPID='' NOTIFY_PID=''
 NAMESPACES=()
 ALLOWED=''             # host NQNs, blank separated; any host if empty
 TARGET_LISTENERS=''    # more listeners, as TRANSPORT/ADDRESS/PORT
-METRICS=127.0.0.1:9500 # where our target without an RDMA device has them
+METRICS=127.0.0.1:9500 # of our target without an RDMA device; see held
 : "${SPIN:=}"          # reactors.spin of our target; its default if empty
 
 # target_start: starts the target and waits until it is ready.
@@ -17,7 +17,7 @@ target_restart() { "${TARGET}_restart"; }
 target_config() {
   local l transport address port n nsid backend size path bs
   [ -z "$SPIN" ] || echo "reactors: {spin: $SPIN}"
-  [ $LINK != soft ] || echo "metrics: {listen: \"$METRICS\"}" # see held
+  [ $LINK != soft ] || echo "metrics: {listen: \"$METRICS\"}"
   echo "listeners:"
   for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
     IFS=/ read -r transport address port <<<"$l"

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		child(conf)
 		return
 	}
-	// The tests mostly wait for the cluster and for leases, with any number of processors.
+	// More than there are processors, since they mostly wait for the cluster and for leases.
 	_ = flag.Set("test.parallel", "16")
 	testutil.Main(m)
 }
@@ -174,9 +174,9 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	testutil.Must(t, testutil.Err(a.Put(ctx, []byte("of another"), version)))
 
 	const stranger = "127.0.0.1:0/4242"
-	c.Ceph(t, "osd", "blocklist", "add", stranger, "30")
+	c.Ceph(t, "osd", "blocklist", "add", stranger, "1800")
 	before := testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger]
-	c.Ceph(t, "osd", "blocklist", "add", stranger, "3600")
+	c.Ceph(t, "osd", "blocklist", "add", stranger, "7200")
 	testutil.Equal(t, testutil.Value(a.cluster.Blocklist(ctx))(t)[stranger], before,
 		"the end of an entry that was added again")
 	left := testutil.Value(a.Fence(ctx, append(addrs, stranger), long))(t)
@@ -217,7 +217,7 @@ func large(t *testing.T, c *cephtest.Cluster) {
 func full(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
 	e := connect(t, c, 8)
-	testutil.Must(t, e.Acquire(ctx, time.Minute))
+	testutil.Must(t, e.Acquire(ctx, time.Hour)) // programs of Ceph may take long
 	record := bytes.Repeat([]byte{' '}, group.MaxRecord/2)
 	version := testutil.Value(e.Put(ctx, record, 0))(t)
 	defer c.FullAt(t, "0.95")
@@ -227,7 +227,7 @@ func full(t *testing.T, c *cephtest.Cluster) {
 	})
 	testutil.Must(t, e.cluster.WaitForLatestMap(ctx)) // then the OSD has it as well
 	testutil.Check(t, testutil.Err(e.Put(ctx, append(record, ' '), version)))
-	testutil.Check(t, e.Renew(ctx, time.Minute))
+	testutil.Check(t, e.Renew(ctx, time.Hour))
 	testutil.Check(t, e.Release(ctx))
 }
 

@@ -92,8 +92,8 @@ func TestHosts(t *testing.T) {
 		unix.EADDRINUSE, "a listener beside the wildcard")
 }
 
-// TestLostMessages: a side whose disconnection, or whose request, is lost waits for its time. The
-// other side hears of neither.
+// TestLostMessages: a side whose DREQ or REQ is lost waits until its timeout. The other side does
+// not hear of it.
 func TestLostMessages(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})

@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Parallel tests wait for repeated messages and time limits, with any number of processors.
+	// More than there are processors, since they wait for repeated messages and time limits.
 	_ = flag.Set("test.parallel", "16")
 	testutil.Main(m)
 }

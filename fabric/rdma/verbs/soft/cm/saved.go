@@ -22,8 +22,8 @@ const (
 	// those of package admission, and no host takes entries that another one needs.
 	savedConns = 1 << 16
 	memorySize = len(savedHeader) + savedConns*savedSize
-	// So many connections of the process before are disconnected at a time, and all within two
-	// seconds. So their hosts do not return at once, and the socket takes the messages.
+	// oldPiece connections of the process before are disconnected every oldTime, all within about
+	// two seconds. So the socket takes the messages, and their hosts return one after another.
 	oldPiece = 64
 	oldTime  = 2 * time.Millisecond
 )
@@ -32,8 +32,8 @@ const (
 type saved struct {
 	memory []byte
 	free   []int         // entries
-	old    []int         // entries of the process before
-	next   time.Duration // when some of these are disconnected
+	old    []int         // entries of the process before, not disconnected yet
+	next   time.Duration // when the next piece of old is disconnected
 }
 
 func (s *saved) entry(i int) []byte { return s.memory[len(savedHeader)+i*savedSize:][:savedSize] }

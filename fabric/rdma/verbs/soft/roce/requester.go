@@ -19,9 +19,9 @@ const (
 	minWindow   = 2
 	maxWindow   = 256
 	// A READ longer than a chunk is sent as several requests, so that the window also holds for
-	// READs. A chunk is readChunk bytes or readPackets packets, whichever is more, but the receive
-	// buffer has room for two. Chunks begin at multiples of their size, so that a repeated request
-	// never spans two earlier ones.
+	// READs. A chunk is readChunk bytes or readPackets packets, whichever is more, but at most half
+	// of the receive buffer's part for READs. Chunks begin at multiples of their size, so that a
+	// repeated request never spans two earlier ones.
 	readChunk   = 32 << 10
 	readPackets = 16
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
