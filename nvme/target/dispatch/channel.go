@@ -252,7 +252,8 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	checked := ch.changed || ch.Access != nil || ch.r.checks
 	for n, compared := 0, 0; n < batchSize && compared < comparedMost; n++ {
 		io := ch.pending.First()
-		if io == nil || ch.r.room.Left <= 0 && copied(io) > smallBytes {
+		if io == nil || ch.state == stateOpening || // done has begun to open it again
+			ch.r.room.Left <= 0 && copied(io) > smallBytes {
 			break
 		}
 		ch.pending.Remove(&io.Place)

@@ -70,7 +70,12 @@ func (r *reactor) channel(dev backend.Channel) *Channel {
 }
 
 // storage is a namespace without marks that does not change.
-type storage struct{ Storage }
+type storage struct {
+	Storage
+	device backend.Device
+}
+
+func (s storage) Device() backend.Device { return s.device }
 
 func (storage) Mark(backend.Channel, func()) backend.Channel { return nil }
 
@@ -79,6 +84,7 @@ func (storage) Check(*backend.IO) error { return nil }
 // slowChannel is a device that takes room IOs, and gives them back when they are due.
 type slowChannel struct {
 	backend.Channel
+	backend.Device
 	room    int
 	most    int // that Submit was offered, or Poll had room for, at once
 	cancels int
@@ -96,6 +102,8 @@ func (c *slowChannel) Submit(ios []*backend.IO) int {
 	}
 	return n
 }
+
+func (c *slowChannel) OpenChannel(backend.Reactor) (backend.Channel, error) { return c, nil }
 
 func (c *slowChannel) Cancel(*backend.IO) { c.cancels++ }
 
@@ -290,6 +298,24 @@ func TestReleaseInPoll(t *testing.T) {
 	testutil.True(t, r.active.Empty(), "an idle channel is polled")
 }
 
+// TestOpenInPush: an IO that fails, because the channel could not be opened, may be followed by one
+// that opens it again. IOs after it wait for that.
+func TestOpenInPush(t *testing.T) {
+	r := newReactor()
+	ch := r.channel(nil)
+	opened := make(chan func(), 1)
+	r.Post = func(fn func()) { opened <- fn }
+	ch.ns.Storage = storage{device: &slowChannel{room: 2}}
+	r.Done = func(*backend.IO) { ch.Queue(&backend.IO{Len: 512}) }
+	ch.Queue(&backend.IO{Len: 512})
+	ch.Queue(&backend.IO{Len: 512})
+	ch.state = stateFailed
+	r.Process()
+	testutil.Receive(t, "the device is asked", opened)()
+	r.Process()
+	testutil.Equal(t, ch.inflight, 2, "IOs that the device has")
+}
+
 // comparing is a blocker that counts its comparisons.
 type comparing struct{ n *int }
 
@@ -404,22 +430,35 @@ func TestSharedFences(t *testing.T) {
 	testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 }
 
+// busy makes a channel whose device has a write.
+func (r *reactor) busy() (*Channel, *slowChannel, *backend.IO) {
+	slow := &slowChannel{room: 1}
+	ch := r.channel(slow)
+	ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+	ch.push()
+	return ch, slow, slow.has.Pop()
+}
+
+// preempt adds a fence of a host.
+func (ch *Channel) preempt(host string, drained func()) {
+	ch.setAccess(nil, &fence{
+		aborted: map[reservation.Host]bool{{}: true}, drained: drained,
+		change: &reservation.Change{Host: subnet.Owner{NQN: host}},
+	})
+}
+
 // TestAbortedIO: a device is asked once to give an IO of a host back, for any number of fences.
 // Only an IO that the device has aborted was preempted: one that has failed may have changed
 // blocks.
 func TestAbortedIO(t *testing.T) {
 	failed := errors.New("failed")
-	for _, err := range []error{nil, failed, backend.ErrAborted} {
-		r, slow := newReactor(), &slowChannel{room: 1}
-		ch := r.channel(slow)
-		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
-		ch.push()
-		io := slow.has.Pop()
+	for err, want := range map[error]error{
+		nil: nil, failed: failed, backend.ErrAborted: ErrPreempted,
+	} {
+		r := newReactor()
+		ch, slow, io := r.busy()
 		for range 2 {
-			ch.setAccess(nil, &fence{
-				aborted: map[reservation.Host]bool{{}: true}, drained: func() {},
-				change: new(reservation.Change),
-			})
+			ch.preempt("", func() {})
 			r.io = io
 			r.walk()
 			testutil.True(t, r.io == nil, "the IO is not excluded")
@@ -428,10 +467,6 @@ func TestAbortedIO(t *testing.T) {
 		io.Err = err
 		slow.due.Push(io, &io.Node)
 		ch.reap()
-		want := err
-		if err == backend.ErrAborted {
-			want = ErrPreempted
-		}
 		testutil.True(t, io.Err == want, "%v, want %v", io.Err, want)
 		testutil.Equal(t, ch.State().Busy, State{}.Busy, "left")
 	}
@@ -440,17 +475,11 @@ func TestAbortedIO(t *testing.T) {
 // TestRoundsOfHosts: hosts take turns at rounds, so that of a later fence may come first. The
 // earlier fence waits for the same IO nevertheless.
 func TestRoundsOfHosts(t *testing.T) {
-	r, slow := newReactor(), &slowChannel{room: 1}
-	ch := r.channel(slow)
-	ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
-	ch.push()
-	io := slow.has.Pop()
+	r := newReactor()
+	ch, slow, io := r.busy()
 	drained := 0
 	for range sharedFences + 1 {
-		ch.setAccess(nil, &fence{
-			aborted: map[reservation.Host]bool{{}: true}, drained: func() { drained++ },
-			change: new(reservation.Change),
-		})
+		ch.preempt("", func() { drained++ })
 	}
 	testutil.MustEqual(t, len(r.rounds), 2, "rounds")
 	for _, i := range []int{1, 0} {
@@ -471,18 +500,11 @@ func TestRoundsOfHosts(t *testing.T) {
 // that these have asked for before. It waits for the IO of a round that came first.
 func TestFencesOfHosts(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
-		r, slow := newReactor(), &slowChannel{room: 1}
-		ch := r.channel(slow)
-		ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
-		ch.push()
-		io := slow.has.Pop()
+		r := newReactor()
+		ch, slow, io := r.busy()
 		var order []string
 		fence := func(host string) {
-			ch.setAccess(nil, &fence{
-				aborted: map[reservation.Host]bool{{}: true},
-				change:  &reservation.Change{Host: subnet.Owner{NQN: host}},
-				drained: func() { order = append(order, host) },
-			})
+			ch.preempt(host, func() { order = append(order, host) })
 		}
 		for range 10 * sharedFences {
 			fence("a")

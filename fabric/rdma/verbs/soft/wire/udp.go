@@ -243,8 +243,7 @@ func (u *udp) socket(f int, port uint16, share bool) (fd int, err error) {
 	}()
 	set := func(level, opt, value int, name string) {
 		if err == nil {
-			err = os.NewSyscallError("setsockopt "+name,
-				unix.SetsockoptInt(fd, level, opt, value))
+			err = os.NewSyscallError("setsockopt "+name, unix.SetsockoptInt(fd, level, opt, value))
 		}
 	}
 	set(family.level, family.mtuDiscover, family.probe, "MTU_DISCOVER")
