@@ -190,9 +190,7 @@ func TestMemoryOfDirectData(t *testing.T) {
 		"%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(), len(h.d.Held))
 	h.d.Release()
 	h.turn()
-	h.hangUp()
-	h.peer = large
-	h.close()
+	h.close(h.peer, large)
 }
 
 // Large in-capsule data may be followed by requested data that has all the other memory. The

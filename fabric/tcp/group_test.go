@@ -23,7 +23,6 @@ func (h *manual) actives() (list []*queue) {
 // within a few polls, or when the reactor reports that the set is ready.
 func TestManyConnections(t *testing.T) {
 	h := newManual(t, options{})
-	defer h.close()
 	var peers []int
 	for range 40 {
 		h.open()
@@ -57,9 +56,7 @@ func TestManyConnections(t *testing.T) {
 	h.loop.fns[h.g.epfd](unix.EPOLLIN)
 	h.g.Poll(64)
 	testutil.True(t, answered(peers[5]), "not answered after the wake-up")
-	for _, fd := range peers[:len(peers)-1] {
-		_ = unix.Close(fd)
-	}
+	h.close(peers...)
 }
 
 // A connection that is alone in having input stays active until it has had none for a while. If
@@ -67,7 +64,6 @@ func TestManyConnections(t *testing.T) {
 // the next one.
 func TestActive(t *testing.T) {
 	h := newManual(t, options{})
-	defer h.close()
 	const connections = 3
 	var peers [connections]int
 	var hosts [connections]*client
@@ -120,10 +116,7 @@ func TestActive(t *testing.T) {
 	h.loop.now += 2 * recent
 	h.g.Poll(64)
 	testutil.True(t, len(h.actives()) == 0, "a connection without input stays active")
-	for _, fd := range peers[1:] {
-		_ = unix.Close(fd)
-	}
-	h.peer = peers[0]
+	h.close(peers[:]...)
 }
 
 // The end of a stream is noticed even if it comes in one event with the last data.

@@ -174,9 +174,12 @@ func (h *manual) giveBack() {
 	h.taken = nil
 }
 
-// close ends everything and checks that nothing is left.
-func (h *manual) close() {
+// close ends everything, with all connections in case of several, and checks that nothing is left.
+func (h *manual) close(peers ...int) {
 	h.tb.Helper()
+	for _, h.peer = range peers {
+		h.hangUp()
+	}
 	h.hangUp()
 	h.d.Release()
 	h.turn()

@@ -80,9 +80,7 @@ func TestManyCommands(t *testing.T) {
 		c = h.connect(pdu.Params{}, 4)
 		h.send(c.held(nvme.NVMRead, 0, 0, 4096))
 		testutil.Equal(t, h.d.Executed.Load()-begun, 2, "commands of another queue")
-		h.hangUp()
-		h.peer = peer
-		h.close()
+		h.close(h.peer, peer)
 	}
 }
 
@@ -114,25 +112,39 @@ func TestSmallData(t *testing.T) {
 	h.close()
 }
 
-// TestManyDiscard: a poll discards the input of a bounded number of queues.
-func TestManyDiscard(t *testing.T) {
-	h := newManual(t, options{})
-	var peers []int
-	for range 60 {
-		h.open()
-		h.send([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
-		peers = append(peers, h.peer)
+// TestManyFaults: a poll ends a few connections because of bad PDUs, or bad records of TLS, and
+// discards the later input of a bounded number of them.
+func TestManyFaults(t *testing.T) {
+	for _, encrypted := range []bool{false, true} {
+		h := newManual(t, options{})
+		var peers []int
+		for i := range 60 {
+			h.open()
+			peers = append(peers, h.peer)
+			if encrypted {
+				h.g.queues.At(i).tls = secured(t, h.g)
+			}
+		}
+		put := func(b []byte) {
+			for _, fd := range peers {
+				h.put(fd, b)
+			}
+			h.g.Poll(64)
+		}
+		put([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
+		n := 0
+		for q := range h.g.queues.All() {
+			if q.state > queueLive {
+				n++
+			}
+		}
+		testutil.True(t, n > 0 && n <= pollBytes/endCost, "%d queues end in a poll", n)
+		h.turn()
+		put([]byte{1})
+		n = len(peers) - len(h.actives())
+		testutil.True(t, n > 0 && n <= pollBytes/2/receiveCost+1, "%d queues in a poll", n)
+		h.close(peers...)
 	}
-	for _, fd := range peers {
-		h.put(fd, []byte{1})
-	}
-	h.g.Poll(64)
-	n := len(peers) - len(h.actives())
-	testutil.True(t, n > 0 && n <= pollBytes/2/receiveCost+1, "%d queues in a poll", n)
-	for _, h.peer = range peers {
-		h.hangUp()
-	}
-	h.close()
 }
 
 // TestManyConnect: a poll begins two Connect commands at most, of any number of queues.
@@ -155,10 +167,7 @@ func TestManyConnect(t *testing.T) {
 		testutil.MustTrue(t, now-begun <= pollBytes/connectCost, "%d commands in a poll", now-begun)
 		begun = now
 	}
-	for _, h.peer = range peers {
-		h.hangUp()
-	}
-	h.close()
+	h.close(peers...)
 }
 
 // TestAdminTurn: other queues are read before an admin queue has had many turns of a poll.
@@ -188,7 +197,5 @@ func TestAdminTurn(t *testing.T) {
 	}
 	testutil.True(t, answered > 0 && answered <= 40 && polls > 100, "answered in poll %d of %d",
 		answered, polls)
-	h.hangUp()
-	h.peer = other
-	h.close()
+	h.close(h.peer, other)
 }

@@ -95,7 +95,8 @@ const (
 	queueDisconnecting
 	// queueClosing sends responses, also of executing commands. It discards input.
 	queueClosing
-	// queueTerminating sends the queue, with a C2HTermReq at the end, which nothing may follow.
+	// queueTerminating sends the queue, with a C2HTermReq or an alert at the end, which nothing may
+	// follow.
 	queueTerminating
 	// queueLingering has sent everything, has shut down its side of the connection, and discards
 	// input until the peer closes or a deadline: closing with unread input would send a reset and
@@ -285,8 +286,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 func (q *queue) run() int {
 	work := 0
 	if q.state == queueDisconnecting {
-		q.close(queueClosing, q.reason,
-			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
+		q.close(queueClosing, q.reason, min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 		work++
 	}
 	if q.state >= queueClosing && !q.tidy() {

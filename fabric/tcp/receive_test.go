@@ -94,9 +94,7 @@ func TestTurnOfInput(t *testing.T) {
 		inTurns; alone != min(max(there, 0), turnInput) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}
-	h.hangUp()
-	h.peer = busy
-	h.close()
+	h.close(h.peer, busy)
 }
 
 // A host with a socket buffer smaller than its capsule sends the rest when the beginning is

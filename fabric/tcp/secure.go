@@ -192,6 +192,7 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 // as the host may repeat writes after it.
 func (q *queue) tlsFailed() {
 	err := q.tls.Err()
+	q.g.inTurn += endCost // mostly the line in the log
 	q.peerLog().Report(event.ConnectionEnded, "local", q.conn.info.Local, "err", err)
 	q.close(queueTerminating, err, min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 }

@@ -105,9 +105,7 @@ func TestInputKeepsPlace(t *testing.T) {
 	h.g.inTurn = pollBytes
 	h.g.serve(first)
 	testutil.True(t, h.g.scheduled.First() == first, "another one is first")
-	h.hangUp()
-	h.peer = busy
-	h.close()
+	h.close(h.peer, busy)
 }
 
 // TestLargeReadInSteps: a step gathers, digests and sends a bounded part of a large read.
@@ -168,9 +166,7 @@ func TestWholeReads(t *testing.T) {
 	for i := range depth {
 		batch = append(batch, c.request(nvme.NVMRead, uint16(i), 0, size)...)
 	}
-	n, err := sys.Send(h.peer, batch, 0)
-	testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
-	h.g.activate(q)
+	h.put(h.peer, batch)
 	h.g.inputFirst = true
 	for q.sent == 0 && !q.blocked && h.g.Poll(64) > 0 {
 	}

@@ -150,8 +150,5 @@ func TestStallsSaveLittle(t *testing.T) {
 		testutil.True(t, cap(q.partial) <= stalledBuffer, "queue %d has %d bytes saved afterwards",
 			i, cap(q.partial))
 	}
-	for _, h.peer = range peers {
-		h.hangUp()
-	}
-	h.close()
+	h.close(peers[:]...)
 }

@@ -79,8 +79,7 @@ var ends = map[string]func(h *manual, c *client){
 
 // narrow makes the socket take less than a response of a megabyte.
 func (h *manual) narrow() {
-	testutil.Must(h.tb, unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
-		64<<10))
+	testutil.Must(h.tb, unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10))
 }
 
 func (h *manual) queue() *queue { return h.g.queues.At(0) }
@@ -249,10 +248,7 @@ func TestCopyUnsentInSteps(t *testing.T) {
 		}
 		testutil.True(t, most == pollBytes && int(h.d.Ended.Load()) == len(peers)*reads.count,
 			"%d bytes copied in a step, %d reads in all", most, h.d.Ended.Load())
-		for _, h.peer = range peers {
-			h.hangUp()
-		}
-		h.close()
+		h.close(peers[:]...)
 	}
 }
 
@@ -285,10 +281,7 @@ func TestDiscardInTurns(t *testing.T) {
 		testutil.MustTrue(t, before-now <= pollBytes, "%d bytes discarded in a poll", before-now)
 		before = now
 	}
-	for _, h.peer = range peers {
-		h.hangUp()
-	}
-	h.close()
+	h.close(peers[:]...)
 }
 
 // Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
