@@ -82,6 +82,8 @@ func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 		return call.Args[1:], true
 	case "Info", "Error", "info", "warn", "note":
 		return call.Args[1:], text
+	case "report": // of an event
+		return call.Args[1:], !text
 	case "With":
 		return call.Args, text
 	case "AddAttrs":
