@@ -241,8 +241,7 @@ func TestCopyFields(t *testing.T) {
 	if want := SQE(hexBytes(t, SQESize, "40:0102030405060708 48:ff020040")); s != want {
 		t.Errorf("command % x, want % x", s, want)
 	}
-	if c := s.Copy(); c.Ranges() != 256 || c.Format() != CopyNamespaces ||
-		s.RW().Flags() != RWFUA {
+	if c := s.Copy(); c.Ranges() != 256 || c.Format() != CopyNamespaces || s.RW().Flags() != RWFUA {
 		t.Errorf("%d ranges, format %d, flags %#x", c.Ranges(), c.Format(), s.RW().Flags())
 	}
 	var r CopyRange

@@ -65,8 +65,7 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	case info.Mode().Type() == os.ModeDevice:
 		r.Errorf("Use backend: block.", "is a block device, not a regular file")
 	case !info.Mode().IsRegular():
-		r.Errorf("Name a regular file.",
-			"is a %s, not a regular file", kindOf(info.Mode()))
+		r.Errorf("Name a regular file.", "is a %s, not a regular file", kindOf(info.Mode()))
 	case pseudo(cfg.Path):
 		r.Errorf("Name a file on a disk.", "is a file of the kernel, which holds no data")
 	default:

@@ -30,8 +30,7 @@ func TestConformance(t *testing.T) {
 	} {
 		backendtest.Run(t,
 			func(t *testing.T) backend.Device {
-				return audited{mustOpen(t, cfg.Size,
-					cfg.BlockSize).(*device), t}
+				return audited{mustOpen(t, cfg.Size, cfg.BlockSize).(*device), t}
 			}, backendtest.Options{ZeroCopyReads: true, ZeroCopyWrites: true})
 	}
 }

@@ -74,8 +74,7 @@ func TestDestroyFails(t *testing.T) {
 			return ok
 		})
 		testutil.Equal(t, b.available(), inFlight, "bytes of data memory are free")
-		testutil.Equal(t, b.h.Ended.Load(), ended,
-			"memory of the namespace was given back")
+		testutil.Equal(t, b.h.Ended.Load(), ended, "memory of the namespace was given back")
 		if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory != memory || u.Connections != 0 {
 			t.Errorf("%+v, want one queue with its memory of %d bytes", u, memory)
 		}

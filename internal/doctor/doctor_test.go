@@ -128,8 +128,7 @@ func TestDoctorSocket(t *testing.T) {
 	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {
 		found := 0
 		for _, f := range m.Examine(Target{}, socket) {
-			if strings.Contains(f.Found, "no target listens at "+socket) &&
-				f.Severity == Error {
+			if strings.Contains(f.Found, "no target listens at "+socket) && f.Severity == Error {
 				found++
 			}
 		}

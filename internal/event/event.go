@@ -56,7 +56,7 @@ func failure(level slog.Level, message, audit string) *Kind {
 	return &Kind{level, message, false, audit, "failure"}
 }
 
-// refusal makes a kind with messages that no other refusal has: they are labels of a metric.
+// refusal makes a kind with a message that no other refusal has: it is a label of a metric.
 func refusal(message, audit string) *Kind {
 	return &Kind{slog.LevelWarn, message, true, audit, "failure"}
 }

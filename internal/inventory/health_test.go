@@ -41,8 +41,7 @@ func TestATA(t *testing.T) {
 		},
 	} {
 		var page ata.SmartPage
-		testutil.Must(t, binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian,
-			&page))
+		testutil.Must(t, binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian, &page))
 		var out bytes.Buffer
 		ata.PrintSMARTPage(page, attributes, &out)
 		got, found := ataHealth(&out)

@@ -135,8 +135,9 @@ func (t *selfTest) advance() {
 		default:
 			continue
 		}
-		if at, ok := t.Chunk(ns.Geometry(), t.chunk); ok {
-			t.read(ns.Geometry(), at)
+		g := ns.Geometry() // once: it may change at any time
+		if at, ok := t.Chunk(g, t.chunk); ok {
+			t.read(g, at)
 			return
 		}
 	}

@@ -53,8 +53,7 @@ func outstanding(t *testing.T, h *Env, q *host.Queue, buf []byte, g *backendtest
 // not be reused until the device has completed them, and then all of it must be freed.
 func TestEndedQueueWithBusyDevice(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, h *Env, c *host.Controller,
-		q *host.Queue){
+	for name, end := range map[string]func(t *testing.T, h *Env, c *host.Controller, q *host.Queue){
 		"connection": func(_ *testing.T, _ *Env, _ *host.Controller, q *host.Queue) {
 			_ = q.Close()
 		},

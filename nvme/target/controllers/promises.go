@@ -101,7 +101,6 @@ func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, 
 	case !c.MayChange(ns): // it was removed as well, for instance
 		return invalidField
 	}
-	log.Report(event.NotWriteProtected, "subsystem", ns.ID.SubNQN, "nsid",
-		ns.ID.NSID, "err", err)
+	log.Report(event.NotWriteProtected, "subsystem", ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
 	return nvme.InternalError
 }

@@ -117,8 +117,7 @@ func (c *Controller) capture() (data *[]byte, err error) {
 
 // captured makes the capture.
 func (c *Controller) captured(queues []observed.Connection) (*[]byte, error) {
-	slices.SortFunc(queues,
-		func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
+	slices.SortFunc(queues, func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
 	v := admin.Capture{
 		Version: c.Target.Firmware, Time: time.Now(),
 		UptimeSeconds: time.Since(c.Target.Started).Seconds(),

@@ -100,8 +100,7 @@ func (ns *modelNamespace) protect(to nvme.WriteProtection) nvme.Status {
 	switch {
 	case to >= nvme.PermanentWriteProtect: // not offered, or reserved
 		return nvme.InvalidField | dnr
-	case ns.readOnly,
-		ns.protection == nvme.WriteProtectUntilPowerCycle && to != ns.protection:
+	case ns.readOnly, ns.protection == nvme.WriteProtectUntilPowerCycle && to != ns.protection:
 		return nvme.FeatureNotChangeable | dnr
 	}
 	ns.protection = to
