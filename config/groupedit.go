@@ -3,7 +3,6 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 // This file changes single objects in the text of a version that gateways share.
 
 // GroupText is the text of a version, see Group.File. Its methods return the text after a request
-// for a host, a subsystem, or a namespace or a host of one. It is the same if nothing changes.
+// for a host, a subsystem, or a namespace or a host of one. See Group.Same.
 type GroupText string
 
 // Put creates or changes an object. body is as for Managed.Content.
@@ -111,11 +110,10 @@ func (t GroupText) FreeNSID(nqn string, id uuid.UUID) (nsid uint32) {
 func (t GroupText) edit(m Managed, change func(list []any, i int) ([]any, error)) (GroupText,
 	error,
 ) {
-	var all, before map[string]any
+	var all map[string]any
 	if err := decodeNumbers(string(t), &all); err != nil {
 		return t, err
 	}
-	_ = decodeNumbers(string(t), &before) // as above
 	of, name, parent := all, "subsystems", Managed{Subsystem: m.Subsystem}
 	switch {
 	case m.Key != "" || m.Listener != "" || m.Referral != "":
@@ -125,12 +123,11 @@ func (t GroupText) edit(m Managed, change func(list []any, i int) ([]any, error)
 		name = "hosts"
 	case m != parent:
 		list, _ := all[name].([]any)
-		i := parent.in(list)
-		if i < 0 {
-			return t, lang.BadRequest("", "the subsystem was removed meanwhile", "")
-		}
-		if of, name = list[i].(map[string]any), "hosts"; m.NSID != 0 {
+		if of, name = nil, "hosts"; m.NSID != 0 {
 			name = "namespaces"
+		}
+		if i := parent.in(list); i >= 0 {
+			of = list[i].(map[string]any)
 		}
 	}
 	list, ok := of[name].([]any)
@@ -139,14 +136,14 @@ func (t GroupText) edit(m Managed, change func(list []any, i int) ([]any, error)
 			"Use nvmf-target apply FILE --group.")
 	}
 	list, err := change(list, m.in(list))
+	if err == nil && of == nil && len(list) > 0 {
+		err = lang.BadRequest("", "the subsystem was removed meanwhile", "")
+	}
 	if err != nil {
 		return t, err
 	}
 	if of[name] != nil || len(list) > 0 {
 		of[name] = list
-	}
-	if reflect.DeepEqual(all, before) {
-		return t, nil
 	}
 	data, err := json.Marshal(all)
 	return GroupText(data), err

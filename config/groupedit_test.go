@@ -58,6 +58,7 @@ func TestGroupText(t *testing.T) {
 	gone := testutil.Value(text.Delete(sub, true))(t)
 	testutil.Equal(t, gone, GroupText(`{"hosts":[{"dhchap_key":"sealed","limits":1,"nqn":"h"}],`+
 		`"subsystems":[{"nqn":"t"}]}`), "")
+	testutil.Equal(t, testutil.Value(gone.Delete(host, false))(t), gone, "in no subsystem")
 	for want, err := range map[string]error{
 		"the subsystem has namespaces":  testutil.Err(text.Delete(sub, false)),
 		"the subsystem was removed":     testutil.Err(gone.Put(host, nil)),

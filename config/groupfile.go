@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/sha256"
@@ -112,6 +113,13 @@ func (g *Group) Seal(text string) string {
 	}
 	data, _ := json.Marshal(all) // it was JSON
 	return string(data)
+}
+
+// Same reports whether File makes the same of two texts. A secret encrypted twice differs in them.
+func (g *Group) Same(a, b string) bool {
+	one, err := g.File(a, "")
+	other, err2 := g.File(b, "")
+	return err == nil && err2 == nil && bytes.Equal(one, other)
 }
 
 // openSecrets decrypts the secrets of a host. It returns an error if one is not encrypted, or if a

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,7 +179,8 @@ type storage struct {
 	mu      sync.Mutex
 	data    []byte
 	version uint64
-	before  func() // of the next Put
+	before  func()      // of the next Put
+	fails   atomic.Bool // this gateway cannot apply a version
 }
 
 func (s *storage) Get(context.Context) ([]byte, uint64, error) {
@@ -207,10 +210,9 @@ func (*storage) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); retur
 
 func (*storage) Close() {}
 
-// TestSharedEdits: a request for a host of a shared subsystem stores the next version for all
-// gateways, after that of another gateway, also if this one has not seen it yet.
-func TestSharedEdits(t *testing.T) {
-	o, k := newOrchestrated(t), &storage{}
+// sharing starts a target that shares its configuration with another gateway, which stores texts.
+func sharing(t *testing.T) (o *orchestrated, k *storage, store func(text string)) {
+	o, k = newOrchestrated(t), &storage{}
 	share := func(name string, apply func(*group.Version) error) *group.Shared {
 		shared := group.Share(name, func() (group.Engine, error) { return k, nil }, "", apply,
 			slog.New(slog.DiscardHandler))
@@ -218,16 +220,29 @@ func TestSharedEdits(t *testing.T) {
 		return shared
 	}
 	other := share("other", func(*group.Version) error { return nil })
-	o.server.groups.cntlids.group = &config.Group{CNTLIDMin: 5, CNTLIDMax: 9}
+	o.server.atStart.Group = config.Group{
+		CNTLIDMin: 5, CNTLIDMax: 9, Key: func() string { return "secret" },
+	}
 	o.server.groups.mu.Lock()
+	defer o.server.groups.mu.Unlock()
 	o.server.groups.shared = share("this", func(v *group.Version) error {
+		if k.fails.Load() {
+			return errors.New("no such image")
+		}
 		return testutil.Err(o.server.applyVersion(v, false))
 	})
-	o.server.groups.mu.Unlock()
+	return o, k, func(text string) {
+		testutil.Check(t, testutil.Err(other.Put(context.Background(), text, 0, 0)))
+	}
+}
+
+// TestSharedEdits: a request for a host of a shared subsystem stores the next version for all
+// gateways, after that of another gateway, also if this one has not seen it yet.
+func TestSharedEdits(t *testing.T) {
+	o, k, storeText := sharing(t)
 	const nqn, second = "nqn.2026-11.x:s", "nqn.2026-11.x:t"
 	store := func(subsystems ...string) {
-		text := `{"subsystems": [{"nqn": "` + strings.Join(subsystems, `"}, {"nqn": "`) + `"}]}`
-		testutil.Check(t, testutil.Err(other.Put(context.Background(), text, 0, 0)))
+		storeText(`{"subsystems": [{"nqn": "` + strings.Join(subsystems, `"}, {"nqn": "`) + `"}]}`)
 	}
 	store(nqn)
 	allow := control.Object{Subsystem: nqn, Host: guestNQN}
@@ -258,6 +273,46 @@ func TestSharedEdits(t *testing.T) {
 	for _, err := range []error{put, create} {
 		testutil.Fails(t, err, "namespaces[0].backend: is not rbd", "")
 	}
+}
+
+// TestSharedEditsBehind: a request changes the newest version, also one that is not in force here.
+// A repeated request stores nothing, and fails until the version is in force here. Nothing is
+// stored over a record that has lost versions.
+func TestSharedEditsBehind(t *testing.T) {
+	o, k, store := sharing(t)
+	const nqn = "nqn.2026-11.x:s"
+	store(`{"hosts":[{"nqn":"` + guestNQN + `"}],"subsystems":[{"nqn":"` + nqn + `"}]}`)
+	want := func(number uint64, text string) {
+		t.Helper()
+		list := testutil.Value(control.GetGroupVersions.From(t.Context(), o.client))(t)
+		testutil.Equal(t, list[0].Configuration, text, "")
+		testutil.Equal(t, list[0].Version, number, "the newest version")
+	}
+	for range 2 { // the key is encrypted once
+		key := json.RawMessage(`{"dhchap_key":"` + testSecret + `"}`)
+		o.must(testutil.Err(o.client.Put(t.Context(), control.Object{Host: guestNQN}, key)))
+	}
+	o.must(testutil.Err(o.client.Delete(t.Context(), control.Object{Host: guestNQN}, false)))
+	want(3, `{"hosts":[],"subsystems":[{"nqn":"`+nqn+`"}]}`)
+
+	k.fails.Store(true)
+	allow, sub := control.Object{Subsystem: nqn, Host: guestNQN}, control.Object{Subsystem: nqn}
+	for range 2 {
+		testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), allow, nil)),
+			"version 4 of the configuration of the group cannot be applied", "")
+	}
+	want(4, `{"hosts":[],"subsystems":[{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}]}`)
+	k.fails.Store(false)
+	err := testutil.Err(o.client.Delete(t.Context(), sub, false))
+	testutil.Fails(t, err, "the subsystem has hosts", "")
+	p, _ := errors.AsType[*control.Problem](err)
+	testutil.True(t, p != nil && p.Status == http.StatusConflict, "%+v", p)
+
+	k.mu.Lock()
+	k.data = nil
+	k.mu.Unlock()
+	testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), sub, nil)), "has lost version", "")
+	testutil.True(t, len(k.data) == 0, "it was stored as the only subsystem: %s", k.data)
 }
 
 // TestOffered: other gateways are told of addresses that hosts can use.

@@ -189,16 +189,24 @@ func (s *Server) edit(ctx context.Context, shared *group.Shared, dry bool,
 	change func(config.GroupText) (config.GroupText, error),
 ) (plan control.Plan, err error) {
 	for range 5 {
+		behind := shared.Look(ctx)
+		applied, _ := shared.State()
 		list, err := shared.Versions(ctx)
 		if err != nil {
 			return plan, err
 		}
 		list = append(list, group.Version{Text: "{}"})
 		text, err := change(config.GroupText(list[0].Text))
-		if err != nil || string(text) == list[0].Text {
+		next := group.Version{Text: s.atStart.Group.Seal(string(text))}
+		same := s.atStart.Group.Same(next.Text, list[0].Text)
+		if err == nil && behind != nil && (same || list[0].Number < applied) {
+			err = control.NewProblem(http.StatusConflict, behind.Error(),
+				"Store a whole one with \"nvmf-target apply FILE --group\" or \"group rollback\".")
+		}
+		if err != nil || same {
 			return plan, engine.ForClients(err)
 		}
-		plan, err = s.store(ctx, shared, group.Version{Text: string(text)}, list[0].Number, dry)
+		plan, err = s.store(ctx, shared, next, list[0].Number, dry)
 		if !errors.Is(err, group.ErrConflict) {
 			return plan, err
 		}
@@ -210,14 +218,15 @@ func (s *Server) edit(ctx context.Context, shared *group.Shared, dry bool,
 // sharedBy returns the configuration of the group if gateways share the object, else nil.
 func (s *Server) sharedBy(ctx context.Context, o control.Object) *group.Shared {
 	shared, err := s.groups.sharing()
-	if err != nil {
+	if err != nil || o.Subsystem+o.Host == "" {
 		return nil
 	}
-	if o.Subsystem != "" && !slices.ContainsFunc(s.current().Subsystems,
-		func(sub config.Subsystem) bool { return sub.NQN == o.Subsystem }) {
+	ours, known := s.engine.Shared(o)
+	if !known {
 		_ = shared.Look(ctx) // this gateway may be behind
+		ours, _ = s.engine.Shared(o)
 	}
-	if !s.engine.Shared(o) {
+	if !ours {
 		return nil
 	}
 	return shared
@@ -244,7 +253,11 @@ func (s *Server) remove(ctx context.Context, o control.Object, recursive, dry bo
 		return s.engine.Delete(ctx, o, recursive, dry)
 	}
 	return s.edit(ctx, shared, dry, func(t config.GroupText) (config.GroupText, error) {
-		return t.Delete(config.Managed(o), recursive)
+		next, err := t.Delete(config.Managed(o), recursive)
+		if p, ok := errors.AsType[*control.Problem](engine.ForClients(err)); ok {
+			err = control.NewProblem(http.StatusConflict, p.Detail, p.Hint)
+		}
+		return next, err
 	})
 }
 

@@ -237,10 +237,14 @@ func (e *Engine) edit(r request,
 const sharedHint = "Change it with \"nvmf-target apply FILE --group\"."
 
 // Shared reports whether gateways share an object, or the subsystem that it is in or would be in.
-func (e *Engine) Shared(o control.Object) bool {
+// known: this target has it.
+func (e *Engine) Shared(o control.Object) (shared, known bool) {
 	c, m := e.Current(), config.Managed(o)
-	return c.Managed != "" && (isShared(c, configured(c, m)) ||
-		m.Subsystem != "" && isShared(c, configured(c, config.Managed{Subsystem: m.Subsystem})))
+	if m.Subsystem != "" {
+		m = config.Managed{Subsystem: m.Subsystem}
+	}
+	path := configured(c, m)
+	return isShared(c, path), path != ""
 }
 
 // isShared reports whether gateways share the value of a key.
