@@ -49,11 +49,11 @@ func findings(s *state) (list []finding) {
 		switch {
 		case g.Problem != "":
 			add("warning", "%s of gateways: %s.", name, strings.TrimSuffix(g.Problem, "."))
-		case g.Holder == "":
+		case g.Holder == "" && g.State != "joining": // or it is not known yet
 			add("warning", "No gateway serves %s.", name)
 		}
 		if len(g.Differences) > 0 {
-			add("warning", "The gateways of %s differ: %s.", name, g.Differences[0])
+			add("warning", "%s of gateways: %s.", name, strings.TrimSuffix(g.Differences[0], "."))
 		}
 		if g.Drained {
 			add("note", "%s was given away here, and this gateway does not take it.", name)

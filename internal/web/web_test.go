@@ -378,7 +378,8 @@ func TestGroups(t *testing.T) {
 		for i := range maxRows {
 			list = append(list, observed.Group{ANAGroup: uint32(i + 3), Holder: "a"})
 		}
-		return append(list, observed.Group{ANAGroup: 1, Drained: true, Differences: []string{"d"}},
+		return append(list, observed.Group{ANAGroup: 1, Drained: true, Differences: []string{"d."}},
+			observed.Group{ANAGroup: 2, State: "joining"},
 			observed.Group{ANAGroup: 2, Holder: "b", Problem: "It is full."})
 	}
 	s := &state{
@@ -391,7 +392,7 @@ func TestGroups(t *testing.T) {
 		got += f.Severity + ": " + f.Text + "\n"
 	}
 	testutil.Equal(t, got, `warning: No gateway serves ANA group 1.
-warning: The gateways of ANA group 1 differ: d.
+warning: ANA group 1 of gateways: d.
 warning: ANA group 2 of gateways: It is full.
 note: ANA group 1 was given away here, and this gateway does not take it.
 `, "")

@@ -187,6 +187,7 @@ func TestPage(t *testing.T) {
 	testutil.True(t, eval[string](b, "document.getElementById('which').value") != "",
 		"a namespace cannot be chosen")
 	secondBrowser(t, b, w)
+	groups(b)
 	b.clean()
 
 	fill, _ := time.ParseDuration(os.Getenv("NVMF_WEB_FILL"))
@@ -230,6 +231,26 @@ func TestPage(t *testing.T) {
 	b.until(`/^[1-9].*\/s$/.test(document.getElementById('t-iops').textContent)`)
 	b.clean("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
 		"net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
+}
+
+// groups: the table of groups of gateways has a row for each, which stays in the next state. A
+// target without groups has no such table.
+func groups(b *browser) {
+	b.t.Helper()
+	testutil.Equal(b.t, eval[string](b, `(() => {
+		const g = {ana_group: 1, state: 'serving', holder: 'a', holder_seconds: 300, drained: false,
+			gateways: [{name: 'a', hosts: true}, {name: '<b>'}], fenced: [{name: 'c'}],
+			fence_seconds: 1e6, check_seconds: 60, configuration: 7, differences: ['d']};
+		const none = $('groups-table').hidden, list = $('groups').rows;
+		show({...before, groups: [g]});
+		const first = list[0];
+		const other = {...g, ana_group: 2, holder: '', drained: true, fenced: []};
+		show({...before, groups: [g, other]});
+		return [none, $('groups-table').hidden, list[0] === first,
+			...[...list].flatMap(r => [...r.cells]).map(c => c.textContent)].join('|');
+	})()`), "true|false|true|1|serving|afor 5 minutes|a with hosts, <b>|"+
+		"cfor 11 days, checked 60 seconds ago|7d|2|serving, drained|nobodyfor 5 minutes|"+
+		"a with hosts, <b>|nonefor 11 days, checked 60 seconds ago|7d", "the table of groups")
 }
 
 // secondBrowser: a page that is opened or loaded again has the earlier values in its charts.

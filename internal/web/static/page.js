@@ -272,7 +272,7 @@ function tables(s, last, seconds) {
     g.gateways.map(w => w.name + (w.hosts ? ' with hosts' : '')).join(', '),
     {text: g.fenced.map(w => w.name).join(', ') || 'none', more: g.fence_seconds ?
       `for ${lasting(g.fence_seconds)}, checked ${lasting(g.check_seconds || 0)} ago` : ''},
-    {text: g.configuration || '', more: (g.differences || []).join('; ')}], g => g.ana_group);
+    {text: g.configuration || '', more: (g.differences || []).join('; ')}], g => String(g.ana_group));
   fill('refusals', s.refusals, r => [moment(r.last), r.remote, {text: r.message, more: r.hint},
     {text: r.received ? `received ${r.received}` : '', more: [
       r.expected && `expected ${r.expected}`, details(r.attributes)].filter(Boolean).join(', ')},
