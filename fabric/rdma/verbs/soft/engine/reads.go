@@ -35,9 +35,6 @@ func (r *reads) init(e *Engine, bytes int) {
 	r.e, r.ep, r.left, r.all = e, r, bytes, bytes
 }
 
-// ReadRoom returns the bytes of the receive buffer that READs share.
-func (e *Engine) ReadRoom() int { return e.reads.all }
-
 // ReserveReads reserves n bytes. Half of the buffer is for READs; one response may be larger. It
 // reports false if the endpoint must wait: it runs again when it is its turn, and asks again or
 // calls ForgetReads. v is not in use, and stays where it is while it is. Engine held.

@@ -140,7 +140,7 @@ func (q *QP) Connect(p Peer) (err error) {
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
 		q.path.Segment = !q.Dev.SendsSingly(p.Path.Remote)
 		q.shareAt = q.Eng.Now() + engine.SingleTime
-		q.requester.connect(&p, q.mtu, q.Eng.ReadRoom())
+		q.requester.connect(&p, q.mtu)
 		q.responder.connect(&p)
 		q.state.Store(int32(stateReady))
 		q.Eng.Schedule(&q.Handle)

@@ -19,9 +19,8 @@ const (
 	minWindow   = 2
 	maxWindow   = 256
 	// A READ longer than a chunk is sent as several requests, so that the window also holds for
-	// READs. A chunk is readChunk bytes or readPackets packets, whichever is more, but at most half
-	// of the receive buffer's part for READs. Chunks begin at multiples of their size, so that a
-	// repeated request never spans two earlier ones.
+	// READs. A chunk is readChunk bytes or readPackets packets, whichever is more. Chunks begin at
+	// multiples of their size, so that a repeated request never spans two earlier ones.
 	readChunk   = 32 << 10
 	readPackets = 16
 	// firstRetry, and the usual time until an acknowledgment up to maxUsual, is the time until the
@@ -75,7 +74,7 @@ type requester struct {
 	numberedTo seq // first PSN of the next work request
 
 	una, next, max seq
-	mtu, chunk     uint32
+	mtu            uint32
 	sinceAck       int // packets sent since an acknowledgment was requested
 
 	// reads are the READ requests outstanding, a ring of the initiator depth.
@@ -145,11 +144,9 @@ func (r *requester) start(s seq) {
 	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 }
 
-// connect is given the room in the receive buffer for responses to READs.
-func (r *requester) connect(p *Peer, mtu uint32, room int) {
+func (r *requester) connect(p *Peer, mtu uint32) {
 	r.start(firstSeq(p.PSN))
 	r.mtu = mtu
-	r.chunk = mtu * max(1, min(max(readChunk/mtu, readPackets), uint32(room/2/packetRoom(mtu))))
 	r.reads = make([]chunk, min(p.InitiatorDepth, maxReads))
 	r.window, r.threshold = firstWindow, maxWindow
 	timeout := min(max(p.AckTimeout, minAckTimeout), maxAckTimeout)
@@ -271,7 +268,8 @@ func (r *requester) open(e *sendWR) bool {
 
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
 func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
-	return min(r.chunk-off%r.chunk, e.Bytes-off)
+	chunk := max(readChunk, readPackets*r.mtu)
+	return min(chunk-off%chunk, e.Bytes-off)
 }
 
 // packetRoom is the room that a packet takes in a receive buffer: the system counts all memory of a
