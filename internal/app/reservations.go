@@ -65,12 +65,12 @@ func (r *reservations) share(nqn string, nsid uint32, shared bool, group uint32)
 	delete(r.list, name)
 	if !shared {
 		if was != nil {
-			was.ns.Leave(true)
+			was.ns.Move(reservation.Here)
 		}
 		return nil
 	}
 	k := &kept{reservations: r, name: name, group: group, ns: r.of(nqn, nsid)}
-	k.ns.Leave(false)
+	k.ns.Move(reservation.Elsewhere)
 	r.list[name] = k
 	return k
 }
@@ -105,10 +105,8 @@ func (r *reservations) problem(group uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range r.list {
-		if k.group == group {
-			if err := k.why(); err != nil {
-				return err
-			}
+		if k.group == group && k.err != nil {
+			return k.err
 		}
 	}
 	return nil
@@ -127,29 +125,27 @@ type kept struct {
 	object  grouprados.Object // nil: the image is closed
 	version uint64            // of the object
 
-	failing sync.Mutex
-	err     error // of the last Open; guarded by failing
-}
-
-func (k *kept) why() error {
-	k.failing.Lock()
-	defer k.failing.Unlock()
-	return k.err
+	reading sync.Mutex // held until the cluster has answered a read
+	err     error      // of the last Open; guarded by reservations.mu
 }
 
 // Open reads the reservations. The image stays offline if they are not known.
 func (k *kept) Open(h *rbd.Holder) error {
 	err := k.load(h)
-	k.failing.Lock()
-	defer k.failing.Unlock()
+	k.reservations.mu.Lock()
+	defer k.reservations.mu.Unlock()
 	k.err = err
 	return err
 }
 
 func (k *kept) load(h *rbd.Holder) error {
+	if !k.reading.TryLock() {
+		return k.err // each read that waits takes a call of the connection
+	}
 	name := "nvmf.reservations." + k.name.ID()
 	o, err := k.open(h, name)
 	if err != nil {
+		k.reading.Unlock()
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), k.patience)
@@ -159,29 +155,67 @@ func (k *kept) load(h *rbd.Holder) error {
 	if err == nil && version != 0 {
 		now, err = state.DecodeReservations(k.name, data)
 	}
+	if err == nil && k.find(k.name.NQN, k.name.NSID) != k {
+		err = errReplaced
+	}
 	if err != nil {
-		go o.Close() // when the cluster has answered
+		go func() { // when the cluster has answered
+			defer k.reading.Unlock()
+			o.Close()
+		}()
 		return fmt.Errorf("namespace %d of %s is not served, because its reservations (object %s) "+
 			"are not known: %w. If the object is damaged, restore it, or remove it: then no host "+
 			"is registered", k.name.NSID, k.name.NQN, name, err)
 	}
-	k.mu.Lock()
-	k.object, k.version = o, version
-	k.mu.Unlock()
+	k.reading.Unlock()
 	k.ns.Restore(now)
+	if !k.current(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.object, k.version = o, version // not before: earlier changes are from before now
+		k.ns.Move(reservation.Shared)
+	}) {
+		o.Close()
+		return errReplaced
+	}
 	return nil
+}
+
+var errReplaced = errors.New("the namespace has other storage now")
+
+// current calls fn unless the namespace was removed or has other storage meanwhile. It reports
+// whether it has called fn.
+func (k *kept) current(fn func()) bool {
+	k.reservations.mu.Lock()
+	defer k.reservations.mu.Unlock()
+	is := k.list[k.name] == k
+	if is {
+		fn()
+	}
+	return is
 }
 
 // Close waits for a write that has begun. If the cluster does not answer, it fences the connection,
 // which ends the write.
 func (k *kept) Close() {
-	k.ns.Leave(false)
-	o := k.object
-	hangs := time.AfterFunc(k.patience, func() { _ = o.FenceSelf() })
-	defer hangs.Stop()
+	k.current(func() { k.ns.Move(reservation.Elsewhere) })
+	o, ended := k.object, make(chan struct{})
+	var fence sync.WaitGroup
+	fence.Go(func() {
+		for fenced := false; !fenced; {
+			select {
+			case <-ended:
+				return
+			case <-time.After(k.patience):
+				fenced = o.FenceSelf() == nil
+			}
+		}
+	})
 	k.mu.Lock()
 	k.object = nil
 	k.mu.Unlock()
+	close(ended)
+	fence.Wait() // it uses the connection
 	o.Close()
 }
 

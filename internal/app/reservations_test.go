@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unique"
 
@@ -30,14 +31,24 @@ type memoryObject struct {
 	data     []byte
 	version  uint64
 	err      error         // of the next calls
-	hung     chan struct{} // not nil: Write waits for it
+	hung     chan struct{} // not nil: calls wait for it
 	entered  chan struct{} // gets a value for each Write that waits
+	reads    int           // that have waited
+	fences   int           // attempts, the first of which fails
 	reserved bool          // the record says that there may be reservations
 }
 
-func (o *memoryObject) Read(context.Context, int) ([]byte, uint64, error) {
+func (o *memoryObject) Read(ctx context.Context, _ int) ([]byte, uint64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.hung != nil {
+		o.reads++
+		select {
+		case <-o.hung:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
+	}
 	return o.data, o.version, o.err
 }
 
@@ -61,11 +72,18 @@ func (o *memoryObject) Write(_ context.Context, data []byte, version uint64) (ui
 }
 
 func (o *memoryObject) FenceSelf() error {
+	if o.fences++; o.fences == 1 {
+		return errors.New("no monitor answers")
+	}
 	close(o.hung)
 	return nil
 }
 
-func (*memoryObject) Close() {}
+func (o *memoryObject) Close() {
+	if o.hung != nil {
+		<-o.hung
+	}
+}
 
 // keeper is a gateway that keeps the reservations of namespace 1.
 type keeper struct {
@@ -78,7 +96,6 @@ type keeper struct {
 // newKeeper returns a gateway, with the image closed.
 func newKeeper(t *testing.T, o *memoryObject) *keeper {
 	k := &keeper{T: t, r: newGroups(&config.Group{ANAGroups: []uint32{7}}).kept}
-	k.r.patience = time.Millisecond
 	k.r.open = func(*rbd.Holder, string) (rados.Object, error) { return o, nil }
 	k.r.reserve = func(_ context.Context, group uint32) error {
 		testutil.Equal(t, group, 7, "the group")
@@ -197,14 +214,14 @@ func TestReservationsUnknown(t *testing.T) {
 		testutil.Fails(t, b.r.problem(7), "is not served", "%s: the status", want)
 		testutil.Equal(t, b.register(1), nvme.ANAInaccessible, want)
 		o.data, o.err = good, nil
-		testutil.Must(t, b.with.Open(nil))
+		testutil.Until(t, "it is open", func() bool { return b.with.Open(nil) == nil })
 		testutil.Check(t, b.r.problem(7))
 		testutil.Equal(t, len(b.ns.State().Registrants), 1, "registrants after a repair")
 	}
 }
 
 // TestReservationsNotKept: a change that cannot be kept fails, and may be repeated. One that does
-// not end is ended by a fence when the image is closed.
+// not end is ended by a fence when the image is closed, also if the first fence fails.
 func TestReservationsNotKept(t *testing.T) {
 	o := &memoryObject{}
 	a := newKeeper(t, o)
@@ -222,8 +239,66 @@ func TestReservationsNotKept(t *testing.T) {
 	o.hung, o.entered = make(chan struct{}), make(chan struct{}, 2)
 	hung := a.start(2, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 2)
 	testutil.Receive(t, "the write", o.entered)
+	a.r.patience = time.Millisecond
 	a.with.Close()
 	testutil.Equal(t, testutil.Receive(t, "the status", hung), nvme.ANAInaccessible, "register")
+}
+
+// TestLateChange: a change that waited while the image was closed does not replace the state
+// that another gateway has written meanwhile.
+func TestLateChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &memoryObject{}
+		a, b := newKeeper(t, o), newKeeper(t, o)
+		testutil.Must(t, a.with.Open(nil))
+		testutil.Equal(t, a.register(1), nvme.Success, "register")
+		goOn := make(chan struct{})
+		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		late := a.start(2, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 2)
+		synctest.Wait()
+		a.with.Close()
+		testutil.Must(t, b.with.Open(nil))
+		testutil.Equal(t, b.register(3), nvme.Success, "register at the other gateway")
+		b.with.Close()
+		opened := make(chan error, 1)
+		go func() { opened <- a.with.Open(nil) }()
+		synctest.Wait()
+		close(goOn)
+		testutil.Must(t, <-opened)
+		testutil.Equal(t, <-late, nvme.ANAInaccessible, "the change that waited")
+		kept := testutil.Value(state.DecodeReservations(state.Name{NQN: reservedNQN, NSID: 1},
+			o.data))(t)
+		for _, s := range []*reservation.State{kept, a.ns.State()} {
+			testutil.True(t, len(s.Registrants) == 2 && s.Registrants[1].Key == 3, "%+v", s)
+		}
+	})
+}
+
+// TestReservationsHang: an image is tried again if its reservations cannot be read, but one read at
+// a time waits for the cluster.
+func TestReservationsHang(t *testing.T) {
+	o := &memoryObject{hung: make(chan struct{})}
+	a := newKeeper(t, o)
+	a.r.patience = time.Millisecond
+	for range 3 {
+		testutil.Fails(t, a.with.Open(nil), "are not known", "open")
+	}
+	testutil.Equal(t, o.reads, 1, "reads")
+	close(o.hung)
+	testutil.Until(t, "the image is open", func() bool { return a.with.Open(nil) == nil })
+}
+
+// TestReservationsReplaced: the end of storage that a namespace had before does not concern it.
+func TestReservationsReplaced(t *testing.T) {
+	o := &memoryObject{}
+	a := newKeeper(t, o)
+	testutil.Must(t, a.with.Open(nil))
+	next := a.r.share(reservedNQN, 1, true, 7)
+	testutil.Must(t, next.Open(nil))
+	a.with.Close()
+	testutil.Equal(t, a.register(1), nvme.Success, "register")
+	testutil.Fails(t, a.with.Open(nil), "other storage", "the former storage")
+	testutil.Equal(t, a.register(2), nvme.Success, "register")
 }
 
 // TestReservationsLocal: reservations of other namespaces stay in this target.

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // TestStoreFails: a command that cannot be made durable fails and changes nothing; one that waits
@@ -127,7 +128,7 @@ func TestReservationsElsewhere(t *testing.T) {
 	r.ok(a.io[0], register(1))
 	testutil.Equal(t, store.saves, 0, "those that do not persist are stored")
 	ours := r.target.Reservations(testSub, 1)
-	ours.Leave(false)
+	ours.Move(reservation.Elsewhere)
 	r.status(b.io[0], register(2), nvme.ANAInaccessible)
 	report := command(nvme.IOReservationReport, 1, make([]byte, 4096))
 	report.SQE.Reservation().SetReport(4096, true)
@@ -135,6 +136,7 @@ func TestReservationsElsewhere(t *testing.T) {
 	next := *ours.State()
 	next.Type, next.Holder = nvme.ExclusiveAccess, next.Registrants[0].Host
 	r.during(func() error { ours.Restore(&next); return nil })
+	ours.Move(reservation.Shared)
 	r.status(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), reservationConflict)
 	r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	s, _ := a.report()
@@ -145,7 +147,7 @@ func TestReservationsElsewhere(t *testing.T) {
 	r.status(a.io[0], acquire(1, nvme.ExclusiveAccess), nvme.InternalError)
 	s, _ = a.report()
 	testutil.Equal(t, s.RTYPE, 0, "the type after a failure")
-	ours.Leave(true)
+	ours.Move(reservation.Here)
 	r.ok(a.io[0], acquire(1, nvme.ExclusiveAccess))
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // Store keeps reservations: through a restart those that persist (Persist Through Power Loss), and
-// for other targets all, see Namespace.Restore.
+// for other targets all, see Shared.
 type Store interface {
 	// Load returns the stored state of a namespace, nil if there is none. It does not block.
 	Load(nqn string, nsid uint32) *State
@@ -56,11 +56,18 @@ type Namespace struct {
 	working bool
 }
 
-// The places of the current state, for Namespace.place.
+// Place is the place of the current state.
+type Place int32
+
 const (
-	here      int32 = iota // in this target alone
-	shared                 // here, until another target takes it over from the store
-	elsewhere              // maybe in another target
+	// Here is this target alone.
+	Here Place = iota
+	// Shared is here, until another target takes it over from the store, which gets each new state,
+	// whether it persists or not.
+	Shared
+	// Elsewhere may be another target. Reactors have the state before, and changes fail with an ANA
+	// status.
+	Elsewhere
 )
 
 // User is a namespace of the target that has the reservations. The goroutine that makes a change
@@ -102,12 +109,15 @@ func New(store Store, nqn string, nsid uint32) *Namespace {
 }
 
 // Forget ends the reservations of a namespace that was removed and does not come back, also in the
-// store. It blocks, and reports whether there was a reservation.
+// store. It blocks, and reports whether a reservation has ended.
 func (r *Namespace) Forget(log ratelog.Peer) (reserved bool) {
 	reserved = r.now.Load().Type != 0
 	done := make(chan struct{})
 	r.Submit(&Change{
-		Log: log, Done: func(nvme.Status) { close(done) },
+		Log: log, Done: func(st nvme.Status) {
+			reserved = reserved && st.OK()
+			close(done)
+		},
 		Apply: func(*State) (Outcome, nvme.Status) {
 			return Outcome{Next: &State{}}, nvme.Success
 		},
@@ -116,28 +126,18 @@ func (r *Namespace) Forget(log ratelog.Peer) (reserved bool) {
 	return reserved
 }
 
-// Leave notes that another target may change the reservations from now on. Until Restore they are
-// the ones before, for reactors, and changes fail with an ANA status. With alone, this target is
-// the only one that uses them.
-func (r *Namespace) Leave(alone bool) {
-	if alone {
-		r.place.Store(here)
-		return
-	}
-	r.place.Store(elsewhere)
-}
+// Move notes the place of the state from now on.
+func (r *Namespace) Move(to Place) { r.place.Store(int32(to)) }
 
 // Elsewhere reports whether another target may have changed the reservations.
-func (r *Namespace) Elsewhere() bool { return r.place.Load() == elsewhere }
+func (r *Namespace) Elsewhere() bool { return Place(r.place.Load()) == Elsewhere }
 
 // Restore adopts the state that the store has, from another target that does not use it any more.
-// From now on the store gets each new state, whether it persists or not. It returns when the
-// reactors have adopted the access.
+// It returns when earlier changes have ended and the reactors have adopted the access.
 func (r *Namespace) Restore(s *State) {
 	done := make(chan struct{})
 	r.Submit(&Change{restored: s, Done: func(nvme.Status) { close(done) }})
 	<-done
-	r.place.Store(shared)
 }
 
 // Attach makes u a user, before anything uses it.
@@ -234,7 +234,7 @@ func (r *Namespace) change(c *Change) {
 // fails, the store may have either state. The state before the change still holds: it is stored
 // again, now or with the next change.
 func (r *Namespace) save(before, next *State) error {
-	all := r.place.Load() != here
+	all := Place(r.place.Load()) != Here
 	if r.store == nil ||
 		!r.dirty && (!all && !before.PTPL && !next.PTPL || next.equal(before)) {
 		return nil
