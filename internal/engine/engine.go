@@ -114,7 +114,7 @@ func New(c Config) *Engine {
 	e.Volumes = volumes.New(volumes.Config{
 		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
 		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
-		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Share: c.Share,
+		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Share: c.Share, Ending: c.Ending,
 	})
 	return e
 }

@@ -155,8 +155,25 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 // removed, and their storage is closed as soon as nothing uses it.
 func (c *Change) Commit() {
 	for _, r := range c.removed {
-		c.vs.Target.ForgetNamespace(r.NQN, r.NSID)
+		c.vs.forget(r)
 		c.vs.retire(r)
+	}
+}
+
+// forget ends the promises of a removed namespace. A cluster may not answer until the target, which
+// is ending, has given its group away.
+func (vs *Volumes) forget(r *removed) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		vs.Target.ForgetNamespace(r.NQN, r.NSID)
+		if vs.Share != nil {
+			vs.Share(r.NQN, r.NSID, false, 0)
+		}
+	}()
+	select {
+	case <-done:
+	case <-vs.Ending.Done():
 	}
 }
 

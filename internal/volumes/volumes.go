@@ -47,10 +47,13 @@ type Config struct {
 	Up func(nqn string, nsid uint32)
 	// Retry is the first pause before a pending namespace is tried again; 0 is the usual one.
 	Retry time.Duration
+	// Ending ends before the target stops.
+	Ending context.Context
 	// Gates open and close the images of ANA groups that several gateways share.
 	Gates map[uint32]*rbd.Gate
 	// Share returns the companion of the image of a namespace in such a group, and nil if it is not
-	// shared. It is called before the storage is opened; nil: there is nothing.
+	// shared. It is called before the storage is opened, and after the namespace was removed; nil:
+	// there is nothing.
 	Share func(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion
 }
 
@@ -80,11 +83,10 @@ type volume struct {
 
 // New returns Volumes without namespaces. The caller ends them by Stop, and Close after it.
 func New(c Config) *Volumes {
-	vs := &Volumes{
+	return &Volumes{
 		Config: c, probes: c.Open == nil, list: map[config.Object]*volume{},
 		retired: map[*removed]struct{}{}, stopped: make(chan struct{}),
 	}
-	return vs
 }
 
 // gate returns the gate of the images of a namespace, nil if they are always open.

@@ -9,10 +9,13 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -89,4 +92,38 @@ func TestSizesInWholeBlocks(t *testing.T) {
 		wholeBlocks(&size, &block)(func(_, _, hint string) { got = hint })
 		testutil.Equal(t, got, want, "%d", size)
 	}
+}
+
+// hungStore has reservations that cannot be removed before it is closed.
+type hungStore chan struct{}
+
+func (hungStore) Load(string, uint32) *reservation.State { return &reservation.State{PTPL: true} }
+
+func (h hungStore) Save(string, uint32, *reservation.State) error { <-h; return nil }
+
+// TestForgetWhileEnding: the stop of a target does not wait for the store of reservations.
+func TestForgetWhileEnding(t *testing.T) {
+	ending, end := context.WithCancel(t.Context())
+	end()
+	store, ended := make(hungStore), make(chan struct{})
+	vs := &Volumes{Config: Config{
+		Target: target.New(target.Options{
+			Log: slog.New(slog.DiscardHandler), Reservations: store,
+		}),
+		Ending: ending,
+		Share: func(string, uint32, bool, uint32) rbd.Companion {
+			close(ended)
+			return nil
+		},
+	}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		(&Change{vs: vs, removed: []*removed{{volume: &volume{
+			Namespace: &Namespace{Namespace: &config.Namespace{}},
+		}}}}).Commit()
+	}()
+	testutil.Receive(t, "the end of the change", done)
+	close(store)
+	testutil.Receive(t, "the end of the reservations", ended)
 }
