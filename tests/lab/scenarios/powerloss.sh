@@ -90,7 +90,7 @@ for name in "${names[@]}"; do
   ! replay "$name" || fail "$name: the check does not notice that flushes do nothing"
   grep -q 'acknowledged as durable, and lost' "/tmp/$name.replay" ||
     { cat "/tmp/$name.replay"; fail "$name: it fails for another reason"; }
-  say "$name: $(grep -m1 -o 'crash [0-9]*, behind.*' "/tmp/$name.replay")"
+  say "$name: $(grep -m1 -o 'crash [0-9]*, after.*' "/tmp/$name.replay")"
 done
 forget
 klog_check 'callbacks suppressed|long keepalive RTT' # mount; a busy machine
