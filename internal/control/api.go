@@ -11,9 +11,9 @@ import (
 
 // ListenerID selects listeners.
 type ListenerID struct {
-	// Listener is an address, as in Listener or preceded by the transport, or a port ID.
+	// Listener is an IP address and port, with or without the transport before it, or a port ID.
 	Listener string `json:"listener,omitempty"`
-	// All selects all, without Listener.
+	// All selects all listeners, in place of Listener.
 	All bool `json:"all,omitempty"`
 }
 
@@ -37,7 +37,7 @@ type ANASet struct {
 	Group uint32 `json:"group"`
 	// State is a state as in ANA, or configured for the state in the configuration.
 	State string `json:"state"`
-	// Listener is its name, with or without the transport; without it all listeners are meant.
+	// Listener is the name of one, with or without the transport; without it all are meant.
 	Listener string `json:"listener,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type GatewayID struct {
 type GroupDrain struct {
 	// Group is the ANA group.
 	Group uint32 `json:"group,omitempty"`
-	// Gateway selects all groups, without Group. It is the name of the gateway that is asked.
+	// Gateway selects all groups, in place of Group: the name of the gateway that is asked.
 	Gateway string `json:"gateway,omitempty"`
 	// Undo lets the gateway take the groups again. It does so if no other one holds them.
 	Undo bool `json:"undo,omitempty"`
@@ -65,8 +65,8 @@ type GroupDrain struct {
 
 // GroupChange is a change of the configuration that gateways share.
 type GroupChange struct {
-	// Configuration is the new one, a JSON object with the keys hosts and subsystems of the
-	// configuration file, as text.
+	// Configuration is the new text: a JSON object with the keys hosts and subsystems of the
+	// configuration file.
 	Configuration string `json:"configuration,omitempty"`
 	// Rollback is the version to repeat, without Configuration.
 	Rollback uint64 `json:"rollback,omitempty"`
@@ -86,7 +86,7 @@ type GroupVersion struct {
 	Applied bool `json:"applied"`
 	// Time is when it was stored, on the clock of Gateway.
 	Time time.Time `json:"time"`
-	// Gateway has stored it.
+	// Gateway is the name of the gateway that has stored it.
 	Gateway string `json:"gateway"`
 	// Of is the version that it repeats.
 	Of uint64 `json:"of,omitempty"`
@@ -173,7 +173,7 @@ const (
 type Affected struct {
 	// Host is its NQN.
 	Host string `json:"host"`
-	// Effect is disconnects, loses or waits.
+	// Effect is disconnects (associations end), loses (the namespace) or waits (for its storage).
 	Effect string `json:"effect"`
 	// Controllers counts its associations affected, InFlight their commands in progress.
 	Controllers int `json:"controllers"`
@@ -198,7 +198,7 @@ type Disconnected struct {
 type NamespaceID struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
-	// NSID identifies it there.
+	// NSID identifies it in the subsystem.
 	NSID uint32 `json:"nsid"`
 }
 
@@ -217,7 +217,7 @@ type Object struct {
 	// Listener is its name in the configuration file, or transport, address and port as in
 	// "tcp 10.0.0.1:4420" or "rdma [fd00::1]:4420".
 	Listener string `json:"listener,omitempty"`
-	// Referral is a name as in Referral.Name.
+	// Referral is the name of a referral.
 	Referral string `json:"referral,omitempty"`
 }
 
@@ -225,7 +225,7 @@ type Object struct {
 type Resize struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
-	// NSID identifies it there.
+	// NSID identifies it in the subsystem.
 	NSID uint32 `json:"nsid"`
 	// Size is a number of bytes, or has a unit: 20GiB.
 	Size string `json:"size"`

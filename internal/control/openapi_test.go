@@ -72,6 +72,7 @@ func schemas(t *testing.T) object {
 			"required": required, "additionalProperties": false,
 		}
 	}
+	delete(all, "Object") // the path of a request names it
 	return all
 }
 
@@ -82,16 +83,25 @@ func jsonName(field *ast.Field) (name string, omitted bool) {
 	return name, option != ""
 }
 
-// meaning returns the comment of a field, or the first one that explains the field as well, with
-// the names of fields in JSON.
+// meaning returns the comment of a field, or its part of the first one that explains it as well,
+// with the names of fields in JSON.
 func meaning(field *ast.Field, fields []*ast.Field) string {
 	text, name := comment(field.Doc), field.Names[0].Name
-	text = regexp.MustCompile(`^`+name+`( is | are |: )`).ReplaceAllString(text, "")
+	var names []string
 	for _, f := range fields {
+		names = append(names, f.Names[0].Name)
 		if json, _ := jsonName(f); text == "" && json != "-" &&
 			regexp.MustCompile(`\b`+name+`\b`).MatchString(f.Doc.Text()) {
 			text = comment(f.Doc)
 		}
+	}
+	begin := regexp.MustCompile(`^` + name + `(?: is| are|:) |[,.] ` + name + `(?: is)? `)
+	if at := begin.FindStringIndex(text); at != nil && !strings.HasPrefix(text[at[1]:], "and ") {
+		text = text[at[1]:]
+	}
+	end := regexp.MustCompile(`, (?:` + strings.Join(names, "|") + `) `)
+	if at := end.FindStringIndex(text); at != nil && !strings.HasPrefix(text[at[1]:], "and ") {
+		text = text[:at[0]] + "."
 	}
 	for _, f := range fields {
 		if id := f.Names[0].Name; strings.ToUpper(id) != id {
@@ -147,41 +157,30 @@ func content(mediaType string, v any) object {
 	return object{mediaType: object{"schema": s}}
 }
 
+// query describes a parameter of a query.
+func query(name, kind, text string) object {
+	return object{
+		"name": name, "in": "query", "schema": object{"type": kind}, "description": text,
+	}
+}
+
 // eventParameters are the parameters of GET /v1/events.
 var eventParameters = []object{
-	{
-		"name": "since", "in": "query", "schema": object{"type": "integer"},
-		"description": "Only events with a higher ID.",
-	},
-	{
-		"name": "follow", "in": "query", "schema": object{"type": "boolean"},
-		"description": "Keep the connection and send one object per line, as events happen.",
-	},
+	query("since", "integer", "Only events with a higher ID."),
+	query("follow", "boolean", "Keep the connection and send one object per line, as events happen."),
 }
 
 // traceParameters are the parameters of GET /v1/trace.
 var traceParameters = []object{
-	{
-		"name": "host", "in": "query", "schema": object{"type": "string"},
-		"description": "Only queues of this host.",
-	},
-	{
-		"name": "subsystem", "in": "query", "schema": object{"type": "string"},
-		"description": "Only queues of this subsystem.",
-	},
+	query("host", "string", "Only queues of this host."),
+	query("subsystem", "string", "Only queues of this subsystem."),
 	{
 		"name": "queue", "in": "query",
 		"schema":      object{"type": "integer", "minimum": 0, "maximum": 65535},
 		"description": "Only queues with this ID.",
 	},
-	{
-		"name": "follow", "in": "query", "schema": object{"type": "boolean"},
-		"description": "Keep the connection and send commands as they are completed.",
-	},
-	{
-		"name": "dumps", "in": "query", "schema": object{"type": "boolean"},
-		"description": "Commands kept of queues that failed, or had commands that took too long.",
-	},
+	query("follow", "boolean", "Keep the connection and send commands as they are completed."),
+	query("dumps", "boolean", "Commands kept of queues that failed, or had commands that took too long."),
 }
 
 // profileParameters are the parameters of GET /v1/debug/pprof/{profile}.
@@ -189,12 +188,12 @@ var profileParameters = []object{
 	{
 		"name": "profile", "in": "path", "required": true,
 		"schema": object{"type": "string", "enum": Profiles}, "example": "heap",
-		"description": "The kind of profile: profile is that of the CPU, trace an execution trace.",
+		"description": "One of " + strings.Join(Profiles, ", ") + ". profile is that of the CPU.",
 	},
 	{
 		"name": "seconds", "in": "query",
 		"schema":      object{"type": "integer", "minimum": 1, "maximum": MaxProfile},
-		"description": "How long it is taken.",
+		"description": "The duration of a profile of the CPU, or of a trace.",
 	},
 }
 
@@ -250,11 +249,8 @@ func pathParameters(method, path string) (list []object) {
 		return list
 	}
 	if method == http.MethodPut || method == http.MethodDelete {
-		list = append(list, object{
-			"name": "dry_run", "in": "query", "schema": object{"type": "boolean"},
-			"description": "Nothing is changed. The answer has the connected hosts that the " +
-				"changes concern.",
-		})
+		list = append(list, query("dry_run", "boolean",
+			"Nothing is changed. The answer has the connected hosts that the changes concern."))
 	}
 	if method == http.MethodDelete && path == "/v1/subsystems/{nqn}" {
 		list = append(list, object{
@@ -306,11 +302,11 @@ func document(t *testing.T) []byte {
 			answer["content"].(object)[eventsType] = text
 		case "trace":
 			op["parameters"] = traceParameters
-			answer["description"] = "Lines, each of which is a TraceQueue"
+			answer["description"] = "Lines of JSON, each a TraceQueue"
 			answer["content"] = object{eventsType: text}
 		case "debug_pprof":
 			op["parameters"] = profileParameters
-			answer["description"] = "A file for go tool pprof or, the trace, go tool trace"
+			answer["description"] = "A file for go tool pprof or, for trace, go tool trace"
 			answer["content"] = object{"application/octet-stream": text}
 		}
 		if parameters := pathParameters(method, path); len(parameters) > 0 {
@@ -326,11 +322,13 @@ func document(t *testing.T) []byte {
 		"info": object{
 			"title": "nvmf-target", "version": "1",
 			"description": "The control interface of a target. Requests that create and " +
-				"delete can be repeated. An error is a Problem. 400: a parameter is wrong. 403: " +
-				"the client does not have the role, or a path is outside managed_paths. 404: " +
-				"there is no such object, or no subsystem to create it in. 405: the header Allow " +
-				"has the possible methods. 409: the configuration forbids it. 415: the body is " +
-				"not JSON. 422: the body has errors. 503: repeat the request a second later.",
+				"delete can be repeated. An error is a Problem. 400: a parameter, or the form of " +
+				"the body, is wrong. 403: the client does not have the role, or a path is " +
+				"outside managed_paths. 404: there is no such object, or no subsystem to create " +
+				"it in. 405: the header Allow has the possible methods. 409: the configuration, " +
+				"or the state of the target, forbids it. 413: the body is too large. 415: the " +
+				"body is not JSON. 422: the body has errors. 503: repeat the request a second " +
+				"later.",
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},
 	}, "", " ")

@@ -107,6 +107,9 @@ func curl(method, path string, op object) string {
 		}
 	}
 	line += " " + address
+	if op["operationId"] == "debug_pprof" {
+		line += " -o heap.pprof"
+	}
 	if body, ok := op["requestBody"].(object); ok {
 		example := body["content"].(object)["application/json"].(object)["example"]
 		if b, _ := json.Marshal(example); string(b) != "{}" {

@@ -22,7 +22,7 @@ type Latency struct {
 	Bytes  uint64 `json:"bytes"`
 	// Dominant is the stage that took most of the time.
 	Dominant string `json:"dominant"`
-	// Total is the time from arrival until the response has left, Stages its parts.
+	// Total is the time from arrival until the response has left, Stages the parts of Total.
 	Total  LatencyStage   `json:"total"`
 	Stages []LatencyStage `json:"stages"`
 	// Buckets is the histogram of Total; the difference of two gives quantiles in between.
@@ -44,7 +44,8 @@ type LatencyStage struct {
 	Stage string `json:"stage"`
 	// Share is the part of the total time, 0 to 1.
 	Share float64 `json:"share"`
-	// MeanSeconds is the mean; P50Seconds is the time not exceeded by half of the commands, etc.
+	// MeanSeconds is the mean, P50Seconds the median, P99Seconds the 99th percentile, P999Seconds
+	// the 99.9th percentile, P9999Seconds the 99.99th percentile, MaxSeconds the longest time.
 	MeanSeconds  float64 `json:"mean_seconds"`
 	P50Seconds   float64 `json:"p50_seconds"`
 	P99Seconds   float64 `json:"p99_seconds"`
@@ -111,7 +112,7 @@ type TraceCommand struct {
 	CID uint16 `json:"cid"`
 	// NSID is the namespace.
 	NSID uint32 `json:"nsid,omitempty"`
-	// LBA is the first block of a command on Blocks blocks, FUA force unit access.
+	// LBA is the first block, Blocks the number of blocks, FUA force unit access.
 	LBA    uint64 `json:"lba,omitempty"`
 	Blocks int    `json:"blocks,omitempty"`
 	FUA    bool   `json:"fua,omitempty"`
@@ -136,7 +137,7 @@ type TraceCommand struct {
 
 // Refusal is a refused peer, or the reason for ending its connection.
 type Refusal struct {
-	// First and Last are the times of the first and the last one, Count their number.
+	// First and Last are the times of the first and the last one, Count the number of refusals.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	Count uint64    `json:"count"`
@@ -177,6 +178,7 @@ type Event struct {
 
 // PortCounter is a counter that a driver has of a port of an RDMA device.
 type PortCounter struct {
+	// Device and Port name the port. Counter is the driver's name of the counter, Value its value.
 	Device  string `json:"device"`
 	Port    string `json:"port"`
 	Counter string `json:"counter"`

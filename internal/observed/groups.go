@@ -16,7 +16,7 @@ type Group struct {
 	Holder string `json:"holder,omitempty"`
 	// HolderSeconds is the time since the holder changed, as seen by this gateway.
 	HolderSeconds float64 `json:"holder_seconds"`
-	// LeaseSeconds is the time after which this gateway would end its use, 0 if it has none.
+	// LeaseSeconds is the time for which this gateway may use its lease, 0 if it has none.
 	LeaseSeconds float64 `json:"lease_seconds"`
 	// Drained: the group was given away by hand, and this gateway does not take it.
 	Drained bool `json:"drained"`
@@ -26,7 +26,7 @@ type Group struct {
 	// configuration of all gateways.
 	Problem string `json:"problem,omitempty"`
 	// Configuration is the version of the configuration of all gateways that is in force here, 0 if
-	// they do not share one. If a newer one cannot be, Differences has the reason.
+	// they do not share one. If a newer one cannot be, the reason is in Differences.
 	Configuration uint64 `json:"configuration,omitempty"`
 	// Differences are settings of this gateway that conflict with those of others.
 	Differences []string `json:"differences,omitempty"`
@@ -34,10 +34,10 @@ type Group struct {
 	Gateways []Gateway `json:"gateways"`
 	// Fenced are former holders. The storage has to refuse their connections.
 	Fenced []Gateway `json:"fenced"`
-	// FenceSeconds is the time until the first of these fences ends. Only the gateway that serves
+	// FenceSeconds is the time until the first fence of Fenced ends. Only the gateway that serves
 	// the group knows it.
 	FenceSeconds float64 `json:"fence_seconds,omitempty"`
-	// CheckSeconds is the time since that gateway checked them.
+	// CheckSeconds is the time since it has checked these fences.
 	CheckSeconds float64 `json:"check_seconds,omitempty"`
 }
 

@@ -15,10 +15,10 @@ type Status struct {
 	PID int `json:"pid"`
 	// Started is the time at which the target was started.
 	Started time.Time `json:"started"`
-	// UptimeSeconds is the time since then.
+	// UptimeSeconds is the time since Started.
 	UptimeSeconds float64 `json:"uptime_seconds"`
-	// Listeners is the number of listeners that accept connections, WaitingListeners the number
-	// that cannot yet, DrainedListeners the number that must not.
+	// Listeners is the number of listeners that accept connections, WaitingListeners the number of
+	// listeners that cannot yet, DrainedListeners the number of listeners that must not.
 	Listeners        int `json:"listeners"`
 	WaitingListeners int `json:"waiting_listeners"`
 	DrainedListeners int `json:"drained_listeners"`
@@ -26,7 +26,7 @@ type Status struct {
 	RDMAStacks []string `json:"rdma_stacks,omitempty"`
 	// Subsystems is the number of configured subsystems.
 	Subsystems int `json:"subsystems"`
-	// Namespaces counts namespaces in service, PendingNamespaces others, without their storage.
+	// Namespaces counts namespaces in service, PendingNamespaces namespaces without storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Pending are the first pending namespaces, with their reasons.
@@ -50,13 +50,13 @@ type Share struct {
 	Proven bool `json:"proven,omitempty"`
 	// Network is an IPv4 address or an IPv6 /64.
 	Network string `json:"network,omitempty"`
-	// Connections is the number of queues, of MostConnections.
+	// Connections is the number of queues, MostConnections its limit for now.
 	Connections     int64 `json:"connections"`
 	MostConnections int64 `json:"most_connections"`
-	// QueueMemory is the memory of the queues in bytes, of MostQueueMemory.
+	// QueueMemory is the memory of the queues in bytes, MostQueueMemory its limit for now.
 	QueueMemory     int64 `json:"queue_memory"`
 	MostQueueMemory int64 `json:"most_queue_memory"`
-	// DataMemory is the memory of its commands on all reactors, in bytes, of MostDataMemory.
+	// DataMemory is the memory of its commands in bytes, MostDataMemory its limit for now.
 	DataMemory     int64 `json:"data_memory"`
 	MostDataMemory int64 `json:"most_data_memory"`
 }
@@ -65,7 +65,7 @@ type Share struct {
 type PendingNamespace struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
-	// NSID identifies it there.
+	// NSID identifies it in the subsystem.
 	NSID uint32 `json:"nsid"`
 	// Reason is the reason why it is not in service.
 	Reason string `json:"reason"`
@@ -95,16 +95,17 @@ type Listener struct {
 type Subsystem struct {
 	// NQN is its name.
 	NQN string `json:"nqn"`
-	// AllowAnyHost: every host may connect. Otherwise only Hosts may.
-	AllowAnyHost bool     `json:"allow_any_host"`
-	Hosts        []string `json:"hosts"`
+	// AllowAnyHost: every host may connect.
+	AllowAnyHost bool `json:"allow_any_host"`
+	// Hosts are the NQNs of the hosts that may connect otherwise.
+	Hosts []string `json:"hosts"`
 	// Security is required of allowed hosts: none, auth, tls or auth+tls.
 	Security string `json:"security"`
 	// Serial number.
 	Serial string `json:"serial"`
 	// Model number.
 	Model string `json:"model"`
-	// Namespaces counts namespaces in service, PendingNamespaces others, without their storage.
+	// Namespaces counts namespaces in service, PendingNamespaces namespaces without storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Controllers is the number of associations with hosts.
@@ -133,7 +134,7 @@ type Disk struct {
 	Rotational bool `json:"rotational"`
 	// ReadOnly: it cannot be written.
 	ReadOnly bool `json:"read_only"`
-	// Partitions are their names.
+	// Partitions are the names of its partitions.
 	Partitions []string `json:"partitions"`
 	// Uses lists the users of the disk or of its partitions: mounts, other devices, processes, and
 	// namespaces of the target ("namespace 1 of NQN").
@@ -152,16 +153,16 @@ type DiskHealth struct {
 	Notes []string `json:"notes"`
 	// Celsius is the temperature, 0 if unknown.
 	Celsius int `json:"celsius"`
-	// PowerOnHours is the power-on time, UsedPercent the used endurance; -1 means unknown.
+	// PowerOnHours is the power-on time or -1, UsedPercent the used endurance or -1 (unknown).
 	PowerOnHours int64 `json:"power_on_hours"`
 	UsedPercent  int   `json:"used_percent"`
 }
 
-// Namespace is a namespace of a subsystem.
+// Namespace is a namespace of a subsystem. While it is pending, its sizes and counts are 0.
 type Namespace struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
-	// NSID identifies it there.
+	// NSID identifies it in the subsystem.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
 	// lost), paused (commands wait), standby (another gateway may serve it) or pending (without
@@ -174,7 +175,7 @@ type Namespace struct {
 	Path    string `json:"path,omitempty"`
 	// ConfiguredBytes is the minimum size in the configuration, 0 if there is none.
 	ConfiguredBytes int64 `json:"configured_bytes,omitempty"`
-	// SizeBytes and all following fields are 0 while it is pending.
+	// SizeBytes is its size, BlockSizeBytes the size of a logical block.
 	SizeBytes      int64 `json:"size_bytes"`
 	BlockSizeBytes int64 `json:"block_size_bytes"`
 	// WriteProtected: writes are refused.
@@ -182,7 +183,7 @@ type Namespace struct {
 	// Reads and Writes are the numbers of successful ones since it was added.
 	Reads  uint64 `json:"reads"`
 	Writes uint64 `json:"writes"`
-	// ReadBytes is the data of these reads, WrittenBytes of these writes.
+	// ReadBytes is the data of these reads, WrittenBytes the data of these writes.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 	// BusySeconds is the time with I/O outstanding, summed over reactors.
@@ -264,7 +265,7 @@ type Host struct {
 
 // Connection is a queue.
 type Connection struct {
-	// Host and Subsystem are NQNs. All are empty before a successful Connect command.
+	// Host and Subsystem are NQNs, empty before a successful Connect command.
 	Host      string `json:"host"`
 	Subsystem string `json:"subsystem"`
 	// CNTLID is the controller ID.
@@ -286,7 +287,7 @@ type Connection struct {
 	PortID uint16 `json:"port_id"`
 	// AgeSeconds is the age of the connection.
 	AgeSeconds float64 `json:"age_seconds"`
-	// KeepAliveTimeoutSeconds is the timeout, 0 for none, KeepAliveLeftSeconds its rest.
+	// KeepAliveTimeoutSeconds is the timeout, 0 for none, KeepAliveLeftSeconds the time left.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
 	// KeepAliveMarginSeconds is the least time left in the last one or two minutes.
@@ -301,9 +302,9 @@ type Connection struct {
 	DataDigest   bool `json:"data_digest"`
 	// Commands is the number of commands received.
 	Commands uint64 `json:"commands"`
-	// NearlyFull is the number of them that found at least three quarters of Depth in use.
+	// NearlyFull is the number of commands that found at least three quarters of Depth in use.
 	NearlyFull uint64 `json:"nearly_full"`
-	// ReadBytes is the data of successful reads, WrittenBytes of successful writes.
+	// ReadBytes is the data of successful reads, WrittenBytes the data of successful writes.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 
@@ -324,7 +325,7 @@ type Reactor struct {
 	CPU int `json:"cpu"`
 	// AsleepSeconds is the time that it has slept since its start. Otherwise it polls.
 	AsleepSeconds float64 `json:"asleep_seconds"`
-	// Polls counts its looks for work, EmptyPolls the ones without work.
+	// Polls counts its looks for work, EmptyPolls the looks that found none.
 	Polls      uint64 `json:"polls"`
 	EmptyPolls uint64 `json:"empty_polls"`
 	// MemoryBytes is its data memory, MemoryUsedBytes the part in use.
