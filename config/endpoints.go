@@ -171,7 +171,7 @@ func (e *Endpoint) keys(listen, token string) []lang.Key {
 				"1.3). A reload reads it and its key again. Set it when others can listen on the "+
 				"network.").Without("none"),
 		lang.NewKey("key", lang.Path(&e.Key),
-			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
+			"PEM file with its private key. Set it with `certificate`.").Without("none"),
 		lang.NewKey("token", tokenValue(func() string { return e.Token.String() },
 			func(text string) { e.Token = newToken(text) }), token).Without("none").OrSecretFile(),
 	}

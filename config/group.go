@@ -58,8 +58,8 @@ func (g *Group) keys() []lang.Key {
 		lang.NewKey("prefers", groups(&g.Prefers), "The groups that this gateway takes first. Set "+
 			"it to share the load.").Without("none"),
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
-			"hosts are kept in the pool, for all gateways, and changed by `nvmf-target apply "+
-			"--group`. Set it at all gateways, with `managed`, which keeps the version in force."),
+			"hosts are kept in the pool, and a change at one gateway is for all. Set it at all "+
+			"gateways, with `managed`, which keeps the version in force."),
 		lang.NewKey("key", tokenValue(func() string {
 			if g.Key == nil {
 				return ""
@@ -92,7 +92,7 @@ func gatewayName(p *string) lang.Value {
 		case len(s) > maxGateway:
 			return fmt.Sprintf("has %d bytes, more than %d", len(s), maxGateway), "Shorten it."
 		case !errors.Is(err, strconv.ErrSyntax):
-			return s + " is a number, as that of a group is", "Begin it with a letter."
+			return s + " is a number, as those of groups are", "Begin it with a letter."
 		}
 		return "", ""
 	})

@@ -103,7 +103,7 @@ func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 			v.keys = append(v.keys, lang.Key{
 				Name: "of", Value: &storageValue{p: &s.Of, backends: v.backends},
 				Required: "backend " + b.Name +
-					" needs a storage: of: {backend: ram, size: 1GiB}.",
+					" needs storage below it: of: {backend: ram, size: 1GiB}.",
 			})
 		}
 	}
