@@ -191,7 +191,7 @@ in_rpm --nodeps -i "$PWD/$rpm" || fail "$rpm cannot be installed"
 in_rpm --nodeps -V nvmf-target | grep -v " c $C$" && fail "installed files differ"
 inside setpriv --reuid=nvmf-target --regid=nvmf-target --clear-groups nvmf-target check
 inside sh -c "echo data >$D/disk0.img; echo '# edited' >>$C; rm -f /systemctl"
-in_rpm --nodeps -U "$next" || fail "$next is no upgrade"
+in_rpm --nodeps -U "$next" || fail "$next is not an upgrade"
 [ "$(in_rpm -q --qf '%{VERSION}' nvmf-target | cut -c1-2)" = 99 ] || fail "it is the old version"
 inside grep -q '# edited' $C || fail "an edited configuration was replaced"
 told "try-restart nvmf-target" || fail "no restart"

@@ -19,7 +19,7 @@ if commit=$(git rev-parse --short=12 HEAD 2>/dev/null); then
     version=$release~$(date -u -d "@$(git log -1 --format=%ct)" +%Y%m%d%H%M%S).$commit${dirty:+.dirty}
   fi
 fi
-[ -n "${SOURCE_DATE_EPOCH:-}" ] || die "SOURCE_DATE_EPOCH is not set, and this is no git tree"
+[ -n "${SOURCE_DATE_EPOCH:-}" ] || die "SOURCE_DATE_EPOCH is not set, and this is not a git tree"
 export SOURCE_DATE_EPOCH VERSION=$version
 ARCH=$(go env GOARCH)
 export ARCH

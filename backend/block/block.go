@@ -268,7 +268,7 @@ func Probe(cfg Config) (r backend.Report) {
 	return r
 }
 
-// size returns the present size of a block device in bytes, 0 if it is offline. It does not block.
+// size returns the current size of a block device in bytes, 0 if it is offline. It does not block.
 func size(fd int) (int64, error) {
 	n, err := unix.IoctlGetInt(fd, unix.BLKGETSIZE64)
 	return int64(n), err

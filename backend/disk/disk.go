@@ -82,7 +82,7 @@ type Disk struct {
 	ranges   rangeLock
 	channels atomic.Int32
 
-	// info is the present description, opened the number of returns of the disk; see watcher.
+	// info is the current description, opened the number of returns of the disk; see watcher.
 	info   atomic.Pointer[backend.Info]
 	opened atomic.Uint32
 	watch  watcher

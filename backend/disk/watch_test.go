@@ -21,7 +21,7 @@ type removable struct {
 	*Disk
 	t       *testing.T
 	out     atomic.Bool  // commands fail, and the size is 0
-	size    atomic.Int64 // of the present file
+	size    atomic.Int64 // of the current file
 	refuse  atomic.Pointer[error]
 	refused chan struct{}
 	log     bytes.Buffer // read after Close

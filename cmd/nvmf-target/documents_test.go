@@ -111,7 +111,7 @@ func parse(line string, named bool) error {
 	if c == root && (len(args) == 0 || args[0] != "--version") {
 		return errors.New("no such command")
 	}
-	group := c.HasSubCommands() && !c.HasLocalFlags() // which only prints its commands
+	group := c.HasSubCommands() && !c.HasLocalFlags() // it only prints its commands
 	c.InitDefaultHelpFlag()
 	if err := c.ParseFlags(rest); err != nil {
 		return err

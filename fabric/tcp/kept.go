@@ -43,7 +43,7 @@ func (t *Transport) socket(addr netip.AddrPort) (fd int, bound netip.AddrPort, e
 	return fd, bound, err
 }
 
-// adopt sets the options of a kept socket as listen does for a new one with the present
+// adopt sets the options of a kept socket as listen does for a new one with the current
 // configuration. If the socket does not fit, adopt shuts it down, and the caller closes f.
 func adopt(f *os.File, addr netip.AddrPort, c *Config) (fd int, err error) {
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)

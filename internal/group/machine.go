@@ -436,7 +436,7 @@ func (m *Machine) register() *Action {
 }
 
 // forgetGateway removes the gateway that is to be forgotten, unless it holds or takes the group. A
-// former holder is marked as ended: its fence stays in force, and is not a duty once it lasts.
+// former holder is marked as ended: its fence stays in force, and is not checked once it lasts.
 func (m *Machine) forgetGateway() *Action {
 	gone := func(i *Instance) bool {
 		return i.Gateway == m.forget && i.ID != m.record.Taker && !m.record.holds(i.ID)
@@ -758,7 +758,7 @@ type Status struct {
 	Checked, FencedFor time.Duration
 }
 
-// Status returns the present status.
+// Status returns the current status.
 func (m *Machine) Status(now time.Duration) Status {
 	s := Status{
 		Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts,

@@ -162,7 +162,7 @@ func (g *Group) change(fn func(*Machine, time.Duration)) {
 	}
 }
 
-// Status returns the present status.
+// Status returns the current status.
 func (g *Group) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -33,7 +33,7 @@ type tlsListener struct {
 	cancel context.CancelFunc
 }
 
-// newTLSListener returns a listener for TCP connections of l after a TLS handshake with the present
+// newTLSListener returns a listener for TCP connections of l after a TLS handshake with the current
 // configuration. Those in a handshake have a bounded share each, and end soon.
 func newTLSListener(l net.Listener, e *Endpoint, patience time.Duration) net.Listener {
 	t := &tlsListener{

@@ -15,9 +15,9 @@ import (
 )
 
 // Logger passes a limited number of lines on to another logger. Each kind of event has a budget,
-// and in it each network (an IPv4 address or an IPv6 /64) a smaller one. One line for
-// each kind reports the number beyond it at the end of the period. Any goroutine may use a Logger,
-// but not for each I/O: it takes a lock.
+// and in it each network (an IPv4 address or an IPv6 /64) a smaller one. One line for each kind
+// reports the number beyond it at the end of the period. Any goroutine may use a Logger, but not
+// for each I/O: it takes a lock.
 type Logger struct {
 	log     *slog.Logger
 	records *records // nil: refusals are not remembered

@@ -37,7 +37,7 @@ func getFeatures(h *Handler, c *cmd) {
 func setFeatures(h *Handler, c *cmd) {
 	ctrl, sqe := c.s.ctrl, c.req.SQE.Features()
 	f, a := ctrl.Feature(sqe.FID()), ctrl.ANAStates()
-	if f == nil { // the controller was enabled anew while the command waited
+	if f == nil { // the controller was enabled again while the command waited
 		h.finish(c, 0, invalidField)
 		return
 	}

@@ -14,7 +14,7 @@ import (
 // Commands that take several IOs are checked here. Package compound carries them out.
 
 // postpones reports whether a command has to wait until its host may have another compound. Its
-// request keeps its resources, and the command is executed anew afterwards.
+// request keeps its resources, and the command is executed again afterwards.
 func (h *Handler) postpones(c *cmd) bool {
 	c.postponed.Command = c
 	return c.then == nil && h.compounds.Postpones(&c.s.host.Payer.Owner, &c.postponed)

@@ -54,7 +54,7 @@ func (t *Target) SetGateways(ports []discovery.Remote, generation uint64) {
 	}
 }
 
-// Generation is the present generation of the discovery log (GENCTR).
+// Generation is the current generation of the discovery log (GENCTR).
 func (t *Target) Generation() uint64 { return t.shared.Discovery.Load().Generation }
 
 // discoveryChanged starts a new generation of the discovery log and notifies the persistent

@@ -158,7 +158,7 @@ func TestRemovePort(t *testing.T) {
 	r.connectHost(1)
 }
 
-// TestDiscoveryLogsAreKept: logs that a host requests by turns are not made anew each time. No
+// TestDiscoveryLogsAreKept: logs that a host requests by turns are not made again each time. No
 // reactor makes them, since that takes time for each subsystem at each port.
 func TestDiscoveryLogsAreKept(t *testing.T) {
 	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
@@ -173,7 +173,7 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 		r.until("the log is read", func() bool { return local.Done })
 		return r.target.discovery.lookup(h.cntlid).DiscoveryLogs
 	}
-	testutil.True(t, logs(false) == logs(true), "the logs were made anew")
+	testutil.True(t, logs(false) == logs(true), "the logs were made again")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
 	release := r.occupy(true)
 	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))

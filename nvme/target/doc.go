@@ -8,7 +8,7 @@
 //
 //	prepare.go   Prepare finds the command's state and its row in an opcode table (ops.go)
 //	io.go        the row's prepare function validates the command and sets direction and length
-//	waiting.go   a command that has to wait at a limit is deferred, and prepared anew afterwards
+//	waiting.go   a command that has to wait at a limit is deferred, and prepared again later
 //	zerocopy.go  memory of the namespace is attached to the request, if the namespace is memory
 //	             (the transport moves the host's data in)
 //	execute.go   Execute completes the command at once or queues its backend.IO on a channel
@@ -17,7 +17,7 @@
 //	status.go    the outcome becomes an NVMe status
 //	complete.go  the completion entry is filled and passed to Queue.Complete, in batches
 //
-// The state of a command (cmd) is allocated with its session and hangs on its request
+// The state of a command (cmd) is allocated with its session and is attached to its request
 // (Request.Command); it belongs to the session's reactor. State that several reactors read on the
 // I/O path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
 // atomic that rarely changes. A controller belongs to the reactor of its admin queue: its
@@ -29,7 +29,7 @@
 // (update.go and package namespaces). For another device, commands wait on every reactor until no
 // channel uses the old one (package dispatch).
 //
-// A controller has the Controller of package controllers inside, with its log pages, features and
+// A controller embeds the Controller of package controllers, which has its log pages, features and
 // Identify data structures.
 //
 // Locks are taken in the order Target, subsystem, controller, and never while calling a transport

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
-// TestANAEventOfManyNamespaces: the ANA log is made anew once for all namespaces that are added
+// TestANAEventOfManyNamespaces: the ANA log is made again once for all namespaces that are added
 // together, because that takes longer the more there are.
 func TestANAEventOfManyNamespaces(t *testing.T) {
 	r, h := joined(t, 1, 0, ramSubsystem(t, 1))
@@ -22,7 +22,7 @@ func TestANAEventOfManyNamespaces(t *testing.T) {
 		r.must(r.target.AddNamespace(testSub, cfg))
 		c.Notice(namespaces.Changed, cfg.NSID)
 	}
-	testutil.True(t, c.ANALog.Changes() == before, "the log is made anew for each namespace")
+	testutil.True(t, c.ANALog.Changes() == before, "the log is made again for each namespace")
 	r.w.Settle()
 	testutil.True(t, event.Done, "no event")
 	h.wantANA(2, anaGroup(1, nvme.ANAStateOptimized, 2, 1, 10, 11, 12))

@@ -9,8 +9,8 @@ const pairWait = int64(10e9)
 
 // pair is a fused operation: Compare and Write, which are adjacent in their queue (Base section
 // 3.4.2, NVM section 3.2). Whichever comes first waits in Handler.halves until its data and the
-// other one are here. If one is refused, so is the other. Of a pair that is carried out, the first
-// one completes first.
+// other one have arrived. If one is refused, so is the other. Of a pair that is carried out, the
+// first one completes first.
 type pair struct {
 	first, second *cmd
 	// lost is the status of a command of the pair that comes later; 0 if it does not fail.
@@ -71,7 +71,7 @@ func (c *cmd) prepareFused() nvme.Status {
 	return nvme.Success
 }
 
-// executeFused starts the pair if both commands are here.
+// executeFused starts the pair if both commands have arrived.
 func (h *Handler) executeFused(c *cmd) {
 	p := c.pair
 	switch {
@@ -102,7 +102,7 @@ func (h *Handler) endHalf(c *cmd) {
 	h.failPair(c, nvme.AbortedMissingFused)
 }
 
-// failPair ends a command of a pair, and with it the other one: now, or when it comes.
+// failPair ends a command of a pair, and with it the other one: now, or when it arrives.
 func (h *Handler) failPair(c *cmd, st nvme.Status) {
 	p := c.pair
 	p.lost = nvme.AbortedFailedFused
@@ -131,7 +131,7 @@ func (h *Handler) endFused(c *cmd, st nvme.Status) {
 	h.finishAs(c, 0, st)
 }
 
-// runPair carries out a pair when both commands are here.
+// runPair carries out a pair when both commands have arrived.
 func (h *Handler) runPair(p *pair) {
 	a, b := p.first, p.second
 	a.pair, b.pair = nil, nil

@@ -19,7 +19,7 @@ func (k *keepAliveTimer) stop() {
 	k.timer.stop()
 }
 
-// setKeepAlive starts the timer anew with a timeout in milliseconds, at most admin.MaxKeepAlive; 0:
+// setKeepAlive restarts the timer with a timeout in milliseconds, at most admin.MaxKeepAlive; 0:
 // off. It stores and returns the timeout that applies.
 func (c *controller) setKeepAlive(ms uint32) uint32 {
 	ms = admin.RoundKeepAlive(ms)

@@ -156,7 +156,7 @@ func TestControllerHasOneLine(t *testing.T) {
 }
 
 // TestFeatureGone: a command for a feature may wait for memory while the controller is enabled
-// anew and no longer has the feature.
+// again and no longer has the feature.
 func TestFeatureGone(t *testing.T) {
 	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
 	dev.i = dev.Device.Info()

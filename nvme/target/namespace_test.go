@@ -176,7 +176,7 @@ func TestUpdateKeepsAnswers(t *testing.T) {
 	testutil.True(t, s.Drive.Answered.IsZero() && s.Drive.ID == "b", "%+v", s.Drive)
 }
 
-// TestSwapDegraded: a device that was opened anew is no longer write protected because the old one
+// TestSwapDegraded: a device that was opened again is no longer write protected because the old one
 // had lost writes.
 func TestSwapDegraded(t *testing.T) {
 	lost := &changing{Device: ramDevice(t, 1<<20, 512)}

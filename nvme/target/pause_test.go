@@ -49,7 +49,7 @@ func TestPause(t *testing.T) {
 	r.pause() // again
 	r.target.common.CloseDeadline = time.Millisecond
 	testutil.Equal(t, r.target.find(testSub).Namespaces.Load().Get(1).Pause(), nil,
-		"a reactor is told anew")
+		"a reactor is told again")
 	r.target.common.CloseDeadline = closeDeadline
 	if r.w.Settle(); commands[0].Done || commands[1].Done || dev.channels.Load() != 0 {
 		t.Errorf("done %v %v, %d channels", commands[0].Done, commands[1].Done, dev.channels.Load())

@@ -27,14 +27,14 @@ func (r *reauthentication) stop() {
 	r.timer.stop()
 }
 
-// authenticated begins the interval: so long ago the host has authenticated on the admin queue, or
-// made the PSK with which it has connected.
+// authenticated begins the interval. ago is the time since the host authenticated on the admin
+// queue, or made the PSK with which it has connected.
 func (c *controller) authenticated(ago time.Duration) {
 	c.again.Prove(c.h.loop.Now() - ago.Nanoseconds())
 	c.scheduleReauthentication()
 }
 
-// scheduleReauthentication sets the timer anew, also when keys have changed. Admin reactor.
+// scheduleReauthentication sets the timer, also when keys have changed. Admin reactor.
 func (c *controller) scheduleReauthentication() {
 	if !c.Proof.Proven.Load() {
 		return
@@ -52,7 +52,7 @@ func (c *controller) afterReauthentication(in int64) {
 	}
 }
 
-// checkReauthentication asks the host, which is due, or ends the controller, enabled or not.
+// checkReauthentication asks the host if that is due, or ends the controller, enabled or not.
 func (c *controller) checkReauthentication() {
 	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
 	switch act {

@@ -145,7 +145,7 @@ type cmd struct {
 type limitWait struct {
 	flow      *shares.Flow // of the channel
 	atLimit   qos.Waiter
-	admitted  bool // the command has waited, and is prepared anew
+	admitted  bool // the command has waited, and is prepared again
 	postponed compound.Postponed
 }
 
@@ -200,7 +200,7 @@ func (s *session) joinHost() {
 	s.flow = &s.host.Admin
 }
 
-// disconnecting reports that the host has sent a Disconnect command.
+// disconnecting reports whether the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
 // disconnect starts the end of the queue. Reactor only.

@@ -347,7 +347,7 @@ func (x *randomMarks) pass() {
 	runtime.Gosched()
 }
 
-// exchangeSame opens the device anew.
+// exchangeSame opens the device again.
 func (x *randomMarks) exchangeSame() {
 	x.t.Helper()
 	x.open()

@@ -9,7 +9,7 @@ import (
 )
 
 // A command that waits at a limit has nothing but its request: Prepare defers it before any memory
-// is found. When its turn has come, it is prepared anew, for the namespace as it is then. Only a
+// is found. When its turn has come, it is prepared again, for the namespace as it is then. Only a
 // command with in-capsule data goes on, and waits in Execute.
 
 // data returns the bytes of the limits that a prepared command takes before it begins.
@@ -116,7 +116,7 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	h.endWaiter(c, st)
 }
 
-// limiters returns the present limits of the traffic of a host to a namespace.
+// limiters returns the current limits of the traffic of a host to a namespace.
 func (t *Target) limiters(hostNQN string, ns *namespaces.Namespace) qos.Limiters {
 	return qos.Limiters{
 		t.shared.Hosts.Limiter(hostNQN), ns.Owner.(*subsystem).Settings.Load().Limiter,
@@ -124,10 +124,10 @@ func (t *Target) limiters(hostNQN string, ns *namespaces.Namespace) qos.Limiters
 	}
 }
 
-// relink makes all flows use the present limits.
+// relink makes all flows use the current limits.
 func (h *Handler) relink() { h.shares.Relink(h.gate) }
 
-// relink has handlers use the limits that there are now.
+// relink has handlers use the current limits.
 func relink(handlers []*Handler) {
 	for _, h := range handlers {
 		h.post(h.relink)

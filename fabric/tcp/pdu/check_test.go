@@ -18,7 +18,7 @@ func header(t Type, f Flags, hlen, pdo int, plen uint32) (h Header) {
 }
 
 // TestHeaders runs testdata/sequences. "go test ./fabric/tcp/pdu -run TestHeaders -args -rewrite"
-// writes the present results of Check.
+// writes the current results of Check.
 func TestHeaders(t *testing.T) {
 	flags := map[string]Flags{
 		"-": 0, "header-digest": HDGSTF, "data-digest": DDGSTF, "last": LastPDU,

@@ -69,7 +69,7 @@ type qp struct {
 	stuck     bool // Destroy has failed: the ID may be freed without it
 	stall     stallReason
 	stallSeq  uint64 // the waiting work request
-	stallGen  uint64 // distinguishes timers of past stalls from the present one
+	stallGen  uint64 // distinguishes timers of past stalls from the current one
 	scheduled bool   // in Fabric.run
 
 	// posts is written without a lock: the race detector reports overlapping calls.

@@ -40,7 +40,7 @@ func RoundKeepAlive(ms uint32) uint32 {
 	return (ms + unit - 1) / unit * unit
 }
 
-// Start begins anew with a timeout in milliseconds, a result of RoundKeepAlive; 0: off, but for a
+// Start restarts the timer. The timeout in milliseconds is from RoundKeepAlive; 0: off, but for a
 // discovery controller. It reports whether the timer runs.
 func (k *KeepAlive) Start(ms uint32, discovery bool, now int64, commands uint64) bool {
 	k.period = int64(ms) * 1e6

@@ -102,7 +102,7 @@ func LogSize(namespaces int) uint64 {
 // Changes is CHGC; 0: the log was not made since the last reset.
 func (l *Log) Changes() uint64 { return l.changes }
 
-// Refresh compares the log with the present groups, and counts a change. CHGC of a descriptor is
+// Refresh compares the log with the current groups, and counts a change. CHGC of a descriptor is
 // that of the log when the descriptor changed.
 func (l *Log) Refresh(now []nvme.ANAGroup) (changed bool) {
 	changed = l.changes == 0 || len(now) != len(l.groups)
@@ -133,7 +133,7 @@ func (l *Log) Outdated() bool { return l.pageOf != l.changes }
 // Page returns the page that was read last.
 func (l *Log) Page() []byte { return l.page }
 
-// Make makes the page of the present groups, with groupsOnly without their namespaces.
+// Make makes the page of the current groups, with groupsOnly without their namespaces.
 func (l *Log) Make(groupsOnly bool, now []nvme.ANAGroup) []byte {
 	l.Refresh(now)
 	groups := slices.Clone(l.groups)

@@ -44,7 +44,7 @@ const (
 	Pause = time.Minute
 )
 
-// NewHosts makes Hosts without policies and memories.
+// NewHosts makes Hosts without policies, which remember nothing yet.
 func NewHosts() *Hosts {
 	h := &Hosts{
 		known: map[netip.Addr]bool{}, failures: map[failureKey]failureCount{},
@@ -54,7 +54,7 @@ func NewHosts() *Hosts {
 	return h
 }
 
-// Policy returns the present policy of a host, nil if it has no key.
+// Policy returns the current policy of a host, nil if it has no key.
 func (h *Hosts) Policy(nqn string) *auth.Policy { return (*h.policies.Load())[nqn] }
 
 // SetPolicy sets the policy of a host, and returns the one before.

@@ -25,7 +25,7 @@ type Config struct {
 	Post func(func())
 	// Memory is the data memory of commands that read into memory of the target.
 	Memory *mem.Pool
-	// Resume executes a command anew that was postponed.
+	// Resume executes a postponed command again.
 	Resume func(*Postponed)
 }
 

@@ -16,7 +16,7 @@ import (
 
 // This file decides which hosts may have controllers, and whether they authenticate.
 
-// Policy returns the present policy of the host, or nil if the host has no key. It is nil also for
+// Policy returns the current policy of the host, or nil if the host has no key. It is nil also for
 // a discovery controller that requires no authentication: as in nvmet, anybody may read the
 // discovery log.
 func (c *Controller) Policy() *auth.Policy {

@@ -73,7 +73,7 @@ func (s *Subsystem) ANAChanged(port uint16, before, now *ana.States) {
 	})
 }
 
-// anaChanged adopts the present groups, and notifies the host.
+// anaChanged adopts the current groups, and notifies the host.
 func (c *Controller) anaChanged(now []nvme.ANAGroup) {
 	c.ANALog.Refresh(now)
 	c.Raise(admin.EventANA)
@@ -135,7 +135,7 @@ func anaPage(c *Controller, sqe *nvme.SQE) admin.Reply {
 		})
 	}
 	if l.Outdated() {
-		c.Raise(admin.EventANA) // again: the host has read how things were before the last one
+		c.Raise(admin.EventANA) // again: the host has read the state before the last change
 	}
 	return admin.Reply{Data: l.Page()}
 }

@@ -30,8 +30,8 @@ type Feature struct {
 	valid func(v uint32) bool
 	// survivesReset: a Controller Reset does not restore the default.
 	survivesReset bool
-	// Size is the number of bytes that Get Features returns, and page makes them. Set Features
-	// brings as many if there is take, which checks and stores them in place of set.
+	// Size is the number of bytes that Get Features returns, and page makes them. If take is set,
+	// Set Features brings as many: take checks and stores them in place of set.
 	Size uint32
 	page func(c *Controller) []byte
 	take func(c *Controller, data []byte) nvme.Status
@@ -206,7 +206,7 @@ func (c *Controller) checkGetFeatures(q *nvme.SQE, n uint32) nvme.Status {
 func (c *Controller) GetFeatures(q *nvme.SQE) (v uint32, data []byte, st nvme.Status) {
 	sqe := q.Features()
 	f := c.Feature(sqe.FID())
-	if f == nil { // the controller was enabled anew while the command waited
+	if f == nil { // the controller was enabled again while the command waited
 		return 0, nil, invalidField
 	}
 	switch sqe.SEL() {

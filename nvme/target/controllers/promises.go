@@ -46,8 +46,8 @@ func (t *Target) promise(n observe.Namespace) *promise {
 	return p
 }
 
-// Recall gives a namespace that begins its reservations and its marks of uncorrectable blocks. It
-// returns the state of the write protection.
+// Recall gives a new namespace its reservations and its marks of uncorrectable blocks. It returns
+// the state of the write protection.
 func (t *Target) Recall(ns *namespaces.Namespace) nvme.WriteProtection {
 	p := t.promise(ns.ID)
 	ns.Reservations, ns.Marks = p.reservations, p.marks

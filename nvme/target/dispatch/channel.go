@@ -12,13 +12,11 @@ import (
 type state uint8
 
 const (
-	// IOs wait in pending: nothing is open until QuiesceIO ends, or
-	stateNone state = iota
-	// Device.OpenChannel runs on an ordinary goroutine
-	stateOpening
-	stateOpen   // IOs are submitted and reaped
-	stateFailed // OpenChannel failed, and so do IOs until retryAt
-	stateClosed // the namespace is retired
+	stateNone    state = iota // IOs wait: nothing is open until QuiesceIO ends
+	stateOpening              // IOs wait: Device.OpenChannel runs on an ordinary goroutine
+	stateOpen                 // IOs are submitted and reaped
+	stateFailed               // OpenChannel failed, and so do IOs until retryAt
+	stateClosed               // the namespace is retired
 )
 
 // reopenAfter is the time between attempts to open a channel, in nanoseconds.
@@ -55,7 +53,7 @@ type Channel struct {
 
 // ios are the IOs of a channel.
 type ios struct {
-	pending  list.List[backend.IO] // that the device may get, in order
+	pending  list.List[backend.IO] // for the device, in order
 	waiting  int                   // IOs that the device does not have: pending, or held
 	inflight int                   // IOs in the device: on sent and unseen
 	sent     *list.List[backend.IO]
@@ -64,7 +62,7 @@ type ios struct {
 	zeroCopies int
 }
 
-// nodes place a channel on the lists of Channels of the same names.
+// nodes place a channel on the lists with the same names in Channels.
 type nodes struct {
 	scheduled, active, behind, counted list.Node[Channel]
 

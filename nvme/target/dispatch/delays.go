@@ -8,7 +8,7 @@ type Delays[T any] struct {
 	Now   func() int64
 	After func(d int64, fn func()) (stop func())
 	Delay int64 // nanoseconds
-	// End is called when the time is over. It removes the command, or adds it anew.
+	// End is called when the time is over. It removes the command, or adds it again.
 	End func(*T)
 
 	list list.List[Delayed[T]]

@@ -11,7 +11,7 @@ import (
 
 // fencing is the part of a channel that keeps hosts from its namespace.
 type fencing struct {
-	fences   []*fence                 // whose rounds have begun; nil but for short times
+	fences   []*fence                 // whose rounds have begun; mostly nil
 	rounds   map[subnet.Owner]*Round  // that have not begun, and other fences of a host may share
 	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
 	orphans  int                      // IOs in the device, of commands that were given up
@@ -40,7 +40,7 @@ type fence struct {
 	drained func()
 }
 
-// Adopt does that of reservation.User.
+// Adopt has the channels adopt an access, as reservation.User describes.
 func (ns *Namespace) Adopt(a *reservation.Access, aborted map[reservation.Host]bool,
 	c *reservation.Change,
 ) {

@@ -13,7 +13,7 @@ import (
 type Storage interface {
 	// Name names the namespace in logs.
 	Name() (nqn string, nsid uint32)
-	// Device returns the present device.
+	// Device returns the current device.
 	Device() backend.Device
 	// Check returns the reason why the namespace, as it is now, no longer takes an IO; nil: it
 	// does.

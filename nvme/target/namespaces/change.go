@@ -250,7 +250,7 @@ func (ns *Namespace) swap(cfg Config, swap func(backend.Device) (backend.Device,
 }
 
 // adopt gives the namespace attributes and notifies hosts of the changes they see. If opened is
-// set, its device was opened anew, and earlier losses are forgotten.
+// set, its device was opened again, and earlier losses are forgotten.
 func (ns *Namespace) adopt(next *Attributes, opened bool) {
 	before := ns.cfg.Load()
 	next.Drive.Continue(before.Drive)

@@ -94,10 +94,10 @@ func (ns *Namespace) Start(p nvme.WriteProtection) {
 	ns.startNotify()
 }
 
-// Attributes returns the present attributes.
+// Attributes returns the current attributes.
 func (ns *Namespace) Attributes() *Attributes { return ns.cfg.Load() }
 
-// Geometry returns the present geometry.
+// Geometry returns the current geometry.
 func (ns *Namespace) Geometry() *Geometry { return ns.geo.Load() }
 
 // fail names the namespace that an error is about.

@@ -31,7 +31,7 @@ type Set struct {
 	retired  dispatch.Counters // of earlier ones that all hosts could use
 }
 
-// Load returns the present table.
+// Load returns the current table.
 func (s *Set) Load() *Table { return s.table.Load() }
 
 // Store replaces the table by one of these namespaces, which it sorts. The caller serializes calls

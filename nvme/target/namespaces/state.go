@@ -53,7 +53,7 @@ func (ns *Namespace) update(change func(*state)) {
 	}
 }
 
-// changed adopts the present Info of the device. A goroutine of the device calls it, or the
+// changed adopts the current Info of the device. A goroutine of the device calls it, or the
 // goroutine that adds the namespace.
 func (ns *Namespace) changed() {
 	if ns.Device().Info().Degraded {
@@ -190,7 +190,7 @@ const failureLogInterval = int64(60e9)
 // Reactor of the channel.
 func (ns *Namespace) Failed(ch *dispatch.Channel, io *backend.IO, now int64) nvme.Status {
 	if io.Err == dispatch.ErrPreempted { // not by the device
-		return nvme.AbortedPreempt // no DNR: a retry is checked against the present reservation
+		return nvme.AbortedPreempt // no DNR: a retry is checked against the current reservation
 	}
 	if errors.Is(io.Err, marks.ErrMarked) { // no error of the medium: it is not counted
 		return nvme.UnrecoveredReadError | nvme.DNR

@@ -50,8 +50,8 @@ type Namespace struct {
 	mu sync.Mutex
 	// users have the reservations: the namespace, and removed ones that reactors still use.
 	users []User
-	// changes have not begun. Hosts take turns: none waits for all changes of another one, with
-	// however many Host Identifiers.
+	// changes have not begun. Hosts take turns: none waits for all changes of another one, whatever
+	// the number of its Host Identifiers.
 	changes list.Turns[subnet.Owner, Change]
 	working bool
 }
@@ -82,7 +82,7 @@ type User interface {
 
 // Change is one change.
 type Change struct {
-	Host  subnet.Owner // that takes turns
+	Host  subnet.Owner // takes turns
 	Apply func(*State) (Outcome, nvme.Status)
 	Log   ratelog.Peer
 	// Done is called once, by any goroutine.

@@ -21,7 +21,7 @@ type Table struct {
 	Now func() int64
 	// Pieces does many things, see list.Pieces.
 	Pieces func(next func() int, done func())
-	// Limiters returns the present limits of the traffic of a host to a namespace.
+	// Limiters returns the current limits of the traffic of a host to a namespace.
 	Limiters func(hostNQN string, ns *namespaces.Namespace) qos.Limiters
 	Latency  *observe.Latencies
 
@@ -101,7 +101,7 @@ func (t *Table) owner(key subnet.Owner) *Owner {
 }
 
 // leave ends the use of an owner by a host. A transport may have memory of a queue that has ended
-// for a while: a host that connects anew has it still.
+// for a while: a host that connects again still has it.
 func (t *Table) leave(o *Owner) {
 	if o.hosts--; o.hosts > 0 {
 		return
@@ -208,7 +208,7 @@ func (t *Table) end(f *Flow) {
 	t.Latency.Leave(f.Latency)
 }
 
-// link makes a flow use the limits that there are now.
+// link makes a flow use the current limits.
 func (t *Table) link(f *Flow) {
 	f.Limits.Link(t.Limiters(f.Host.NQN, f.Channel.Namespace), f.Host.Payer.Key, t.Now())
 }
@@ -240,7 +240,7 @@ func (t *Table) Drop(ch *Channel, g *qos.Gate, goOn func(*qos.Waiter), done func
 	}, done)
 }
 
-// Relink makes all flows use the present limits. Waiting flows are due at once.
+// Relink makes all flows use the current limits. Waiting flows are due at once.
 func (t *Table) Relink(g *qos.Gate) {
 	t.Pieces(t.Flows.Walk(func(f *Flow) int {
 		t.link(f)
