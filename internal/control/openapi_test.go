@@ -167,7 +167,7 @@ func query(name, kind, text string) object {
 // eventParameters are the parameters of GET /v1/events.
 var eventParameters = []object{
 	query("since", "integer", "Only events with a higher ID."),
-	query("follow", "boolean", "Keep the connection and send one object per line, as events happen."),
+	query("follow", "boolean", "Keep the connection and send one object per line, as they happen."),
 }
 
 // traceParameters are the parameters of GET /v1/trace.
@@ -180,7 +180,7 @@ var traceParameters = []object{
 		"description": "Only queues with this ID.",
 	},
 	query("follow", "boolean", "Keep the connection and send commands as they are completed."),
-	query("dumps", "boolean", "Commands kept of queues that failed, or had commands that took too long."),
+	query("dumps", "boolean", "Commands kept of queues that failed, or had a slow command."),
 }
 
 // profileParameters are the parameters of GET /v1/debug/pprof/{profile}.

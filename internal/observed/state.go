@@ -153,7 +153,7 @@ type DiskHealth struct {
 	Notes []string `json:"notes"`
 	// Celsius is the temperature, 0 if unknown.
 	Celsius int `json:"celsius"`
-	// PowerOnHours is the power-on time or -1, UsedPercent the used endurance or -1 (unknown).
+	// PowerOnHours is the power-on time or -1, UsedPercent the used endurance or -1 if unknown.
 	PowerOnHours int64 `json:"power_on_hours"`
 	UsedPercent  int   `json:"used_percent"`
 }
