@@ -35,7 +35,7 @@ subsystems:
     nvmf-target schema         # the JSON Schema of FILE, with which editors complete and check it
 
 Without FILE it is ` + "`/etc/nvmf-target/nvmf-target.yaml`" + `. Most keys need not be set: the last column says when to. A reload
-makes changes without a pause, unless the text above or below the table says that they need a restart.
+makes changes without a pause. The text near a table names the keys that need a restart.
 ` + "`go generate ./internal/app`" + ` makes this page from the table of the parser.
 
 ## Values

@@ -81,7 +81,7 @@ func (r *reservations) find(nqn string, nsid uint32) *kept {
 	return r.list[state.Name{NQN: nqn, NSID: nsid}]
 }
 
-// Load implements reservation.Store. Those in shared groups come with the image.
+// Load implements reservation.Store. Open restores the reservations of shared groups.
 func (r *reservations) Load(nqn string, nsid uint32) *reservation.State {
 	if r.local == nil {
 		return nil

@@ -35,7 +35,7 @@ type memoryObject struct {
 	entered  chan struct{} // gets a value for each Write that waits
 	reads    int           // that have waited
 	fences   int           // attempts, the first of which fails
-	reserved bool          // the record says that there may be reservations
+	reserved bool          // the record notes that the group may have reservations
 }
 
 func (o *memoryObject) Read(ctx context.Context, _ int) ([]byte, uint64, error) {

@@ -239,13 +239,13 @@ type Problem struct {
 	Title string `json:"title"`
 	// Status is the status of the HTTP response.
 	Status int `json:"status"`
-	// Detail describes the problem.
+	// Detail is a description of the problem.
 	Detail string `json:"detail"`
 	// Place is where the problem is: a file with line and column, a key, or a part of the
 	// request.
 	Place string `json:"place,omitempty"`
-	// Hint says how to fix it.
+	// Hint is a way to fix the problem.
 	Hint string `json:"hint,omitempty"`
-	// More has further problems.
+	// More are further problems.
 	More []Problem `json:"more,omitempty"`
 }

@@ -142,7 +142,7 @@ type duty struct {
 type published struct {
 	hosts   bool // hosts that use the group are connected here
 	facts   json.RawMessage
-	reserve string // not "": the record is to say that there may be reservations
+	reserve string // not "": the record must note that there may be reservations
 	removal
 }
 

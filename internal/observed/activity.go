@@ -164,7 +164,7 @@ type Attribute struct {
 
 // Event is a line of the log.
 type Event struct {
-	// ID counts the events since the start; a gap says that events are no longer known.
+	// ID is the number of the event since the start. Events in a gap are no longer kept.
 	ID uint64 `json:"id"`
 	// Time is the time of the event.
 	Time time.Time `json:"time"`

@@ -126,7 +126,7 @@ func TestReservationsElsewhere(t *testing.T) {
 	r := storeHarness(t, 2, 1, store)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	r.ok(a.io[0], register(1))
-	testutil.Equal(t, store.saves, 0, "those that do not persist are stored")
+	testutil.Equal(t, store.saves, 0, "volatile reservations were stored")
 	ours := r.target.Reservations(testSub, 1)
 	ours.Move(reservation.Elsewhere)
 	r.status(b.io[0], register(2), nvme.ANAInaccessible)

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Store keeps reservations: through a restart those that persist (Persist Through Power Loss), and
-// for other targets all, see Shared.
+// Store keeps the reservations of namespaces. A namespace of this target alone keeps them through a
+// restart if they persist (Persist Through Power Loss). A shared namespace always does, see Shared.
 type Store interface {
 	// Load returns the stored state of a namespace, nil if there is none. It does not block.
 	Load(nqn string, nsid uint32) *State

@@ -76,7 +76,7 @@ func TestKilled(t *testing.T) {
 }
 
 // TestManyKilled: the connections of a process that was killed are disconnected in pieces, the
-// first at once. Those that were not are still in the memory.
+// first at once. The memory keeps the others until their turn.
 func TestManyKilled(t *testing.T) {
 	w := newWorld(t, wiretest.Options{})
 	memory := make([]byte, memorySize)
