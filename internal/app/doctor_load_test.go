@@ -11,8 +11,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
+// underLoad returns the findings of doctor between two samples.
+func underLoad(socket string) []doctor.Finding {
+	d := doctor.Begin(socket)
+	defer d.Close()
+	return d.Findings(time.Millisecond)
+}
+
 // TestUnderLoad: there is always an answer, even without load, or without a target, and counters of
-// RDMA ports are read. TestCauses has the other findings.
+// RDMA ports are read. TestCauses of tests/operation has the other findings.
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
 	c := parsed(t, validFile+"control: {socket: "+socket+"}\n")

@@ -1,23 +1,17 @@
 package app
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -69,7 +63,7 @@ func TestOddNames(t *testing.T) {
 			t.Errorf("%q at %q: %v", hostNQN, sub, err)
 			continue
 		}
-		text := scrapeText(t, o.server)
+		text := scraped(t, o.server)
 		c.Close()
 		for key, value := range map[string]string{"subsystem": sub, "host": hostNQN} {
 			want := key + `="` + label.Replace(value) + `"`
@@ -81,20 +75,6 @@ func TestOddNames(t *testing.T) {
 	}
 	files := o.files()
 	testutil.True(t, len(files) == 0, "%q are left", files)
-}
-
-// newEmpty makes a target without listeners, hosts and subsystems.
-func newEmpty(t *testing.T) *orchestrated {
-	t.Helper()
-	dir := t.TempDir()
-	o := &orchestrated{
-		t: t, file: filepath.Join(dir, "nvmf.yaml"), managed: filepath.Join(dir, "managed"),
-		volumes: dir, log: new(testutil.Log),
-	}
-	o.must(os.WriteFile(o.file, []byte("reactors: {count: 1, memory: 8MiB}\ncontrol: {socket: "+
-		dir+"/control.sock}\nmanaged: "+o.managed+"\nmanaged_paths: ["+dir+"]\n"), 0o600))
-	o.start()
-	return o
 }
 
 // request makes a request as curl does, and returns the status, the header and the body.
@@ -118,53 +98,4 @@ func (o *orchestrated) request(op, body string) (int, http.Header, string) {
 	o.must(err)
 	o.said.Write(text)
 	return answer.StatusCode, answer.Header, string(text)
-}
-
-// TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
-func TestOrchestratorExample(t *testing.T) {
-	t.Parallel()
-	for _, program := range []string{"bash", "curl"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
-		}
-	}
-	text, err := os.ReadFile("../../docs/orchestrators.md")
-	testutil.Must(t, err)
-	o := newEmpty(t)
-	_, text, _ = bytes.Cut(text, []byte("## For orchestrators"))
-	script := "shopt -s expand_aliases; set -e -o pipefail\n" +
-		"nvmf-target() { set -- keys/*; cat $1; rm $1; }\n"
-	for range 2 {
-		_, rest, _ := bytes.Cut(text, []byte("```sh\n"))
-		block, rest, ok := bytes.Cut(rest, []byte("```"))
-		text = rest
-		testutil.MustTrue(t, ok, "the example is not there")
-		script += string(block)
-	}
-	o.must(os.Mkdir(filepath.Join(o.volumes, "keys"), 0o700))
-	for i := range 2 {
-		k, err := auth.NewKey(32, auth.SHA256)
-		o.must(err)
-		testutil.Secret(t, k.Reveal())
-		o.must(os.WriteFile(filepath.Join(o.volumes, "keys", fmt.Sprint(i)), []byte(k.Reveal()),
-			0o600))
-	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.NewReplacer(
-		"/run/nvmf-target/", o.volumes+"/", "/srv/volumes", o.volumes, "10.0.0.1", "127.0.0.1",
-		"4420", "0").Replace(script))
-	cmd.Dir = o.volumes
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, secret.Mask(string(out)))
-	}
-	for _, want := range []string{
-		`"state":"ready"`, `"secrets":["dhchap_key","dhchap_old_key"]`, "- subsystem", "- listener",
-	} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("no %s in %s", want, secret.Mask(string(out)))
-		}
-	}
-	if !strings.HasSuffix(string(out), "[]\n") {
-		t.Errorf("objects are left: %s", secret.Mask(string(out)))
-	}
 }

@@ -564,7 +564,7 @@ func (s *sequence) scraped() string {
 		return "none"
 	}
 	var out []string
-	text := scrapeText(s.t, s.server)
+	text := scraped(s.t, s.server)
 	for line := range strings.SplitSeq(s.d.Input, "\n") {
 		for found := range strings.Lines(text) {
 			if strings.HasPrefix(found, "nvmf_target_"+line) {

@@ -1,7 +1,6 @@
-package app
+package operation
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestLatency: a client sees the stage that a slow disk and a limit make slow, and the metrics have
@@ -19,22 +19,10 @@ func TestLatency(t *testing.T) {
 		"backend: delay, latency: 5ms, of: {backend: ram, size: 16MiB}": "backend",
 		"backend: ram, size: 16MiB, limits: {iops: 100, burst: 10ms}":   "wait",
 	} {
-		socket := t.TempDir() + "/control.sock"
-		c := parsed(t, `
-listeners: [`+anyPort+`]
-subsystems:
-  - {nqn: "`+testNQN+`", allow_any_host: true, namespaces: [{nsid: 1, `+what+`}]}
-reactors: {count: 1, memory: 16MiB}
-metrics: {listen: "127.0.0.1:0"}
-control: {socket: `+socket+`}
-`)
-		s := started(t, Options{Config: c})
-		client := control.NewClient(socket)
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		defer cancel()
-		h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-		data := testutil.Value(h.Map(4096))(t)
+		s := start(t, subsystem(what), harness.Options{})
+		ctx := testutil.Context(t)
+		h := s.Connect(s.TCP(), options())
+		q, data := s.Open(h, 1, 32), s.Buffer(h, 4096)
 		const n = 5
 		var ops [2 * n]host.Op // at once: at the limit, all but the first one wait
 		for i := range ops {
@@ -49,10 +37,10 @@ control: {socket: `+socket+`}
 			testutil.Value(q.Poll(make([]host.Completion, len(ops))))(t)
 			_ = q.Wait(time.Millisecond)
 		}
-		list, err := control.GetLatency.From(ctx, client)
+		list, err := control.GetLatency.From(ctx, s.client)
 		for err == nil && (len(list) != 2 || list[1].IOs < n || list[0].IOs < n) {
 			// the last one is counted after its response has left
-			list, err = control.GetLatency.From(ctx, client)
+			list, err = control.GetLatency.From(ctx, s.client)
 		}
 		testutil.Must(t, err)
 		for i, l := range list {
@@ -68,14 +56,14 @@ control: {socket: `+socket+`}
 				"%s: stage %s is not the slowest: %+v", what, dominant, l)
 			largest := slices.Max(slices.Collect(maps.Values(shares)))
 			testutil.True(t, l.Operation == []string{"read", "write"}[i] &&
-				shares[l.Dominant] >= largest && l.Host == hostOptions("").HostNQN &&
+				shares[l.Dominant] >= largest && l.Host == hostNQN &&
 				l.Bytes == n*4096 && l.Errors == 0 && counted == l.IOs && sum >= 0.99 &&
 				sum <= 1.01 && l.Total.MaxSeconds >= 0.005 &&
-				l.Total.MaxSeconds <= testTimeout.Seconds(), "%s: %+v", what, l)
+				l.Total.MaxSeconds <= (5*testutil.Patience).Seconds(), "%s: %+v", what, l)
 		}
-		got := scrape(t, s)
-		if got[ofNS("namespace_latency_seconds_count", "1", `op="read"`)] != n ||
-			got[ofNS("namespace_stage_latency_seconds_sum", "1", `op="read"`,
+		got := s.scrape()
+		if got[ofNS("namespace_latency_seconds_count", `op="read"`)] != n ||
+			got[ofNS("namespace_stage_latency_seconds_sum", `op="read"`,
 				`stage="`+dominant+`"`)] < n*time.Millisecond.Seconds() {
 			t.Errorf("%s: %v", what, got)
 		}

@@ -1,4 +1,4 @@
-package app
+package operation
 
 import (
 	"bufio"
@@ -22,10 +22,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // cause is a row of docs/troubleshooting.md: a cause of slow commands, and its symptoms.
@@ -82,11 +82,11 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 }
 
 // overview waits until a cell of the page has this text, and returns the texts of all cells.
-func overview(t *testing.T, s *Server, cell string) (texts []string) {
+func overview(t *testing.T, s *operated, cell string) (texts []string) {
 	t.Helper()
-	r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
-		fmt.Sprintf("http://%v/events", s.web.server.Addr()), nil))(t)
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
+	r := testutil.Value(http.NewRequestWithContext(testutil.Context(t), http.MethodGet,
+		"http://"+s.page+"/events", nil))(t)
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	a, err := c.Do(r)
 	testutil.Must(t, err)
 	defer a.Body.Close()
@@ -211,13 +211,6 @@ func readMany(ctx context.Context, h *host.Controller, q *host.Queue, atOnce int
 	return nil
 }
 
-// underLoad returns the findings of doctor between two samples.
-func underLoad(socket string) []doctor.Finding {
-	d := doctor.Begin(socket)
-	defer d.Close()
-	return d.Findings(time.Millisecond)
-}
-
 // bottleneck is a target with a cause, and the load that shows it.
 type bottleneck struct {
 	name, cause     string
@@ -227,47 +220,31 @@ type bottleneck struct {
 }
 
 // start starts the target, and reads until the returned function is called.
-func (b *bottleneck) start(t *testing.T) (s *Server, socket string, stop func()) {
+func (b *bottleneck) start(t *testing.T) (s *operated, stop func()) {
 	t.Helper()
-	socket = t.TempDir() + "/control.sock"
-	nqn := hostOptions("").HostNQN
-	cfg := testutil.Value(Parse("test.yaml", []byte(fmt.Sprintf(`
-listeners: [%s]
-hosts: [{nqn: %q, %s}]
-subsystems: [{nqn: %q, hosts: [%q], namespaces: [{nsid: 1, %s}]}]
-reactors: {count: 1, memory: 16MiB}
-control: {socket: %q}
-metrics: {listen: "127.0.0.1:0"}
-web: {listen: "127.0.0.1:0"}
-`, anyPort, nqn, b.host, testNQN, nqn, b.namespace, socket)), nil))(t)
-	s = started(t, Options{
-		Config: cfg, Load: func(...config.Option) (*config.Config, error) { return cfg, nil },
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	at := s.Addrs()[0].AddrPort
+	s = start(t, fmt.Sprintf("hosts: [{nqn: %q, %s}]\n", hostNQN, b.host)+subsystem(b.namespace),
+		harness.Options{})
+	to := s.TCP()
 	if b.lossy {
-		at = lossy(t, at)
+		to.Addr = lossy(t, to.Addr)
 	}
-	h := testutil.Value(host.Connect(ctx, host.TCP{Addr: at}, hostOptions(testNQN)))(t)
-	t.Cleanup(h.Close)
-	q := testutil.Value(h.OpenQueue(ctx, 1, b.entries))(t)
-	t.Cleanup(func() { _ = q.Close() })
-	ctx2, end := context.WithCancel(context.Background())
+	h := s.Connect(to, options())
+	q := s.Open(h, 1, b.entries)
+	ctx, end := context.WithCancel(context.Background())
 	var reads sync.WaitGroup
-	reads.Go(func() { testutil.Check(t, readMany(ctx2, h, q, b.atOnce)) })
+	reads.Go(func() { testutil.Check(t, readMany(ctx, h, q, b.atOnce)) })
 	stop = sync.OnceFunc(func() {
 		end()
 		reads.Wait()
 	})
 	t.Cleanup(stop)
-	return s, socket, stop
+	return s, stop
 }
 
 // test waits until doctor, the page and a metric show the cause, and checks that none of them shows
 // another one.
 func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
-	s, socket, stop := b.start(t)
+	s, stop := b.start(t)
 	row := rows[b.cause]
 	// On a busy machine commands are slow, and TCP resends packets that were not acknowledged in
 	// time, for this reason, too.
@@ -284,7 +261,7 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 		testutil.True(t, !testutil.Soaking() || len(texts) == 1, "of %s, %s says %q", b.cause, who,
 			texts)
 	}
-	d := doctor.Begin(socket)
+	d := doctor.Begin(s.socket)
 	defer d.Close()
 	first := testutil.Value(d.Look())(t)
 	var texts []string
@@ -300,7 +277,7 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 	only("the page", overview(t, s, row.page), func(r cause) string { return r.page })
 	var metrics map[string]float64
 	testutil.Until(t, row.query, func() bool {
-		metrics = scrape(t, s)
+		metrics = s.scrape()
 		return holds(t, row.query, metrics)
 	})
 	for _, r := range others {
@@ -308,7 +285,9 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 	}
 	stop()
 	testutil.Until(t, "when it is over, doctor finds nothing", func() bool {
-		l := underLoad(socket)
+		d := doctor.Begin(s.socket)
+		defer d.Close()
+		l := d.Findings(time.Millisecond)
 		return len(l) == 1 && l[0].Severity == doctor.OK
 	})
 }

@@ -1,4 +1,4 @@
-package app
+package operation
 
 import (
 	"encoding/json"
@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 const (
@@ -77,9 +78,6 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// seriesLine is a line of a scrape: name, labels, value.
-var seriesLine = regexp.MustCompile(`(?m)^(nvmf_target_\w+)(?:\{(.*)\})? (\S+)$`)
-
 // metricsOf returns the labels of each metric in the text of a scrape.
 func metricsOf(text string) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
@@ -124,31 +122,19 @@ func checkQuery(query string, metrics map[string]map[string]bool) (missing []str
 
 // monitored returns a target with a host that has read, and been refused, and a function that reads
 // more.
-func monitored(t *testing.T) (s *Server, read func()) {
+func monitored(t *testing.T) (s *operated, read func()) {
 	t.Helper()
-	c := parsed(t, `
-listeners: [`+anyPort+`]
-hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z},
+	s = start(t, fmt.Sprintf(`
+hosts: [{nqn: %q, old_keys_until: 2030-01-01T00:00:00Z},
   {nqn: "nqn.2026-11.io.nvmf-target:keys", keys_until: 2031-01-01, dhchap_key:
     "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}]
-subsystems:
-  - nqn: "`+testNQN+`"
-    allow_any_host: true
-    namespaces: [{nsid: 1, backend: file, path: `+t.TempDir()+`/f, size: 16MiB}]
-reactors: {count: 1, memory: 16MiB}
-metrics: {listen: "127.0.0.1:0"}
-`)
-	s = started(t, Options{Config: c})
-	to := host.TCP{Addr: s.Addrs()[0].AddrPort}
-	if _, err := host.Connect(t.Context(), to, hostOptions("nqn.2026-11.x:no")); err == nil {
-		t.Fatal("connected to a subsystem that does not exist")
-	}
-	o := hostOptions(testNQN)
-	o.KATO = time.Minute
-	h := testutil.Value(host.Connect(t.Context(), to, o))(t)
-	t.Cleanup(func() { h.Close() })
-	q := testutil.Value(h.OpenQueue(t.Context(), 1, 32))(t)
-	t.Cleanup(func() { q.Close() })
+`, hostNQN)+subsystem("backend: file, path: "+t.TempDir()+"/f, size: 16MiB"), harness.Options{})
+	o := options()
+	o.SubNQN = "nqn.2026-11.x:no"
+	testutil.MustTrue(t, testutil.Err(host.Connect(t.Context(), s.TCP(), o)) != nil,
+		"connected to a subsystem that does not exist")
+	o.SubNQN, o.KATO = subNQN, time.Minute
+	q := s.Open(s.Connect(s.TCP(), o), 1, 32)
 	read = func() {
 		t.Helper()
 		for range 10 {
@@ -164,8 +150,8 @@ metrics: {listen: "127.0.0.1:0"}
 // of internal/metrics.
 func TestMonitoringQueries(t *testing.T) {
 	s, _ := monitored(t)
-	metrics := metricsOf(scrapeText(t, s))
-	golden := testutil.Value(os.ReadFile("../metrics/testdata/metrics.golden"))(t)
+	metrics := metricsOf(s.scraped())
+	golden := testutil.Value(os.ReadFile("../../internal/metrics/testdata/metrics.golden"))(t)
 	rare := regexp.MustCompile(
 		`^nvmf_target_(group|health|namespace_drive|namespace_free|rdma|refusals)_`)
 	for name, labels := range metricsOf(string(golden)) {

@@ -1,4 +1,4 @@
-package app
+package operation
 
 import (
 	"bytes"
@@ -16,9 +16,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestPackagedConfigurations: the configurations of the packages, the image and the manifest are
@@ -90,77 +93,61 @@ func TestRunWarns(t *testing.T) {
 	}
 }
 
-// TestProgramsHoldNothingUp: while a plan, or a reload, waits for a program that prints a key,
-// changes can be made, and the target stops at once.
-func TestProgramsHoldNothingUp(t *testing.T) {
-	dir := t.TempDir()
-	hang, begun := filepath.Join(dir, "hang"), filepath.Join(dir, "begun")
-	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
-	testutil.Secret(t, key.Reveal())
-	script := fmt.Sprintf("[ ! -e %s ] || { echo >>%s; sleep 1000; }; echo %s", hang, begun,
-		key.Reveal())
-	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
-		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	load := loader(file)
-	s := started(t, Options{Load: load})
-	p, err := s.engine.PlanOfReload(t.Context())
-	testutil.MustTrue(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
-	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
-	results := make(chan error, 2)
-	go func() {
-		_, err := s.engine.PlanOfReload(t.Context())
-		results <- err
-	}()
-	go func() {
-		_, err := s.Reload()
-		results <- err
-	}()
-	testutil.Until(t, "the programs run", func() bool {
-		b, _ := os.ReadFile(begun)
-		return len(b) == 2
-	})
-	changes, err := s.Apply(s.current())
-	testutil.True(t, err == nil && len(changes) == 0, "%v, %v", changes, err)
-	ctx := testutil.Context(t)
-	testutil.Check(t, s.Stop(ctx))
-	for range 2 {
-		err := <-results
-		testutil.True(t, err != nil && strings.Contains(err.Error(), "the target stops"), "%v", err)
+// TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
+func TestOrchestratorExample(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"bash", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
 	}
-}
-
-// TestHangupDuringStart: a SIGHUP during the first reading of the configuration is carried out once
-// the target has started.
-func TestHangupDuringStart(t *testing.T) {
-	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
-	testutil.Secret(t, key.Reveal())
-	once := filepath.Join(t.TempDir(), "once")
-	script := fmt.Sprintf("[ -e %s ] || { echo >%s; kill -HUP $PPID; }; echo %s", once, once,
-		key.Reveal())
-	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
-		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), serveFile+"="+file, "RUNTIME_DIRECTORY="+t.TempDir())
-	serves(t, child, "the configuration was applied")
-	testutil.Check(t, testutil.Err(os.Stat(once)))
-}
-
-// TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
-// the running target.
-func TestProgramsInheritNothing(t *testing.T) {
-	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
-	testutil.Secret(t, key.Reveal())
-	list := filepath.Join(t.TempDir(), "list")
-	// ls has another one, for the directory.
-	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())
-	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
-		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	s := started(t, Options{
-		Load: loader(file), StateDir: t.TempDir(),
-		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
-	})
-	testutil.Value(s.engine.PlanOfReload(t.Context()))(t)
-	b := testutil.Value(os.ReadFile(list))(t)
-	n := strings.Count(string(b), " -> ")
-	testutil.True(t, n == 4, "%d descriptors:\n%s", n, b)
+	text := testutil.Value(os.ReadFile("../../docs/orchestrators.md"))(t)
+	dir := t.TempDir()
+	file, keys := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "keys")
+	c := strings.ReplaceAll(`
+reactors: {count: 1, memory: 8MiB}
+control: {socket: DIR/control.sock}
+managed: DIR/managed
+managed_paths: [DIR]
+`, "DIR", dir)
+	testutil.Must(t, errors.Join(os.WriteFile(file, []byte(c), 0o600), os.Mkdir(keys, 0o700)))
+	harness.Start(t, harness.Options{Config: c, App: app.Options{
+		StateDir: dir, Load: func(options ...config.Option) (*config.Config, error) {
+			return config.Load(file, nil, volumes.Backends, options...)
+		},
+	}})
+	_, text, _ = bytes.Cut(text, []byte("## For orchestrators"))
+	script := "shopt -s expand_aliases; set -e -o pipefail\n" +
+		"nvmf-target() { set -- keys/*; cat $1; rm $1; }\n"
+	for range 2 {
+		_, rest, _ := bytes.Cut(text, []byte("```sh\n"))
+		block, rest, ok := bytes.Cut(rest, []byte("```"))
+		text = rest
+		testutil.MustTrue(t, ok, "the example is not there")
+		script += string(block)
+	}
+	for i := range 2 {
+		k := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
+		testutil.Secret(t, k.Reveal())
+		testutil.Must(t, os.WriteFile(filepath.Join(keys, fmt.Sprint(i)), []byte(k.Reveal()),
+			0o600))
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.NewReplacer(
+		"/run/nvmf-target/", dir+"/", "/srv/volumes", dir, "10.0.0.1", "127.0.0.1",
+		"4420", "0").Replace(script))
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, secret.Mask(string(out)))
+	}
+	for _, want := range []string{
+		`"state":"ready"`, `"secrets":["dhchap_key","dhchap_old_key"]`, "- subsystem", "- listener",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %s in %s", want, secret.Mask(string(out)))
+		}
+	}
+	if !strings.HasSuffix(string(out), "[]\n") {
+		t.Errorf("objects are left: %s", secret.Mask(string(out)))
+	}
 }

@@ -1,4 +1,4 @@
-package app
+package operation
 
 import (
 	"math"
@@ -21,12 +21,12 @@ import (
 func TestMonitoringValues(t *testing.T) {
 	run := promtool(t)
 	s, read := monitored(t)
-	scrapes := []string{scrapeText(t, s)}
+	scrapes := []string{s.scraped()}
 	for range 2 {
 		read()
-		scrapes = append(scrapes, scrapeText(t, s))
+		scrapes = append(scrapes, s.scraped())
 	}
-	golden := testutil.Value(os.ReadFile("../metrics/testdata/metrics.golden"))(t)
+	golden := testutil.Value(os.ReadFile("../../internal/metrics/testdata/metrics.golden"))(t)
 	for name, texts := range map[string][]string{
 		"target": scrapes, "golden": {string(golden), string(golden), string(golden)},
 	} {
