@@ -149,15 +149,6 @@ func points(s *load.Series, elapsed time.Duration) (list []Point) {
 	return list
 }
 
-// distribution restores the histogram of figures.
-func (f *Figures) distribution() *histogram.Histogram {
-	h := new(histogram.Histogram)
-	for _, b := range f.Histogram {
-		h.AddN(int64(b[0]), b[1])
-	}
-	return h
-}
-
 // ThisMachine describes this machine, the kernel by its version without the build.
 func ThisMachine() Machine {
 	m := Machine{CPU: "unknown", CPUs: runtime.NumCPU()}

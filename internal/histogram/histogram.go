@@ -47,13 +47,6 @@ func (h *Histogram) Add(ns int64) {
 	h.max = max(h.max, ns)
 }
 
-// AddN counts n durations, each of ns.
-func (h *Histogram) AddN(ns int64, n uint64) {
-	h.counts[bucketOf(ns)] += n
-	h.sum += ns * int64(n)
-	h.max = max(h.max, ns)
-}
-
 // AddZeros counts n durations of 0.
 func (h *Histogram) AddZeros(n uint64) { h.counts[0] += n }
 

@@ -7,7 +7,6 @@ package web
 import (
 	"bytes"
 	"context"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/web/static"
 )
 
 // The limits for browsers. Anything more is cut off or refused.
@@ -38,11 +38,8 @@ const (
 	streamTime = 10 * time.Minute
 )
 
-//go:embed static
-var static embed.FS
-
 var index = template.Must(template.New("index.html").Funcs(template.FuncMap{"columns": columns}).
-	ParseFS(static, "static/index.html"))
+	ParseFS(static.Files, "index.html"))
 
 // table is an empty table of the page.
 type table struct {
@@ -126,7 +123,7 @@ func (s *Server) handler() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		http.ServeFileFS(w, r, static, "static/"+name)
+		http.ServeFileFS(w, r, static.Files, name)
 	})
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /history", s.history)
