@@ -352,9 +352,7 @@ func measure(t *testing.T, kind backend.Op, size int64, n int) (most costs) {
 		*most = max(*most, -a.c.steps)
 		return all
 	}
-	unlock := func(o *op) {
-		steps(&most.unlock, func() bool { r.unlock(o); return true })
-	}
+	unlock := func(o *op) { steps(&most.unlock, func() bool { r.unlock(o); return true }) }
 	first := a.op(backend.OpWrite, 0, nUnits*minUnit)
 	r.lock(first)
 	for range n {

@@ -24,9 +24,7 @@ func TestTurn(t *testing.T) {
 		testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
 		ios := make([]*backend.IO, maxOutstanding)
 		for i := range ios {
-			ios[i] = &backend.IO{
-				Op: backend.OpWriteZeroes, Off: int64(i) * minUnit, Len: minUnit,
-			}
+			ios[i] = &backend.IO{Op: backend.OpWriteZeroes, Off: int64(i) * minUnit, Len: minUnit}
 		}
 		c.Lock()
 		n := ch.Submit(ios)
@@ -182,9 +180,7 @@ func TestCloseChannel(t *testing.T) {
 		close(waking)
 		<-woken
 	}}))(t)
-	io := &backend.IO{
-		Op: backend.OpRead, Len: 512, Segs: []mem.Segment{{B: make([]byte, 512)}},
-	}
+	io := &backend.IO{Op: backend.OpRead, Len: 512, Segs: []mem.Segment{{B: make([]byte, 512)}}}
 	c.Submit([]*backend.IO{io})
 	<-waking
 	var done [1]*backend.IO

@@ -193,9 +193,7 @@ func TestSearchOfOthers(t *testing.T) {
 	segs, ok := ch.StartZeroCopyRead(nil, 0, minFrame)
 	testutil.MustTrue(t, ok, "a read is refused")
 	spare := dev.frames.spare.Swap(0)
-	io := &backend.IO{
-		Op: backend.OpWrite, Len: 4096, Segs: []mem.Segment{{B: c.Memory(0, 4096)}},
-	}
+	io := &backend.IO{Op: backend.OpWrite, Len: 4096, Segs: []mem.Segment{{B: c.Memory(0, 4096)}}}
 	ch.Submit([]*backend.IO{io})
 	ch.searched = maxScan // by a change that has got a frame
 	done := make([]*backend.IO, 1)

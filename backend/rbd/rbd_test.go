@@ -28,9 +28,7 @@ const block = 512
 
 // admin returns the configuration of an image that the administrator opens.
 func admin(c *cephtest.Cluster, image string) Config {
-	return Config{
-		Image: image, BlockSize: block, Ceph: rados.Access{Conf: c.Conf(), User: "admin"},
-	}
+	return Config{Image: image, BlockSize: block, Ceph: rados.Access{Conf: c.Conf(), User: "admin"}}
 }
 
 func mustOpen(t *testing.T, cfg Config) backend.Device {
@@ -115,10 +113,7 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 			func(cfg *Config) { cfg.Ceph.User = "poor" },
 			[]string{"ceph auth caps client.poor", "profile rbd pool=rbd"},
 		},
-		"key": {
-			func(cfg *Config) { cfg.Ceph.Keyring = foreign },
-			[]string{"refuses", foreign},
-		},
+		"key":        {func(cfg *Config) { cfg.Ceph.Keyring = foreign }, []string{"refuses", foreign}},
 		"block size": {func(cfg *Config) { cfg.BlockSize = 100 }, []string{"power of two"}},
 	} {
 		cfg := good

@@ -16,9 +16,7 @@ var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"
 
 // proven is the claim of a host that has proven its NQN, for an admin queue: no part of a limit is
 // kept from it.
-func proven(nqn string) fabric.Claim {
-	return fabric.Claim{Host: nqn, Proven: true, Admin: true}
-}
+func proven(nqn string) fabric.Claim { return fabric.Claim{Host: nqn, Proven: true, Admin: true} }
 
 var claim = proven("host")
 

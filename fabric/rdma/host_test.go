@@ -229,9 +229,7 @@ func (q *hostQueue) free() {
 }
 
 // disconnect leaves in order.
-func (q *hostQueue) disconnect() {
-	testutil.Equal(q.t, q.id.Disconnect(), nil, "disconnect")
-}
+func (q *hostQueue) disconnect() { testutil.Equal(q.t, q.id.Disconnect(), nil, "disconnect") }
 
 // command makes an SQE for the test handler.
 func command(op nvme.Opcode, cid uint16, slba uint64, n uint32) (s nvme.SQE) {

@@ -67,10 +67,7 @@ func TestStacks(t *testing.T) {
 			"not built", free, at, without(verbs.ErrNotBuilt), machine(at), true, unix.ENOMEM, soft,
 			"",
 		},
-		{
-			"forbidden", free, at, without(unix.EACCES), machine(at), false, nil, free,
-			"permission",
-		},
+		{"forbidden", free, at, without(unix.EACCES), machine(at), false, nil, free, "permission"},
 		{"memlock", free, at, machine(at), machine(at), false, errors.New("low"), free, "low"},
 		{"memlock of others", free, at, machine(other), machine(at), false, unix.EIO, soft, ""},
 		{"no soft", free, at, machine(other), nil, false, nil, free, "no RDMA device"},

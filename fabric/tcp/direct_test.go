@@ -73,9 +73,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
 		h.d.ZeroCopyWrites = true
 		c := h.connect(p, 64)
-		write := func(i int) []byte {
-			return c.inCapsule(uint16(i), i*n, n, i)
-		}
+		write := func(i int) []byte { return c.inCapsule(uint16(i), i*n, n, i) }
 		h.send(write(0))
 		var all []byte
 		for i := 1; i < writes; i++ {

@@ -18,14 +18,10 @@ import (
 
 // moments are states of a queue at its end. Each leaves the commands it needs outstanding.
 var moments = map[string]func(h *manual, c *client){
-	"idle":   func(*manual, *client) {},
-	"header": func(h *manual, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
-	"in-capsule data": func(h *manual, c *client) {
-		h.send(c.inCapsule(1, 0, 4096, 0)[:2000])
-	},
-	"R2T": func(h *manual, c *client) {
-		h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
-	},
+	"idle":            func(*manual, *client) {},
+	"header":          func(h *manual, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
+	"in-capsule data": func(h *manual, c *client) { h.send(c.inCapsule(1, 0, 4096, 0)[:2000]) },
+	"R2T":             func(h *manual, c *client) { h.send(c.request(nvme.NVMWrite, 1, 0, 65536)) },
 	"H2CData": func(h *manual, c *client) {
 		h.send(c.request(nvme.NVMWrite, 1, 0, 65536))
 		ttag := (*pdu.Data)(h.recv()).TTAG()

@@ -236,14 +236,8 @@ func TestRefused(t *testing.T) {
 		want   Reason
 		byHost bool
 	}{
-		"wrong key": {
-			func(h *Host, _ *Policy) { h.Key = other },
-			AuthenticationFailed, false,
-		},
-		"wrong NQN": {
-			func(h *Host, _ *Policy) { h.HostNQN = subNQN },
-			AuthenticationFailed, false,
-		},
+		"wrong key": {func(h *Host, _ *Policy) { h.Key = other }, AuthenticationFailed, false},
+		"wrong NQN": {func(h *Host, _ *Policy) { h.HostNQN = subNQN }, AuthenticationFailed, false},
 		"wrong subsystem": {
 			func(h *Host, _ *Policy) { h.SubNQN = hostNQN },
 			AuthenticationFailed, false,
@@ -252,10 +246,7 @@ func TestRefused(t *testing.T) {
 			func(h *Host, _ *Policy) { h.Key = with(t, SHA256) },
 			AuthenticationFailed, false,
 		},
-		"no key": {
-			func(_ *Host, p *Policy) { p.Keys = nil },
-			AuthenticationFailed, false,
-		},
+		"no key": {func(_ *Host, p *Policy) { p.Keys = nil }, AuthenticationFailed, false},
 		"no controller key": {
 			func(_ *Host, p *Policy) { p.ControllerKey = nil },
 			AuthenticationFailed, false,
@@ -272,10 +263,7 @@ func TestRefused(t *testing.T) {
 			func(h *Host, _ *Policy) { h.Hashes = []Hash{9, 0} },
 			HashNotUsable, false,
 		},
-		"group": {
-			func(h *Host, p *Policy) { p.Groups = AllGroups[1:2] },
-			GroupNotUsable, false,
-		},
+		"group": {func(h *Host, p *Policy) { p.Groups = AllGroups[1:2] }, GroupNotUsable, false},
 		"NULL is not by default": {
 			func(_ *Host, p *Policy) { p.Groups = nil },
 			GroupNotUsable, false,

@@ -141,9 +141,7 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 	}()
 }
 
-func (q *fakeRDMAQueue) must(err error) {
-	testutil.Check(q.f.t, err)
-}
+func (q *fakeRDMAQueue) must(err error) { testutil.Check(q.f.t, err) }
 
 func (q *fakeRDMAQueue) create() (err error) {
 	dev := q.id.Device()

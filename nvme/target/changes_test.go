@@ -45,9 +45,7 @@ func (d *late) Info() backend.Info {
 
 // TestChangeWhileAdded: a change between the first look at a device and Notify is not missed.
 func TestChangeWhileAdded(t *testing.T) {
-	shrunk := &late{
-		Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Size /= 2 },
-	}
+	shrunk := &late{Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Size /= 2 }}
 	offline := &late{
 		Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Offline = true },
 	}

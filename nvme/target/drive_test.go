@@ -126,14 +126,8 @@ func TestDriveAndMemory(t *testing.T) {
 			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
 			HostReads: u128(2), DataUnitsRead: u128(1),
 		},
-		2: {
-			AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3),
-			DataUnitsRead: u128(1),
-		},
-		3: {
-			AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4),
-			DataUnitsRead: u128(1),
-		},
+		2: {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3), DataUnitsRead: u128(1)},
+		3: {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4), DataUnitsRead: u128(1)},
 		nvme.NSIDAll: {
 			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
 			PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1),

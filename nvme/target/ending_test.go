@@ -35,9 +35,7 @@ var ends = map[string]func(r *harness, h *host){
 	) {
 		r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test"))
 	},
-	"keep alive": func(r *harness, h *host) {
-		r.target.find(testSub).lookup(h.cntlid).expire()
-	},
+	"keep alive":        func(r *harness, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
 	"subsystem removed": func(r *harness, _ *host) { r.removeSubsystem() },
 	"target closed":     func(r *harness, _ *host) { r.during(r.target.Close) },
 }

@@ -303,12 +303,7 @@ func TestSeveralLimits(t *testing.T) {
 			2,
 			[2]float64{300, 700},
 		},
-		{
-			qos.Limits{Bandwidth: 1 << 20},
-			qos.Limits{Bandwidth: 32 << 10},
-			5,
-			[2]float64{8, 248},
-		},
+		{qos.Limits{Bandwidth: 1 << 20}, qos.Limits{Bandwidth: 32 << 10}, 5, [2]float64{8, 248}},
 	} {
 		sub := ramSubsystem(t, 2)
 		sub.Limits, sub.Namespaces[0].Limits = tc.all, tc.slow

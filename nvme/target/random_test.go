@@ -240,9 +240,7 @@ func TestRandomCommands(t *testing.T) {
 				c.SQE[j] = byte(rnd.Uint32())
 			}
 		}
-		op := []nvme.Opcode{
-			0, 1, 2, 5, 6, 8, 9, 10, 20, 24, 25, nvme.FabricsOpcode,
-		}[rnd.IntN(12)]
+		op := []nvme.Opcode{0, 1, 2, 5, 6, 8, 9, 10, 20, 24, 25, nvme.FabricsOpcode}[rnd.IntN(12)]
 		c.SQE.SetOpcode(op)
 		c.SQE.SetFlags(psdtSGL << 6)
 		c.SQE.SetNSID(uint32(rnd.IntN(4)))

@@ -610,9 +610,7 @@ func makeRW(op nvme.Opcode, data bool) func(a *arguments) *fabrictest.Command {
 	return func(a *arguments) *fabrictest.Command {
 		n := uint32(a.number("blocks", 1))
 		c := rw(op, 0, a.number("lba", 0), n, nil)
-		for name, f := range map[string]nvme.RWFlags{
-			"fua": nvme.RWFUA, "free": nvme.RWDeallocate,
-		} {
+		for name, f := range map[string]nvme.RWFlags{"fua": nvme.RWFUA, "free": nvme.RWDeallocate} {
 			if a.flag(name) {
 				c.SQE.SetCDW(12, c.SQE.CDW(12)|uint32(f))
 			}

@@ -190,9 +190,7 @@ func (d *sequenceDevice) delay(a *arguments) {
 }
 
 // held tells how many IOs a device holds.
-func (s *sequence) held(a *arguments) string {
-	return fmt.Sprint(s.deviceOf(a).Held())
-}
+func (s *sequence) held(a *arguments) string { return fmt.Sprint(s.deviceOf(a).Held()) }
 
 // left tells what there is: queues, controllers, bytes of data memory, and the IOs and barriers of
 // channels.

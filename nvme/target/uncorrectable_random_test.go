@@ -107,9 +107,7 @@ func (c *mediumChannel) Submit(ios []*backend.IO) int {
 // crash or a power failure at any time.
 func TestRandomMarks(t *testing.T) {
 	for seed := range uint64(20) {
-		x := &randomMarks{
-			seed: seed, rnd: rand.New(rand.NewPCG(seed, 2)), store: newMarkStore(),
-		}
+		x := &randomMarks{seed: seed, rnd: rand.New(rand.NewPCG(seed, 2)), store: newMarkStore()}
 		x.medium = &medium{Device: ramDeviceOpen(t, 1<<20, 512)}
 		x.dev = backendtest.NewFaulty(x.medium)
 		if seed%4 < 2 {

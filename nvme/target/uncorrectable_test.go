@@ -71,9 +71,7 @@ func (s *markStore) blocks() (list [][2]int64) {
 func durable(t testing.TB) *backendtest.Faulty {
 	dev := backendtest.NewFaulty(&recorder{
 		Device: ramDeviceOpen(t, 4<<20, 512),
-		info: func(i *backend.Info) {
-			i.Volatile, i.VolatileCache, i.Identity = false, true, "a"
-		},
+		info:   func(i *backend.Info) { i.Volatile, i.VolatileCache, i.Identity = false, true, "a" },
 	})
 	closeLast(t, dev)
 	return dev
@@ -169,9 +167,7 @@ func TestMarksAfterRestart(t *testing.T) {
 	})
 	stored := func(r *harness, want [][2]int64) {
 		r.t.Helper()
-		r.until("the store", func() bool {
-			return reflect.DeepEqual(store.blocks(), want)
-		})
+		r.until("the store", func() bool { return reflect.DeepEqual(store.blocks(), want) })
 	}
 	start(other(func(i *backend.Info) { i.Size = 8001 * 512 }), func(r *harness, _ *host) {
 		stored(r, [][2]int64{{8000, 8001}})

@@ -45,9 +45,7 @@ func TestCheckIO(t *testing.T) {
 	}{
 		"none":          {func(*queue) {}, 0, false},
 		"no controller": {func(q *queue) { q.c = nil }, nvme.InvalidInData(cntlid), false},
-		"host": {
-			func(q *queue) { q.c.HostNQN = "other" }, nvme.InvalidInData(cntlid), false,
-		},
+		"host":          {func(q *queue) { q.c.HostNQN = "other" }, nvme.InvalidInData(cntlid), false},
 		"host identifier": {
 			func(q *queue) { q.c.HostID[0]++ },
 			nvme.InvalidInData(nvme.ConnectDataOffsetHostID), false,
@@ -61,9 +59,7 @@ func TestCheckIO(t *testing.T) {
 		"announced": {
 			func(q *queue) { q.info.QID, q.info.CNTLID = 1, 8 }, nvme.InvalidInData(cntlid), false,
 		},
-		"TLS": {
-			func(q *queue) { q.info.TLS = &fabric.TLS{} }, nvme.InvalidInData(cntlid), false,
-		},
+		"TLS": {func(q *queue) { q.info.TLS = &fabric.TLS{} }, nvme.InvalidInData(cntlid), false},
 		"PSK": {func(q *queue) {
 			q.info.TLS, q.c.Admin.TLS = &fabric.TLS{Generated: "a"}, &fabric.TLS{Generated: "b"}
 		}, nvme.InvalidInData(cntlid), false},

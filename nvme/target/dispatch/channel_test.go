@@ -503,9 +503,7 @@ func TestFencesOfHosts(t *testing.T) {
 		r := newReactor()
 		ch, slow, io := r.busy()
 		var order []string
-		fence := func(host string) {
-			ch.preempt(host, func() { order = append(order, host) })
-		}
+		fence := func(host string) { ch.preempt(host, func() { order = append(order, host) }) }
 		for range 10 * sharedFences {
 			fence("a")
 		}

@@ -51,10 +51,8 @@ func TestGolden(t *testing.T) {
 			tid: 0x519d293db, local: 0xda93d219, remote: 0xdb93d219, guid: 0x304942fffe4a3af8,
 			qpn: 0x11, psn: 0x2d64, rnrRetry: 7, ackDelay: 15,
 		},
-		attrRTU: {tid: 0x519d293db, local: 0xdb93d219, remote: 0xda93d219},
-		attrDREQ: {
-			tid: 0x219d293de, local: 0xde93d219, remote: 0xdf93d219, qpn: 0x12,
-		},
+		attrRTU:  {tid: 0x519d293db, local: 0xdb93d219, remote: 0xda93d219},
+		attrDREQ: {tid: 0x219d293de, local: 0xde93d219, remote: 0xdf93d219, qpn: 0x12},
 		attrDREP: {tid: 0x219d293de, local: 0xdf93d219, remote: 0xde93d219},
 	}
 	for a, w := range want {

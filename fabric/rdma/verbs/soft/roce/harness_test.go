@@ -123,9 +123,7 @@ func (p *pair) neighbour(o options) *pair {
 	n := &pair{t: p.t, mem: p.mem}
 	for _, s := range []struct{ to, from **side }{{&n.a, &p.a}, {&n.b, &p.b}} {
 		f := *s.from
-		*s.to = &side{
-			t: f.t, dev: f.dev, net: f.net, addr: f.addr, pd: f.pd, buf: f.buf, mr: f.mr,
-		}
+		*s.to = &side{t: f.t, dev: f.dev, net: f.net, addr: f.addr, pd: f.pd, buf: f.buf, mr: f.mr}
 		(*s.to).create(&o)
 	}
 	n.connect(&o)
