@@ -2,10 +2,15 @@ package backend
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"math"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestCheckGeometry(t *testing.T) {
@@ -66,4 +71,145 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%v of %d at %d: %v", tc.op, tc.len, tc.off, err)
 		}
 	}
+}
+
+// ableDevice and ableChannel have every optional ability. That they compile shows that no two
+// abilities collide.
+type (
+	ableDevice  struct{}
+	ableChannel struct{}
+)
+
+var (
+	_ interface {
+		Changer
+		Fencer
+		SpaceReporter
+	} = ableDevice{}
+	_ interface {
+		Canceler
+		ZeroCopyReader
+		ZeroCopyWriter
+	} = ableChannel{}
+)
+
+func (ableDevice) Info() Info                           { return Info{} }
+func (ableDevice) OpenChannel(Reactor) (Channel, error) { return ableChannel{}, nil }
+func (ableDevice) Close() error                         { return nil }
+func (ableDevice) Notify(func())                        {}
+func (ableDevice) Fence() bool                          { return true }
+func (ableDevice) Space() (int64, int64, error)         { return 0, 0, nil }
+
+func (ableChannel) Submit([]*IO) int { return 0 }
+func (ableChannel) Poll([]*IO) int   { return 0 }
+func (ableChannel) Arm() bool        { return true }
+func (ableChannel) Close() error     { return nil }
+func (ableChannel) Cancel(*IO)       {}
+func (ableChannel) StartZeroCopyRead(dst []mem.Segment, _, _ int64) ([]mem.Segment, bool) {
+	return dst, false
+}
+func (ableChannel) EndZeroCopyRead([]mem.Segment, int64, int64) {}
+func (ableChannel) WriterWaits() bool                           { return false }
+func (ableChannel) StartZeroCopyWrite(dst []mem.Segment, _, _ int64) ([]mem.Segment, bool) {
+	return dst, false
+}
+func (ableChannel) AbortZeroCopyWrite([]mem.Segment) {}
+
+func TestReport(t *testing.T) {
+	var r Report
+	testutil.Check(t, r.Err())
+	r.Warnf("Make room.", "%d bytes are free", 7)
+	r.Errorf("Add path.", "no path is %s", "given")
+	err := WithHint(fs.ErrNotExist, "Create it.")
+	r.Add(err)
+	r.Add(WithHint(errors.New("is what it is"), ""))
+	r.Add(WithHint(fmt.Errorf("%w by a", ErrInUse), "Stop it."))
+	if want := []Problem{
+		{What: "no path is given", Hint: "Add path."},
+		{What: "file does not exist", Hint: "Create it."},
+		{What: "is what it is"},
+		{What: "is in use by a", Hint: "Stop it.", InUse: true},
+	}; !slices.Equal(r.Errors, want) ||
+		r.Warnings[0] != (Problem{What: "7 bytes are free", Hint: "Make room."}) {
+		t.Errorf("%+v", r)
+	}
+	if got := r.Err().Error(); got !=
+		"no path is given (add path)\nfile does not exist (create it)\nis what it is\n"+
+			"is in use by a (stop it)" {
+		t.Error(got)
+	}
+	testutil.True(t, errors.Is(err, fs.ErrNotExist), "the error behind a hint is lost")
+}
+
+func TestRetry(t *testing.T) {
+	var g RetryGroup
+	g.Wake()
+	woken := [3]int{}
+	var members [3]*Retry
+	for i := range members {
+		members[i] = g.Join(func() { woken[i]++ })
+	}
+	members[0].Wait(true)
+	members[0].Wait(true)
+	members[2].Wait(true)
+	members[2].Leave()
+	if g.Len() != 2 || !g.Waiting() {
+		t.Errorf("%d channels, waiting %v", g.Len(), g.Waiting())
+	}
+	g.Wake()
+	testutil.True(t, woken == [3]int{1, 0, 0} && members[0].Due() && !members[1].Due() &&
+		!members[2].Due(), "woken: %v", woken)
+	testutil.True(t, members[0].Take() && !members[0].Take(), "a retry is not taken once")
+	testutil.True(t, members[1].Wait(true) && !members[1].Wait(true) && members[1].Wait(false),
+		"Wait does not report what is new")
+	members[0].Wait(false)
+	g.Wake()
+	testutil.True(t, !g.Waiting() && woken[0] == 1, "woken without waiting: %v", woken)
+	members[0].Leave()
+	members[1].Leave()
+	if g.Len() != 0 || g.Waiting() {
+		t.Errorf("%d channels are left, waiting %v", g.Len(), g.Waiting())
+	}
+}
+
+// TestRetryMissesNothing: a channel that calls Wait and then tries once more never misses a
+// resource, whether it is given back before or after.
+func TestRetryMissesNothing(t *testing.T) {
+	const rounds = 2000
+	var g RetryGroup
+	wake := make(chan struct{}, 1)
+	r := g.Join(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	tokens := make(chan struct{}, rounds)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range rounds {
+			tokens <- struct{}{}
+			g.Wake()
+		}
+	})
+	try := func() bool {
+		select {
+		case <-tokens:
+			return true
+		default:
+			return false
+		}
+	}
+	for range rounds {
+		if try() {
+			continue
+		}
+		for r.Wait(true); !try(); {
+			<-wake
+			r.Take()
+		}
+		r.Wait(false)
+	}
+	wg.Wait()
+	r.Leave()
 }

@@ -2,9 +2,11 @@ package file
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -338,4 +340,321 @@ func descriptorOf(t *testing.T, path string) int {
 	}
 	t.Fatalf("%s is not open", path)
 	return -1
+}
+
+// TestProbe: Probe reports each error of Open beforehand and leaves nothing behind.
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, size int64) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		testutil.Must(t, os.WriteFile(path, make([]byte, size), 0o600))
+		return path
+	}
+	busy := file("busy", 1<<20)
+	d := mustOpen(t, Config{Path: busy, BlockSize: 512})
+	defer mustClose(t, d)
+	missing := filepath.Join(dir, "new")
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	testutil.Must(t, errors.Join(os.Symlink("nothing", link), unix.Mkfifo(fifo, 0o600)))
+	for _, tc := range []struct {
+		cfg  Config
+		want string // the problem; "" if there is none
+	}{
+		{Config{Path: missing, Size: 1 << 20}, ""},
+		{Config{Path: file("whole", 1<<20)}, ""},
+		{Config{Path: file("empty", 0), Size: 1 << 20}, ""},
+		{Config{}, "no path"},
+		{Config{Path: dir}, "is a directory"},
+		{Config{Path: os.DevNull}, "is a character device, not a regular file"},
+		{Config{Path: fifo}, "is a FIFO, not a regular file"},
+		{Config{Path: link, Size: 1 << 20}, "is a symbolic link to nothing, which does not exist"},
+		{Config{Path: busy + "/x", Size: 1 << 20}, "cannot be reached: not a directory"},
+		{Config{Path: missing}, "no size is given"},
+		{
+			Config{Path: missing, Size: 1 << 20, ReadOnly: true},
+			"a read-only namespace is not created",
+		},
+		{Config{Path: missing, Size: 1000}, "size 1000: must be a multiple"},
+		{Config{Path: filepath.Join(dir, "no", "new"), Size: 512}, "does not exist"},
+		{Config{Path: "/proc/nvmf-target", Size: 1 << 20}, "is the kernel's"},
+		{Config{Path: "/proc/version", Size: 1 << 20}, "a file of the kernel"},
+		{Config{Path: "/sys/power/state"}, "a file of the kernel"},
+		{Config{Path: file("odd", 1000)}, "size 1000: must be a multiple"},
+		{Config{Path: file("small", 1<<20), Size: 2 << 20}, "2097152 are configured"},
+		{Config{Path: busy}, "is in use by another namespace or process"},
+		{Config{Path: missing, Size: 1 << 20, Engine: disk.Engine{Name: "aio"}}, `engine "aio"`},
+	} {
+		tc.cfg.BlockSize = 512
+		if strings.HasPrefix(tc.cfg.Path, "/sys/") {
+			if _, err := os.Stat(tc.cfg.Path); err != nil {
+				t.Logf("not tried: %v", err)
+				continue
+			}
+		}
+		r := Probe(tc.cfg)
+		if tc.want == "" && len(r.Errors) > 0 || tc.want != "" && (len(r.Errors) != 1 ||
+			!strings.Contains(r.Errors[0].What, tc.want) || r.Errors[0].Hint == "") {
+			t.Errorf("%+v: %+v, want %q", tc.cfg, r, tc.want)
+		}
+		if _, err := os.Stat(missing); !os.IsNotExist(err) {
+			t.Fatalf("%+v: the probe has created the file", tc.cfg)
+		}
+		d, err := Open(tc.cfg)
+		testutil.True(t, (err == nil) == (tc.want == ""), "%+v: probed as %q, opened: %v", tc.cfg,
+			tc.want, err)
+		if err == nil {
+			mustClose(t, d)
+		}
+		_ = os.Remove(missing)
+	}
+}
+
+// TestProbeHuge: a file larger than the file system allows is an error, a file larger than its free
+// space a warning.
+func TestProbeHuge(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), shm(t)} {
+		cfg := Config{Path: filepath.Join(dir, "huge"), Size: 100 << 40, BlockSize: 4096}
+		r := Probe(cfg)
+		d, err := Open(cfg)
+		if err == nil {
+			mustClose(t, d)
+		}
+		testutil.True(t, len(r.Errors)+len(r.Warnings) == 1 && (err == nil) == (len(r.Errors) == 0),
+			"%s: %+v, opened: %v", dir, r, err)
+	}
+}
+
+// TestProbeHeld: a file that another process has locked is an error that names the process, or a
+// warning if the process is another instance of this program. A file that is written without a lock
+// is a warning.
+func TestProbeHeld(t *testing.T) {
+	if _, err := exec.LookPath("flock"); err != nil {
+		t.Skip("flock(1) is missing")
+	}
+	self := testutil.Value(os.ReadFile("/proc/self/comm"))(t)
+	dir := t.TempDir()
+	same := filepath.Join(dir, strings.TrimSpace(string(self)))
+	testutil.Must(t, os.Symlink("/bin/sh", same))
+	for _, tc := range []struct {
+		program, lock    string
+		errors, warnings string
+	}{
+		{"/bin/sh", "flock 3", "is in use: process %d (sh)", ""},
+		{same, "flock 3", "", "is in use by process %d (" + filepath.Base(same) + ")"},
+		{"/bin/sh", "true", "", "is in use by process %d (sh)"},
+	} {
+		path := filepath.Join(dir, "disk.img")
+		testutil.Must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+		holder := exec.Command(tc.program, "-c",
+			`exec 3<>"$0"; `+tc.lock+`; echo ready; read line; true`, path)
+		in, err1 := holder.StdinPipe()
+		out, err2 := holder.StdoutPipe()
+		testutil.MustTrue(t, err1 == nil && err2 == nil, "%v %v", err1, err2)
+		testutil.Must(t, holder.Start())
+		testutil.Check(t, testutil.Err(out.Read(make([]byte, 6))))
+		text := func(list []backend.Problem) (s string) {
+			for _, p := range list {
+				s += p.What
+			}
+			return s
+		}
+		want := func(s string) string {
+			if s == "" {
+				return ""
+			}
+			return fmt.Sprintf(s, holder.Process.Pid)
+		}
+		r := Probe(Config{Path: path, BlockSize: 512})
+		testutil.True(t, text(r.Errors) == want(tc.errors) && text(r.Warnings) == want(tc.warnings),
+			"%+v: %+v", tc, r)
+		_ = in.Close()
+		testutil.Check(t, holder.Wait())
+	}
+}
+
+// TestResizeFile: a file keeps its content and stays sparse or fully allocated.
+func TestResizeFile(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "f")
+		cfg := Config{Path: path, BlockSize: 512, Preallocate: full}
+		testutil.Must(t, os.WriteFile(path, make([]byte, 64<<10), 0o600))
+		for _, size := range []int64{8 << 20, 32 << 10, 1 << 20} {
+			testutil.Must(t, Resize(cfg, size))
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil || st.Size != size {
+				t.Fatalf("%v, %d bytes, want %d", err, st.Size, size)
+			}
+			if allocated := st.Blocks * 512; size > 64<<10 && (allocated >= size) != full {
+				t.Errorf("preallocate %v: %d of %d bytes have space", full, allocated, size)
+			}
+		}
+		for _, size := range []int64{0, 1000, 1 << 62} {
+			testutil.True(t, Resize(cfg, size) != nil, "resized to %d", size)
+		}
+		if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
+			t.Errorf("%v, a failure left %d bytes", err, info.Size())
+		}
+		d := testutil.Value(Open(cfg))(t)
+		testutil.Is(t, Resize(cfg, 2<<20), errInUse, "a file that is open")
+		testutil.Check(t, d.Close())
+	}
+	testutil.True(t, Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
+		1024) != nil, "a file that does not exist")
+}
+
+// TestShrinkWithoutSpace: a file with holes becomes smaller when there is no space to fill them.
+func TestShrinkWithoutSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("needs a file system of its own: %v", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	path := filepath.Join(dir, "disk")
+	testutil.Must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2<<20)))
+	cfg := Config{Path: path, BlockSize: 512, Preallocate: true}
+	testutil.Check(t, Resize(cfg, 1<<20))
+	testutil.Is(t, Resize(cfg, 3<<20), unix.ENOSPC, "")
+	info, err := os.Stat(path)
+	testutil.True(t, err == nil && info.Size() == 1<<20, "%v, %v", info, err)
+}
+
+func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
+	t.Helper()
+	if err := c.Do(io); !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Errorf("%v: %v, want %v", io.Op, err, want)
+	}
+}
+
+// variants runs fn with O_DIRECT and with the page cache, with both engines.
+func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
+	for i := range 4 {
+		cfg := Config{
+			Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096,
+			Buffered: i%2 == 0,
+		}
+		if i < 2 {
+			cfg.Engine.Name = disk.Threads
+		}
+		t.Run(fmt.Sprintf("buffered=%v,engine=%s", cfg.Buffered, cfg.Engine.Name),
+			func(t *testing.T) { fn(t, cfg) })
+	}
+}
+
+// TestTruncatedFile: ranges beyond the end of a truncated file are out of range and never a short
+// success, even before the disk has noticed.
+func TestTruncatedFile(t *testing.T) {
+	variants(t, func(t *testing.T, cfg Config) {
+		d := mustOpen(t, cfg)
+		c := backendtest.NewClient(t, d, 1<<20)
+		testutil.Must(t, os.Truncate(cfg.Path, 512<<10))
+		expect(t, c, c.Read(0, c.Memory(0, 512<<10)), nil)
+		expect(t, c, c.Read(508<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
+		expect(t, c, c.Read(768<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
+		expect(t, c, c.Read(508<<10, c.Memory(72, 8192)), backend.ErrOutOfRange)
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// checker is a disk that checks its size once a second and on request.
+type checker interface{ CheckSoon() }
+
+// TestResize: notifications come when a file grows, shrinks, becomes empty and has content again.
+func TestResize(t *testing.T) {
+	variants(t, func(t *testing.T, cfg Config) {
+		d := mustOpen(t, cfg)
+		c := backendtest.NewClient(t, d, 64<<10)
+		notified := make(chan backend.Info, 10)
+		d.(backend.Changer).Notify(func() { notified <- d.Info() })
+		b := c.Memory(0, 64<<10)
+		for _, size := range []int64{2 << 20, 512 << 10, 512<<10 + 100, 0, 4096, 1 << 20} {
+			before := d.Info()
+			testutil.Must(t, os.Truncate(cfg.Path, size))
+			whole := size &^ 4095
+			if whole == before.Size {
+				expect(t, c, c.Write(whole, b), backend.ErrOutOfRange)
+				continue
+			}
+			want := before
+			if want.Offline = whole == 0; whole > 0 {
+				want.Size = whole
+			}
+			d.(checker).CheckSoon()
+			testutil.MustEqual(t, testutil.Receive(t, "a notification", notified), want,
+				"with %d bytes: notified of", size)
+			switch {
+			case want.Offline:
+				expect(t, c, c.Read(0, b), backend.ErrOffline)
+				expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrOffline)
+				continue
+			case whole >= 64<<10:
+				expect(t, c, c.Write(whole-64<<10, b), nil)
+			}
+			expect(t, c, c.Write(whole, b), backend.ErrOutOfRange)
+			expect(t, c, &backend.IO{Op: backend.OpFlush}, nil)
+			if st, err := os.Stat(cfg.Path); err != nil || st.Size() != size {
+				t.Errorf("the file has %d bytes, want %d (%v)", st.Size(), size, err)
+			}
+		}
+		d.(backend.Changer).Notify(nil)
+		c.Close()
+		mustClose(t, d)
+		testutil.Equal(t, len(notified), 0, "notified too often")
+	})
+}
+
+// TestFullFileSystem: a write without space fails for that reason, earlier data stays, and writes
+// succeed once there is space again. A file on a read-only file system is not opened for writing.
+// Probe warns of the first and reports the second.
+func TestFullFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("no small file system to fill: mounting tmpfs needs CAP_SYS_ADMIN: %v", err)
+	}
+	defer func() { testutil.Check(t, unix.Unmount(dir, 0)) }()
+	cfg := Config{Path: filepath.Join(dir, "disk.img"), Size: 1 << 20, BlockSize: 4096}
+	cfg.Preallocate = true
+	if r := Probe(cfg); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What,
+		"needs 1048576 more bytes, and its file system has ") {
+		t.Errorf("without the space to preallocate: %+v", r)
+	}
+	cfg.Preallocate = false
+	if r := Probe(cfg); len(r.Errors) != 0 || len(r.Warnings) != 1 ||
+		!strings.Contains(r.Warnings[0].What, "may grow by 1048576 bytes") {
+		t.Errorf("larger than the file system: %+v", r)
+	}
+	d := mustOpen(t, cfg)
+	c := backendtest.NewClient(t, d, 1<<20)
+	b := c.Memory(0, 128<<10)
+	c.MustDo(c.Write(0, b))
+	whole := c.Write(0, c.Memory(0, 1<<20))
+	whole.Flags = backend.FUA
+	expect(t, c, whole, backend.ErrNoSpace)
+	expect(t, c, &backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 20}, backend.ErrNoSpace)
+	expect(t, c, c.Read(0, b), nil)
+	expect(t, c, &backend.IO{Op: backend.OpFlush}, nil)
+	expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 1 << 20}, nil)
+	expect(t, c, c.Write(512<<10, b), nil)
+	c.Close()
+	mustClose(t, d)
+
+	testutil.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	readOnly := func(what string) {
+		t.Helper()
+		_, err := Open(cfg)
+		testutil.True(t, errors.Is(err, unix.EROFS) && strings.Contains(err.Error(),
+			"ReadWritePaths=") && strings.Contains(err.Error(), "set read_only: true"),
+			"%s on a read-only file system: %v", what, err)
+		r := Probe(cfg)
+		testutil.True(t, len(r.Errors) == 1 && strings.Contains(r.Errors[0].Hint,
+			"ReadWritePaths="), "%s on a read-only file system: %+v", what, r)
+	}
+	readOnly("opened for writing")
+	cfg.ReadOnly = true
+	r := Probe(cfg)
+	testutil.True(t, len(r.Errors)+len(r.Warnings) == 0, "read-only: %+v", r)
+	mustClose(t, mustOpen(t, cfg))
+	cfg.Path, cfg.ReadOnly = filepath.Join(dir, "new"), false
+	readOnly("created")
 }

@@ -1,6 +1,7 @@
 package ram
 
 import (
+	"bytes"
 	"errors"
 	"math/bits"
 	"math/rand/v2"
@@ -221,4 +222,126 @@ func TestProbe(t *testing.T) {
 	availableMemory = func() (int64, error) { return 0, errors.New("unknown") }
 	r := Probe(Config{Size: 1 << 40, BlockSize: 4096})
 	testutil.True(t, len(r.Errors)+len(r.Warnings) == 0, "%+v", r)
+}
+
+// TestBatches: of the IOs of one Submit a later write wins, and a read sees the data written before
+// it. This holds for writes that cannot be batched, too: without a frame, with a frame that has a
+// reader, across two frames, or with a slot that is already locked.
+func TestBatches(t *testing.T) {
+	const block, frame, n = 4096, minFrame, 64
+	d := mustOpen(t, 8<<20, block).(*device)
+	c := backendtest.NewClient(t, d, 2<<20)
+	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
+	ch := c.Channel.(*channel)
+	reading, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
+	testutil.MustTrue(t, ok, "the zero-copy read is refused")
+	was := bytes.Clone(reading[0].B)
+	want := make([]byte, 2<<20)
+	var ios []*backend.IO
+	for i := range n {
+		// Frames 0 to 9, each several times; then two at once, and frames that were never written.
+		off := int64(i) % 10 * frame
+		size := block * (1 + i%4)
+		switch {
+		case i%7 == 6:
+			off += frame - block
+			size = 2 * block
+		case i%11 == 10:
+			off += 1 << 20
+		}
+		b := c.Memory(i*frame, size)
+		for k := range b {
+			b[k] = byte(i + 1)
+		}
+		copy(want[off:], b)
+		ios = append(ios, c.Write(off, b))
+	}
+	seen := c.Memory(n*frame, block)
+	ios = append(ios, c.Read(0, seen), c.Write(0, c.Memory(n*frame+block, block)))
+	before := want[0]
+	clear(want[:block])
+	k := c.Channel.Submit(ios)
+	testutil.MustTrue(t, k == len(ios), "%d of %d were taken", k, len(ios))
+	done := make([]*backend.IO, len(ios))
+	k = c.Channel.Poll(done)
+	testutil.MustTrue(t, k == len(ios), "%d of %d are done", k, len(ios))
+	for _, io := range done {
+		testutil.True(t, io.Err == nil, "%v", io.Err)
+	}
+	testutil.True(t, seen[0] == before, "a read sees %d, %d was written before it", seen[0], before)
+	testutil.True(t, bytes.Equal(reading[0].B, was), "a frame was changed while it was being read")
+	ch.EndZeroCopyRead(reading, 4*frame, frame)
+	for off := int64(0); off < int64(len(want)); off += frame {
+		got := c.Memory(0, frame)
+		c.MustDo(c.Read(off, got))
+		if off < 10*frame || off >= 1<<20 && off < 1<<20+11*frame {
+			testutil.True(t, bytes.Equal(got, want[off:off+frame]),
+				"frame %d is not what was written last", off/frame)
+		}
+	}
+	c.Close()
+	testutil.Must(t, d.Close())
+}
+
+// TestUnreadReads: zero-copy reads that never end stop no write. Beyond a limit they are refused,
+// so each of their frames may be replaced, while zero-copy writes get their full part.
+func TestUnreadReads(t *testing.T) {
+	const size, n = 64 << 20, 256 << 10
+	dev := audited{mustOpen(t, size, 512).(*device), t}
+	var clients [3]*backendtest.Client
+	for i := range clients {
+		clients[i] = backendtest.NewClient(t, dev, 1<<20)
+	}
+	writer := clients[0]
+	for off := int64(0); off < size; off += 1 << 20 {
+		fill(writer, off, 1<<20, 1)
+	}
+	type read struct {
+		l    backend.ZeroCopyReader
+		segs []mem.Segment
+		off  int64
+	}
+	var reads []read
+	off := int64(0)
+	for _, c := range clients {
+		l := c.Channel.(backend.ZeroCopyReader)
+		for ; off < size; off += n {
+			segs, ok := l.StartZeroCopyRead(nil, off, n)
+			if !ok {
+				break
+			}
+			reads = append(reads, read{l, segs, off})
+		}
+	}
+	if got, limit := int64(len(reads))*n, dev.frames.readLimit()*minFrame; got > limit ||
+		got < limit-3*n {
+		t.Errorf("%d bytes are being read, the limit is %d", got, limit)
+	}
+	var writes [][]mem.Segment
+	w := clients[1].Channel.(backend.ZeroCopyWriter)
+	for {
+		segs, ok := w.StartZeroCopyWrite(nil, 0, n)
+		if !ok {
+			break
+		}
+		writes = append(writes, segs)
+	}
+	for off := int64(0); off < size; off += minFrame {
+		io := writer.Write(off, writer.Memory(0, 512))
+		writer.Submit(io)
+		testutil.MustTrue(t, !writer.Channel.Arm(), "a write at %d waits for reads", off)
+		writer.Wait(1)
+	}
+	for _, r := range reads {
+		uniform(t, r.segs, 1)
+		r.l.EndZeroCopyRead(r.segs, r.off, n)
+	}
+	for _, segs := range writes {
+		w.AbortZeroCopyWrite(segs)
+	}
+	for _, c := range clients {
+		c.Close()
+	}
+	testutil.Equal(t, dev.readable.Load(), dev.frames.readLimit(), "frames may be read afterwards")
+	testutil.Must(t, dev.Close())
 }

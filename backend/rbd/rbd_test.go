@@ -113,7 +113,9 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 			func(cfg *Config) { cfg.Ceph.User = "poor" },
 			[]string{"ceph auth caps client.poor", "profile rbd pool=rbd"},
 		},
-		"key":        {func(cfg *Config) { cfg.Ceph.Keyring = foreign }, []string{"refuses", foreign}},
+		"key": {
+			func(cfg *Config) { cfg.Ceph.Keyring = foreign }, []string{"refuses", foreign},
+		},
 		"block size": {func(cfg *Config) { cfg.BlockSize = 100 }, []string{"power of two"}},
 	} {
 		cfg := good

@@ -2,9 +2,13 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
@@ -146,4 +150,260 @@ func TestLoad(t *testing.T) {
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)
 	testutil.Until(t, "one I/O queue", func() bool { return b.g.Load() == 1 })
+}
+
+// noManager is a stack without a communication manager.
+type noManager struct{ err error }
+
+func (p noManager) Devices() ([]verbs.DeviceAttr, error) { return nil, p.err }
+func (p noManager) NewCM() (verbs.CM, error)             { return nil, p.err }
+
+// TestStacks: a listener uses the stack of its choice. Without one it uses a device if there is one
+// or one is awaited, and else none.
+func TestStacks(t *testing.T) {
+	const at, other = "10.0.0.1", "10.0.0.9"
+	machine := func(address string) func(*testing.T) verbs.Provider {
+		return func(t *testing.T) verbs.Provider {
+			f := verbstest.New(verbstest.Options{})
+			t.Cleanup(f.Close)
+			f.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr(address)))
+			return f.Provider("host")
+		}
+	}
+	without := func(err error) func(*testing.T) verbs.Provider {
+		return func(*testing.T) verbs.Provider { return noManager{err} }
+	}
+	free, device, soft := fabric.AnyStack, fabric.DeviceStack, fabric.SoftStack
+	iwarp := fabric.SoftIWARPStack
+	taken := fmt.Errorf("UDP port 4791 is taken: %w", unix.EADDRINUSE)
+	for _, c := range []struct {
+		name          string
+		choice        fabric.Stack
+		address       string
+		devices, soft func(*testing.T) verbs.Provider
+		awaited       bool
+		memlock       error
+		want          fabric.Stack // fabric.AnyStack: the text of the error follows
+		fails         string
+	}{
+		{"device", free, at, machine(at), machine(at), false, nil, device, ""},
+		{"at all", free, "0.0.0.0", machine(at), machine(at), false, nil, device, ""},
+		{"other device", free, at, machine(other), machine(at), false, nil, soft, ""},
+		{"awaited", free, at, machine(other), machine(at), true, nil, free, "stack: soft"},
+		{
+			"no devices", free, at, without(verbs.ErrNoDevice), machine(at), true, unix.ENOMEM,
+			soft, "",
+		},
+		{
+			"at all without", free, "::", without(verbs.ErrNoDevice), machine(at), false, nil, soft,
+			"",
+		},
+		{
+			"not built", free, at, without(verbs.ErrNotBuilt), machine(at), true, unix.ENOMEM, soft,
+			"",
+		},
+		{"forbidden", free, at, without(unix.EACCES), machine(at), false, nil, free, "permission"},
+		{"memlock", free, at, machine(at), machine(at), false, errors.New("low"), free, "low"},
+		{"memlock of others", free, at, machine(other), machine(at), false, unix.EIO, soft, ""},
+		{"no soft", free, at, machine(other), nil, false, nil, free, "no RDMA device"},
+		{"waits", device, at, machine(other), machine(at), false, nil, free, "no RDMA device"},
+		{"soft", soft, at, machine(at), machine(at), false, unix.ENOMEM, soft, ""},
+		{"no address", soft, at, machine(at), machine(other), false, nil, free, "ip address"},
+		{"iWARP", iwarp, at, machine(at), machine(at), false, unix.ENOMEM, iwarp, ""},
+		{"no port of iWARP", iwarp, at, machine(at), without(taken), false, nil, free, "ss -ltnp"},
+		{"no port", soft, at, machine(at), without(taken), false, nil, free, "rdma_rxe"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{
+				Provider: c.devices(t), Stack: func(uint16) fabric.Stack { return c.choice },
+				Awaited: func(uint16) bool { return c.awaited },
+				Memlock: func() error { return c.memlock },
+			}
+			if c.soft != nil {
+				cfg.Soft = c.soft(t)
+				if c.choice == iwarp {
+					cfg.Soft, cfg.SoftIWARP = nil, cfg.Soft
+				}
+			}
+			tr := New(cfg)
+			defer func() { testutil.Check(t, tr.Close()) }()
+			l, err := tr.Listen(fabric.Addr{
+				Transport: nvme.TransportRDMA,
+				AddrPort:  netip.AddrPortFrom(netip.MustParseAddr(c.address), 4420),
+			}, 1, func(c fabric.Conn) { c.Close() })
+			if c.want == free {
+				testutil.Fails(t, err, c.fails, "listen")
+				return
+			}
+			testutil.MustTrue(t, err == nil, "listen: %v", err)
+			testutil.Equal(t, l.(*listener).Stack(), c.want, "stack")
+			testutil.Check(t, l.Close())
+		})
+	}
+}
+
+// qpNum is the queue pair number of the target's only queue.
+func (b *harness) qpNum() (n uint32) {
+	b.on(func() {
+		for q := range b.g.queues.all() {
+			n = q.qp.Num()
+		}
+	})
+	return n
+}
+
+func TestAsyncEventsOfQueuePairs(t *testing.T) {
+	for _, ev := range []verbs.AsyncType{
+		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
+		verbs.AsyncQPAccessErr,
+	} {
+		b, q := joined(t, harnessOptions{}, ioParam(8))
+		num := b.qpNum()
+		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
+		testutil.MustEqual(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
+		b.idle()
+		testutil.True(t, strings.Contains(b.log.String(), "the device reports "+ev.String()),
+			"log without the reason:\n%s", b.log)
+	}
+}
+
+// An idle queue never polls; only the event shows that its completion queue has failed.
+func TestAsyncEventOfCompletionQueue(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	b.host.connect(b.addr(), ioParam(8))
+	b.f.FailCQs("target")
+	b.idle()
+	testutil.True(t, strings.Contains(b.log.String(), "completion queue: "),
+		"log without the reason:\n%s", b.log)
+}
+
+// A failed device ends its queues at once and is given up; the next connection starts afresh.
+func TestAsyncDeviceFatal(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	b.host.connect(b.addr(), ioParam(8))
+	b.host.connect(b.addr(), ioParam(8))
+	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
+	b.idle()
+	testutil.Until(t, "retired", func() bool { return b.f.Live("target").PDs == 0 })
+	testutil.True(t, strings.Contains(b.log.String(), errDeviceFatal.Error()),
+		"log without the reason:\n%s", b.log)
+	b.host.event(verbs.EventDisconnected)
+	b.host.event(verbs.EventDisconnected)
+	q := b.host.connect(b.addr(), ioParam(8))
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
+}
+
+// Ports and addresses come and go without effect on queues.
+func TestAsyncEventsOfPorts(t *testing.T) {
+	b, q := joined(t, harnessOptions{}, ioParam(8))
+	for _, ev := range []verbs.AsyncType{
+		verbs.AsyncPortErr, verbs.AsyncPortActive,
+		verbs.AsyncGIDChange, verbs.AsyncType(77),
+	} {
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
+	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
+	testutil.Until(t, "log", func() bool {
+		return strings.Count(b.log.String(), "PORT_ERR") == 1 &&
+			strings.Contains(b.log.String(), "RDMA port is active")
+	})
+}
+
+func TestAsyncCannotBeWatched(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources, "")
+	q := b.host.connect(b.addr(), ioParam(8))
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
+}
+
+// Missing settings get their defaults, and others stay unchanged.
+func TestDefaults(t *testing.T) {
+	c := Config{InCapsuleSize: -1, MaxQueues: 7}
+	c.SetDefaults()
+	testutil.True(t, c.MaxDepth == DefaultDepth && c.QueueMemory == DefaultQueueMemory &&
+		c.SRQSize == 0 && c.DrainTimeout == DefaultDrainTimeout && c.InCapsuleSize == 0 &&
+		c.MaxQueues == 7, "%+v", c)
+	c = Config{SRQSize: 129}
+	c.SetDefaults()
+	testutil.True(t, c.SRQSize == 2*srqSlabSlots && c.InCapsuleSize == DefaultInCapsule, "%+v", c)
+}
+
+// A connection that is closed instead of adopted is refused. Adopting it afterwards fails.
+func TestConnClosed(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	result := make(chan error, 2)
+	l := testutil.Value(b.tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netipWithPort(b.addr(), 0),
+	}, 3, func(c fabric.Conn) {
+		testutil.Equal(t, c.Info().PortID, 3, "port")
+		result <- c.Close()
+		result <- b.g.Adopt(c)
+	}))(t)
+	testutil.Equal(t, b.host.rejected(l.Addr().AddrPort, ioParam(8)), cmwire.NoResources, "")
+	testutil.Check(t, <-result)
+	testutil.Is(t, <-result, errClaimed, "adopted after Close")
+	b.idle()
+}
+
+// BenchmarkPoll makes 32 reads of 4 KiB, from capsule to response, on the fake fabric, which takes
+// most of the time.
+func BenchmarkPoll(b *testing.B) {
+	for name, shared := range map[string]int{"own receives": 0, "shared receives": srqSlabSlots} {
+		b.Run(name, func(b *testing.B) {
+			m := newManual(b, verbstest.Options{},
+				Config{Log: slog.New(slog.DiscardHandler), SRQSize: shared}, ioParam(32))
+			sqes := make([]nvme.SQE, 32)
+			for i := range sqes {
+				sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)
+			}
+			m.ioRound(sqes)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.ioRound(sqes)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)),
+				"ns/command")
+		})
+	}
+}
+
+// Each listener has its own type of service.
+func TestListenerTOS(t *testing.T) {
+	tos := func(portID uint16) uint8 {
+		if portID == 3 {
+			return 104
+		}
+		return 0
+	}
+	b := newHarness(t, harnessOptions{cfg: Config{TOS: tos}})
+	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
+		l := testutil.Value(b.tr.Listen(fabric.Addr{
+			Transport: nvme.TransportRDMA,
+			AddrPort:  netipWithPort(b.addr(), 0),
+		}, port, b.adopt))(t)
+		testutil.Equal(t, l.(*listener).id.(interface{ TOS() uint8 }).TOS(), want, "port %d", port)
+		testutil.Check(t, l.Close())
+	}
+}
+
+// Queues that do not fit into the memory are refused. Queues that leave make room.
+func TestQueueMemory(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
+	two := ioParam(100) // 408 KiB each, and 24 with Connect
+	q := b.host.associate(b.addr(), two)
+	b.host.associate(b.addr(), two)
+	testutil.Equal(t, b.host.rejected(b.addr(), two), cmwire.NoResources, "")
+	testutil.True(t, strings.Contains(b.log.String(),
+		"2 queues have 864 KiB of memory and this one wants 408, the limit is 1024"), "log:\n%s",
+		b.log)
+	b.host.associate(b.addr(), adminParam()) // 2.5 KiB
+	q.disconnect()
+	b.host.event(verbs.EventDisconnected)
+	testutil.Until(t, "two connections", func() bool { return b.tr.Usage().Connections == 2 })
+	testutil.Equal(t, b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil),
+		nvme.Success, "")
 }

@@ -2,14 +2,19 @@ package rdma
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -403,4 +408,334 @@ func TestStaleCompletions(t *testing.T) {
 		m.g.completed(&verbs.WC{WRID: id, Status: verbs.WCGeneralErr})
 	}
 	testutil.True(t, !m.q.failed && m.q.recv.posted == 8, "a completion of another queue was taken")
+}
+
+// aheadLoop is a reactor with a clock that may be ahead of real time.
+type aheadLoop struct {
+	*reactor.Reactor
+	ahead   int64 // reactor only, like pending
+	pending map[*aheadTimer]struct{}
+}
+
+type aheadTimer struct {
+	at   int64
+	stop func()
+	fn   func()
+}
+
+func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
+
+func (l *aheadLoop) Clock() int64 { return l.Reactor.Clock() + l.ahead }
+
+func (l *aheadLoop) After(d int64, fn func()) (stop func()) {
+	t := &aheadTimer{at: l.Now() + d, fn: fn}
+	end := func() { t.stop(); delete(l.pending, t) }
+	t.stop = l.Reactor.After(d, func() { end(); fn() })
+	l.pending[t] = struct{}{}
+	return end
+}
+
+// later advances the clock of the target and runs the timers due then. A timer that they set waits
+// for the next call.
+func (b *harness) later(d time.Duration) {
+	b.t.Helper()
+	b.on(func() {
+		l := b.loop
+		l.ahead += d.Nanoseconds()
+		var due []*aheadTimer
+		for t := range l.pending {
+			if t.at <= l.Now() {
+				due = append(due, t)
+			}
+		}
+		slices.SortFunc(due, func(a, b *aheadTimer) int { return cmp.Compare(a.at, b.at) })
+		for _, t := range due {
+			if _, ok := l.pending[t]; ok { // no timer before stopped it
+				t.stop()
+				delete(l.pending, t)
+				t.fn()
+			}
+		}
+	})
+}
+
+// stick waits until the target has something in flight and lets SendTimeout pass.
+func (b *harness) stick() {
+	b.t.Helper()
+	testutil.Until(b.t, "something is in flight", func() (ok bool) {
+		b.on(func() {
+			for q := range b.g.queues.all() {
+				ok = ok || q.signaled > 0
+			}
+		})
+		return ok
+	})
+	for range 2 { // the first tick sets the limit
+		b.later(b.tr.cfg.SendTimeout)
+	}
+}
+
+// newEvictHarness returns a harness with budgets for 16 connections of an address.
+func newEvictHarness(t *testing.T, o harnessOptions) *harness {
+	o.cfg.MaxQueues = 64
+	return newHarness(t, o)
+}
+
+// Established connections without a Connect command make room for newer ones. The queues of hosts
+// stay.
+func TestEvictEstablished(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newEvictHarness(t, o)
+		host := b.host.associate(b.addr(), ioParam(8))
+		idle := b.host.connect(b.addr(), adminParam())
+		for range 15 {
+			b.host.connect(b.addr(), adminParam())
+		}
+		newer := b.host.dial(b.addr(), ioParam(8))
+		newer.request(ioParam(8))
+		evicted, established := false, false
+		for !evicted || !established {
+			switch ev := <-b.host.events; {
+			case ev.Type == verbs.EventDisconnected && ev.ID == idle.id:
+				evicted = true
+			case ev.Type == verbs.EventEstablished && ev.ID == newer.id:
+				established = true
+			default:
+				t.Fatalf("event %v", ev.Type)
+			}
+		}
+		for _, q := range []*hostQueue{host, newer} {
+			testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
+		}
+		testutil.Until(t, "it has left", func() bool {
+			u := b.tr.Usage()
+			return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 1
+		})
+	})
+}
+
+// A connection request that is evicted before its queue is made is rejected, and takes no resources
+// of the device.
+func TestEvictRequested(t *testing.T) {
+	b := newEvictHarness(t, harnessOptions{})
+	// The others are refused after one of them was evicted.
+	b.host.associate(b.addr(), ioParam(8))
+	made := b.host.connect(b.addr(), adminParam()) // also makes the poller
+	b.g.setupMu.Lock()                             // the device is slow
+	var waiting []*hostQueue
+	for range 16 {
+		q := b.host.dial(b.addr(), adminParam())
+		q.request(adminParam())
+		waiting = append(waiting, q)
+	}
+	testutil.Until(t, "the first one is evicted", func() bool { return b.tr.Usage().Evicted == 1 })
+	b.host.event(verbs.EventDisconnected)
+	last := b.host.dial(b.addr(), adminParam())
+	last.request(adminParam())
+	testutil.Until(t, "the next one is evicted", func() bool { return b.tr.Usage().Evicted == 2 })
+	b.g.setupMu.Unlock()
+	established := 0
+	for range 17 {
+		switch ev := <-b.host.events; ev.Type {
+		case verbs.EventEstablished:
+			established++
+		case verbs.EventRejected:
+			rej, ok := cmwire.Parse[cmwire.Rej](ev.Param.PrivateData)
+			testutil.True(t, ev.ID == waiting[0].id && ok && rej.Status == cmwire.NoResources,
+				"rejected: %x", ev.Param.PrivateData)
+		default:
+			t.Fatalf("event %v", ev.Type)
+		}
+	}
+	testutil.Equal(t, established, 16, "are established")
+	testutil.Until(t, "the others have left", func() bool {
+		return b.tr.Usage().Connections == 17 && b.f.Live("target").QPs == 17
+	})
+	made.free()
+}
+
+// While queues are made for strangers, queues for addresses of hosts do not wait for them.
+func TestStrangersWait(t *testing.T) {
+	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
+		f.AddHost("stranger", verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.77")))
+	}})
+	b.host.associate(b.addr(), ioParam(8))
+	b.g.strangersMu.Lock() // a queue is being made
+	stranger := newHost(t, b.f.Provider("stranger"))
+	q := stranger.dial(b.addr(), adminParam())
+	q.request(adminParam())
+	testutil.Until(t, "it has asked", func() bool { return b.tr.Usage().Unassociated == 1 })
+	b.host.associate(b.addr(), ioParam(8))
+	b.g.strangersMu.Unlock()
+	stranger.event(verbs.EventEstablished)
+}
+
+// A queue with 128 commands delays the one command of another queue by a turn, not by all of them.
+// Each poll serves one turn.
+func TestTurns(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op   nvme.Opcode
+		size uint32
+		turn int // commands
+	}{
+		"small":  {opRead, 512, turnCommands},
+		"large":  {opRead, 128 << 10, 3},
+		"writes": {opWrite, 128 << 10, 3},
+	} {
+		for srq, size := range map[string]int{"": 0, " SRQ": 2 * srqSlabSlots} {
+			t.Run(name+srq, func(t *testing.T) {
+				const depth = 128
+				m := newManual(t, verbstest.Options{}, Config{SRQSize: size}, ioParam(depth))
+				other := m.connect(t, ioParam(2))
+				for cid := range uint16(depth) {
+					s := m.host.keyed(command(tt.op, cid, 0, tt.size), 0, tt.size)
+					m.host.send(&s, nil)
+				}
+				s := other.keyed(command(opRead, 7, 0, 4096), 0, 4096)
+				other.send(&s, nil)
+				m.turn()
+				if n := int(m.h.Prepared.Load()); n != tt.turn+1 {
+					t.Errorf("%d commands have begun, want %d and the other", n, tt.turn)
+				}
+				testutil.True(t, !m.g.Arm(), "the reactor may sleep although commands wait")
+				if cqe, _, ok := other.response(); !ok || !cqe.Status().OK() || cqe.CID() != 7 {
+					t.Errorf("the other: %v, %v", cqe.Status(), ok)
+				}
+				m.turn()
+				testutil.Equal(t, int(m.h.Prepared.Load()), 2*tt.turn+1,
+					"commands have begun in two polls")
+				m.until(t, func() bool { return m.h.Completed.Load() == depth+1 })
+			})
+		}
+	}
+}
+
+// Responses that complete at once, after a disk has answered, are also sent in turns.
+func TestTurnsOfResponses(t *testing.T) {
+	const depth, size = 16, 128 << 10
+	m := newManual(t, verbstest.Options{}, Config{}, ioParam(depth))
+	hold := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpWrite, Hold: true, Times: -1,
+	})
+	for cid := range uint16(depth) {
+		s := m.host.keyed(command(opHoldRead, cid, 0, size), 0, size)
+		m.host.send(&s, nil)
+	}
+	m.until(t, func() bool { return len(m.h.Held) == depth })
+	m.h.Release()
+	for polls := 1; polls <= 2; polls++ {
+		m.turn()
+		testutil.Equal(t, m.q.sqSize-m.q.sqFree, 2*3*polls, "work requests after %d polls", polls)
+	}
+	hold.Release()
+	m.until(t, func() bool { return m.q.sqFree == m.q.sqSize })
+}
+
+// TestManyEnd: however many queues end together, and however deep they are, a poll takes back some
+// of their requests.
+func TestManyEnd(t *testing.T) {
+	for queues, depth := range map[int]uint16{40: 128, 1: DepthLimit} {
+		t.Run(fmt.Sprint(queues), func(t *testing.T) {
+			m := newManual(t, verbstest.Options{}, Config{MaxDepth: int(depth)}, ioParam(depth))
+			for range queues - 1 {
+				m.connect(t, ioParam(depth))
+			}
+			for q := range m.g.queues.all() {
+				q.fail(errHostLeft)
+			}
+			for polls, ended := 1, 0; ended < queues; polls++ {
+				m.turn()
+				ended = int(m.h.Closed.Load())
+				testutil.MustTrue(t, ended*int(depth) <= polls*(sendMost+takeMost) &&
+					polls <= queues*int(depth)/takeMost, "%d queues end in %d polls", ended, polls)
+			}
+		})
+	}
+}
+
+// A host that holds all memory and takes no responses, or does not let its data be read, ends
+// before a waiting command of another host fails.
+func TestHolderEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op   nvme.Opcode
+		hold verbstest.Fault
+	}{
+		"no receives": {opRead, verbstest.Fault{Ops: verbstest.OpSend, Times: 1}},
+		"no READs":    {opWrite, verbstest.Fault{Ops: verbstest.OpRead, Times: 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newManual(t, verbstest.Options{}, Config{DrainTimeout: time.Minute}, ioParam(8))
+			m.loop.clock = 1
+			victim := m.connect(t, ioParam(8))
+			tt.hold.Host, tt.hold.Hold = "target", true
+			m.f.Inject(tt.hold)
+			for cid := range uint16(4) {
+				s := m.host.keyed(command(tt.op, cid, 0, 1<<20), 0, 1<<20)
+				m.host.send(&s, nil)
+				m.until(t, func() bool { return m.g.cfg.Memory.Available() == (3-int(cid))<<20 })
+			}
+			s := victim.keyed(command(opRead, 9, 0, 4096), 0, 4096)
+			victim.send(&s, nil)
+			m.until(t, m.g.cfg.Memory.HasWaiters)
+			for waited := int64(0); !m.q.failed; waited += m.g.t.cfg.tickInterval() {
+				testutil.MustTrue(t, waited <= DefaultMemoryTimeout.Nanoseconds()/2,
+					"the host keeps the memory")
+				m.loop.clock += m.g.t.cfg.tickInterval()
+				m.g.tick()
+			}
+			testutil.True(t, errors.Is(m.q.reason, errHolds), "the queue ends because %v",
+				m.q.reason)
+			m.until(t, func() bool { return m.q.state >= queueDestroyed })
+			m.until(t, func() bool { return !m.g.cfg.Memory.HasWaiters() })
+			m.turn()
+			cqe, _, ok := victim.response()
+			testutil.True(t, ok && cqe.Status().OK(), "the other host: %v, %v", cqe.Status(), ok)
+		})
+	}
+}
+
+// A host that lets a response leave now and then cannot keep the rest in flight forever. A host
+// that takes its responses in time is not ended.
+func TestTrickleEnds(t *testing.T) {
+	const inFlight = 32
+	for name, tt := range map[string]struct {
+		free   int // responses that leave from one tick to the next
+		reason error
+	}{
+		"one at a time": {1, errStuck}, "all": {inFlight, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newManual(t, verbstest.Options{}, Config{}, ioParam(64))
+			var held []*verbstest.Injection
+			send := func() {
+				held = append(held, m.f.Inject(verbstest.Fault{
+					Host: "target", Ops: verbstest.OpSend, Hold: true,
+				}))
+				s := command(opNothing, uint16(len(held)), 0, 0)
+				m.host.send(&s, nil)
+				m.turn()
+			}
+			for range inFlight {
+				send()
+			}
+			for range inFlight {
+				m.g.tick()
+				if m.loop.clock += m.g.t.cfg.tickInterval(); m.q.failed {
+					break
+				}
+				for range tt.free {
+					held[0].Release()
+					held = held[1:]
+					_, _, ok := m.host.response()
+					testutil.MustTrue(t, ok, "%+v", m.host.bad)
+					send()
+				}
+			}
+			testutil.True(t, errors.Is(m.q.reason, tt.reason), "the queue ends because %v, want %v",
+				m.q.reason, tt.reason)
+			for _, i := range held {
+				i.Release()
+			}
+		})
+	}
 }

@@ -1,10 +1,13 @@
 package tcp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -331,5 +334,178 @@ func TestLink(t *testing.T) {
 		n := c.links.Load()
 		testutil.MustTrue(t, n == linksClosed, "%d calls are left", n-linksClosed)
 		peer.Close()
+	}
+}
+
+// store is a Sockets that works across transports, as a service manager does across programs.
+type store struct {
+	t    *testing.T
+	kept map[netip.AddrPort]*os.File
+	done bool // the program ends: Drop does nothing
+}
+
+func (s *store) Take(at netip.AddrPort) *os.File {
+	f := s.kept[at]
+	delete(s.kept, at)
+	return f
+}
+
+func (s *store) Keep(at netip.AddrPort, fd int) {
+	d, err := unix.Dup(fd)
+	testutil.True(s.t, err == nil && s.kept[at] == nil, "%v is kept twice, or %v", at, err)
+	s.kept[at] = os.NewFile(uintptr(d), at.String())
+}
+
+func (s *store) Drop(at netip.AddrPort, fd int) {
+	if s.done {
+		return
+	}
+	s.t.Helper()
+	testutil.Check(s.t, unix.Shutdown(fd, unix.SHUT_RDWR))
+	_ = s.kept[at].Close()
+	delete(s.kept, at)
+}
+
+// TestKeptSockets: a host that connects after a transport has ended is served by the next one, with
+// its options. A listener that is closed while the program continues is closed for good.
+func TestKeptSockets(t *testing.T) {
+	for _, ip := range []string{"127.0.0.1", "[::1]", "[::]"} {
+		s := &store{t, map[netip.AddrPort]*os.File{}, false}
+		at := listenAddr(ip + ":" + strconv.Itoa(int(testutil.FreePort(t))))
+		before := New(Config{Log: quiet, Sockets: s})
+		if _, err := before.Listen(at, 1, refuse); err != nil {
+			t.Log(ip, err) // no IPv6
+			continue
+		}
+		s.done = true
+		testutil.Must(t, before.Close())
+		c, err := net.Dial("tcp", at.AddrPort.String())
+		testutil.MustEqual(t, err, nil, "%s: refused while nobody accepts", ip)
+		defer c.Close()
+
+		s.done = false
+		f := s.kept[at.AddrPort]
+		d := testutil.Value(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
+		defer unix.Close(d)
+		testutil.Must(t, unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0))
+		testutil.Must(t, unix.SetsockoptInt(d, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30000))
+		accepted := make(chan netip.AddrPort, 1)
+		tr := New(Config{Log: quiet, Sockets: s})
+		l := testutil.Value(tr.Listen(at, 1, func(c fabric.Conn) {
+			accepted <- c.Info().Remote
+			_ = c.Close()
+		}))(t)
+		a := testutil.Receive(t, "the connection", accepted)
+		testutil.True(t, a.String() == c.LocalAddr().String(), "accepted %v, want %v", a,
+			c.LocalAddr())
+		for _, o := range inherited {
+			testutil.Equal(t, testutil.Value(unix.GetsockoptInt(d, o.level, o.name))(t), o.value,
+				"%s", o.what)
+		}
+		testutil.Equal(t, testutil.Value(unix.GetsockoptInt(d, unix.IPPROTO_TCP,
+			unix.TCP_USER_TIMEOUT))(t), 0, "%s: the timeout of an iWARP listener", ip)
+		testutil.Check(t, l.Close())
+		testutil.True(t, testutil.Err(net.Dial("tcp", at.AddrPort.String())) != nil,
+			"%s: a closed listener accepts", ip)
+		testutil.Check(t, tr.Close())
+	}
+}
+
+// TestKeptSocketUnfit: a kept socket that cannot be the listener is replaced by a new socket, which
+// is kept instead.
+func TestKeptSocketUnfit(t *testing.T) {
+	port := testutil.FreePort(t)
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	elsewhere, _, err := listen(netip.MustParseAddrPort("127.0.0.1:0"), &Config{})
+	testutil.Must(t, err)
+	packets := testutil.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t)
+	defer packets.Close()
+	fd := testutil.Value(bind(at, &Config{}))(t)
+	udp := testutil.Value(packets.(*net.UDPConn).File())(t)
+	for what, f := range map[string]*os.File{
+		"another address":      os.NewFile(uintptr(elsewhere), "elsewhere"),
+		"UDP":                  udp,
+		"one that only binds":  os.NewFile(uintptr(fd), "bound"),
+		"a file, not a socket": os.Stdin,
+	} {
+		s := &store{t, map[netip.AddrPort]*os.File{at: f}, false}
+		if f == os.Stdin {
+			s.kept[at], err = os.Open(os.DevNull)
+			testutil.MustTrue(t, err == nil, "%v", err)
+		}
+		tr := New(Config{Log: quiet, Sockets: s})
+		l, err := tr.Listen(listenAddr(at.String()), 1, refuse)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		testutil.True(t, s.kept[at] != nil && s.kept[at] != f, "%s: the new socket is not kept",
+			what)
+		testutil.Check(t, l.Close())
+	}
+}
+
+// variants runs fn with each set of parameters that ICReq can negotiate.
+func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
+	for _, p := range []pdu.Params{
+		{},
+		{HeaderDigest: true},
+		{DataDigest: true},
+		{HeaderDigest: true, DataDigest: true},
+		{HPDA: 31, HeaderDigest: true},
+		{HPDA: 7, DataDigest: true},
+	} {
+		t.Run(fmt.Sprintf("hdgst=%v,ddgst=%v,hpda=%d", p.HeaderDigest, p.DataDigest, p.HPDA),
+			func(t *testing.T) { fn(t, p) })
+	}
+}
+
+// Memory of the pool, and memory attached by the handler, also in more pieces than one system call
+// takes.
+func TestReadWrite(t *testing.T) {
+	for _, piece := range []int{0, diskSize, 1536, 512} {
+		t.Run(fmt.Sprint("zero copy in pieces of ", piece), func(t *testing.T) {
+			tg := serve(t, options{})
+			tg.do(func() {
+				if piece > 0 {
+					tg.d.ZeroCopyReads, tg.d.ZeroCopyWrites, tg.d.Piece = true, true, piece
+				}
+			})
+			variants(t, func(t *testing.T, p pdu.Params) {
+				for _, cattr := range []nvme.CATTR{0, nvme.CATTRNoFlowControl} {
+					readWrite(t, tg.connect(t, p, 8, cattr))
+				}
+			})
+		})
+	}
+}
+
+func readWrite(t *testing.T, c *client) {
+	for i, n := range []int{512, 4096, 8192} { // in the capsule
+		off := 1<<20 + i*65536
+		want := random(i, n)
+		sqe := rw(nvme.NVMWrite, uint16(i), off, n, true)
+		c.send(c.Capsule(&sqe, want))
+		c.status(uint16(i), nvme.Success)
+		testutil.True(t, bytes.Equal(c.readBlocks(9, off, n), want),
+			"%d bytes in the capsule: read back something else", n)
+	}
+	for i, n := range []int{512, 4096, 131072, 1 << 20} { // by R2T
+		off := 2 << 20
+		want := random(i+100, n)
+		c.send(c.request(nvme.NVMWrite, 5, off, n))
+		ttag := c.r2t(5, n)
+		for at, k := 0, 0; at < n; k++ { // in odd pieces
+			m := min([]int{1, 3, 4095, 4097, 100000}[k%5], n-at)
+			flags := pdu.Flags(0)
+			if at+m == n {
+				flags = pdu.LastPDU
+			}
+			c.send(c.H2CData(flags, 5, ttag, at, want[at:at+m]))
+			at += m
+		}
+		c.status(5, nvme.Success)
+		testutil.True(t, bytes.Equal(c.readBlocks(6, off, n), want),
+			"%d bytes by R2T: read back something else", n)
 	}
 }

@@ -27,15 +27,14 @@ import (
 // virtual time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
 // (testutil.Soak).
 var timed = map[string]map[string]string{
-	"fabric/rdma/verbs/soft/cm/harness_test.go":  {"run": virtual},
-	"fabric/rdma/verbs/soft/engine/heap_test.go": {"TestHeap": values},
+	"fabric/rdma/verbs/soft/cm/harness_test.go":    {"run": virtual},
+	"fabric/rdma/verbs/soft/engine/engine_test.go": {"TestHeap": values},
 
-	"internal/load/load_test.go":    {"TestSeries": values},
-	"nvme/target/bench_test.go":     {"Clock": "the clock of a benchmark"},
-	"nvme/target/late_part_test.go": {"TestTimeoutOfPart": virtual},
-	"nvme/target/latency_test.go":   {"TestStages": virtual},
-	"nvme/target/margin_test.go":    {"TestKeepAliveMargin": virtual},
-	"nvme/target/trace_test.go":     {"TestTrace": virtual},
+	"internal/load/load_test.go":      {"TestSeries": values},
+	"nvme/target/bench_test.go":       {"Clock": "the clock of a benchmark"},
+	"nvme/target/barrier_test.go":     {"TestTimeoutOfPart": virtual},
+	"nvme/target/association_test.go": {"TestKeepAliveMargin": virtual},
+	"nvme/target/latency_test.go":     {"TestStages": virtual, "TestTrace": virtual},
 
 	"tests/e2e/authentication_load_test.go": {"beside": soakOnly, "reads": soakOnly},
 	"tests/e2e/idle_test.go":                {"bareSockets": soakOnly, "wantIdle": soakOnly},

@@ -334,3 +334,234 @@ func TestUntil(t *testing.T) {
 			"%d: the host is told %v", i, err)
 	}
 }
+
+// TestGenerate uses the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c).
+func TestGenerate(t *testing.T) {
+	fill := func(n int, f func(i int) byte) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = f(i)
+		}
+		return b
+	}
+	for _, tc := range []struct {
+		hash           Hash
+		digest, secret string
+	}{
+		{
+			SHA256, "OldoKuTfKddMuyCznAZojkWD7P4D9/AtzDzLimtOxqI=",
+			"3c17da628474a04d2247c4cab47968c915388193f7c071bd9489cc3666cd7cc8",
+		},
+		{
+			SHA384, "cffMWk8TSS7HOQebjgYEIkrPrjWPV4JE5cdPB8WhEvY4JBW5YynKyv66XscN4A9n",
+			"2774753233537b3fa50eb7d16a8e43457d85f4906c005b2236616c5d80939d08" +
+				"98fff15bb8b77119d2be0aac423e7590",
+		},
+	} {
+		n := tc.hash.Size()
+		x := exchange{
+			hostNQN: "hostnqn", subNQN: "subsysnqn", hash: tc.hash,
+			session: fill(n, func(i int) byte { return byte('A' + i) }),
+		}
+		p := x.generate(fill(n, func(i int) byte { return byte(i) }),
+			fill(n, func(i int) byte { return byte(0xFF - i) }))
+		testutil.True(t, strings.HasSuffix(p.Identity, " hostnqn subsysnqn "+tc.digest) &&
+			strings.HasPrefix(p.Identity, "NVMe1G0") && p.Hash == tc.hash, "%v: identity %q",
+			tc.hash, p.Identity)
+		testutil.Equal(t, hex.EncodeToString(p.Secret), tc.secret, "%v", tc.hash)
+	}
+}
+
+// TestConcatenation runs exchanges that generate a PSK, and some that must not.
+func TestConcatenation(t *testing.T) {
+	key, other := with(t, SHA256), mustKey(t, countingKey)
+	for _, tc := range []struct {
+		name         string
+		asked, offer Concatenation
+		both         bool
+		change       func(h *Host, p *Policy)
+		want         Reason
+	}{
+		{"new", NewPSK, NewPSK, false, nil, 0},
+		{"replaced", ReplacePSK, ReplacePSK, false, nil, 0},
+		{"with a key of the controller", NewPSK, NewPSK, true, nil, 0},
+		{"offered, not asked for", NoConcatenation, NewPSK, true, nil, 0},
+		{"not offered", NewPSK, NoConcatenation, false, nil, ConcatenationMismatch},
+		{"nothing to replace", ReplacePSK, NewPSK, false, nil, ConcatenationMismatch},
+		{"instead of a replacement", NewPSK, ReplacePSK, false, nil, ConcatenationMismatch},
+		{"without another PSK, SC", 1, NewPSK, false, nil, ConcatenationMismatch},
+		{"reserved", 4, NewPSK, false, nil, ConcatenationMismatch},
+		{
+			"wrong key", NewPSK, NewPSK, false, func(h *Host, _ *Policy) { h.Key = other },
+			AuthenticationFailed,
+		},
+		{"only NULL", NewPSK, NewPSK, false, func(h *Host, p *Policy) {
+			h.Groups, p.Groups = AllGroups[:1], AllGroups
+		}, GroupNotUsable},
+		{"only SHA-512", NewPSK, NewPSK, false, func(h *Host, _ *Policy) {
+			h.Hashes = []Hash{SHA512}
+		}, HashNotUsable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: key, Concatenation: tc.asked}
+			p := &Policy{Keys: []*Key{key}, Hashes: []Hash{SHA512, SHA384, SHA256}}
+			if tc.both {
+				h.ControllerKey, p.ControllerKey = other, other
+			}
+			if tc.change != nil {
+				tc.change(h, p)
+			}
+			c := NewController(hostNQN, subNQN, tc.offer)
+			err := exchangeAll(h, c, p)
+			psk, _ := c.TakePSK()
+			if tc.want != 0 {
+				if err == nil || c.Reason() != tc.want || psk != nil || c.psk != nil {
+					t.Fatalf("host: %v, controller: %v, PSK: %v", err, c.Reason(), psk)
+				}
+				return
+			}
+			if err != nil || c.State() != Authenticated {
+				t.Fatal(err, c.State())
+			}
+			if tc.asked == NoConcatenation {
+				testutil.MustTrue(t, psk == nil && h.Generated == nil,
+					"a PSK that nobody asked for")
+				return
+			}
+			testutil.MustTrue(t, psk != nil && psk.Identity == h.Generated.Identity &&
+				psk.Hash == SHA384 && bytes.Equal(psk.Secret, h.Generated.Secret),
+				"controller %v, host %v", psk, h.Generated)
+			if psk, _ := c.TakePSK(); psk != nil {
+				t.Error("the PSK is there twice")
+			}
+			testutil.Must(t, exchangeAll(h, c, p))
+			if again, _ := c.TakePSK(); again == nil || again.Identity == psk.Identity {
+				t.Error("another exchange has given the same PSK")
+			}
+		})
+	}
+}
+
+// TestConcatenationWithoutChallenge uses a reply without C2: there is no PSK, and the exchange
+// fails (Base section 8.3.4.5).
+func TestConcatenationWithoutChallenge(t *testing.T) {
+	h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: with(t, SHA256), Concatenation: NewPSK}
+	c := NewController(hostNQN, subNQN, NewPSK)
+	p := &Policy{Keys: []*Key{h.Key}}
+	c.Sent(h.Negotiate(1), p)
+	m := testutil.Value(h.Challenged(c.Message()))(t)
+	c.Read()
+	m[8] = 0 // CVALID
+	c.Sent(m, p)
+	psk, _ := c.TakePSK()
+	if c.State() != Failed || c.Reason() != AuthenticationFailed || psk != nil {
+		t.Error(c.State(), c.Reason())
+	}
+}
+
+// TestTiming: the time to compare keys and responses does not depend on the position of the first
+// difference.
+func TestTiming(t *testing.T) {
+	const samples = 100_000
+	// ends returns two copies of a secret, one changed in the first byte and one in the last.
+	ends := func(size int, of []byte) (two [2][]byte) {
+		for i, at := range []int{0, size - 1} {
+			two[i] = slices.Clone(of)
+			two[i][at] ^= 1
+		}
+		return two
+	}
+	key := testutil.Value(NewKey(64, NoHash))(t)
+	testutil.Secret(t, key.Reveal())
+	secrets := ends(64, key.secret)
+	// The other key is always at the same place, because memory alignment matters.
+	other := &Key{make([]byte, 64), NoHash}
+	equal := 0
+	t.Run("keys", func(t *testing.T) {
+		testutil.SameTime(t, samples, func(class int) func() {
+			copy(other.secret, secrets[class])
+			return func() {
+				for range 100 {
+					if key.Equal(other) {
+						equal++
+					}
+				}
+			}
+		})
+	})
+	t.Run("keys of TLS", func(t *testing.T) {
+		key := testutil.Value(NewTLSKey(SHA384))(t)
+		secrets, other := ends(48, key.secret), &TLSKey{make([]byte, 48), SHA384}
+		testutil.SameTime(t, samples, func(class int) func() {
+			copy(other.secret, secrets[class])
+			return func() {
+				for range 100 {
+					if key.Equal(other) {
+						equal++
+					}
+				}
+			}
+		})
+	})
+	t.Run("responses", func(t *testing.T) {
+		p := &Policy{Keys: []*Key{key}, Groups: []Group{GroupNull}}
+		testutil.SameTime(t, samples, func(class int) func() {
+			c := NewController("nqn.host", "nqn.sub", NoConcatenation)
+			h := &Host{HostNQN: "nqn.host", SubNQN: "nqn.sub", Key: key, Hashes: []Hash{SHA512}}
+			c.Sent(h.Negotiate(1), p)
+			m := testutil.Value(h.Challenged(bytes.Clone(c.Message())))(t)
+			c.Read()
+			m[headerSize+[]int{0, 63}[class]] ^= 1
+			return func() { c.Sent(m, p) }
+		})
+	})
+	t.Run("a comparison that leaks", func(t *testing.T) {
+		testutil.DifferentTime(t, samples, func(class int) func() {
+			copy(other.secret, secrets[class])
+			return func() {
+				for range 100 {
+					for i := range key.secret {
+						if other.secret[i] != key.secret[i] {
+							break
+						}
+					}
+				}
+			}
+		})
+	})
+	testutil.True(t, equal <= 0, "keys that differ are equal")
+}
+
+// TestTransformation compares transformed keys with results of Python for a secret of the bytes
+// from 0 on (Base section 8.3.4.5):
+//
+//	hmac.new(bytes(range(SIZE)), (hostNQN + "NVMe-over-Fabrics").encode(), HASH).hexdigest()
+//
+// tool is the output of nvme-cli 2.3 for this secret. There the transformed key is the secret.
+//
+//	nvme gen-dhchap-key --hmac=1 --nqn=HOSTNQN --secret=0001..1f --key-length=32
+func TestTransformation(t *testing.T) {
+	for _, row := range testutil.Rows(t, "transformations") {
+		var tc struct {
+			hash       Hash
+			size       int
+			want, tool string
+		}
+		row.Scan(&tc.hash, &tc.size, &tc.want, &tc.tool)
+		secret := make([]byte, tc.size)
+		for i := range secret {
+			secret[i] = byte(i)
+		}
+		got := (&Key{secret, tc.hash}).transformed(hostNQN)
+		testutil.Equal(t, hex.EncodeToString(got), tc.want,
+			"%v, %d bytes: %x", tc.hash, tc.size, got)
+		if tc.tool == "" {
+			continue
+		}
+		if k := mustKey(t, tc.tool); hex.EncodeToString(k.secret) != tc.want || k.hash != tc.hash {
+			t.Errorf("%v, %d bytes: nvme-cli has another key", tc.hash, tc.size)
+		}
+	}
+	got := (&Key{[]byte{1, 2}, NoHash}).transformed(hostNQN)
+	testutil.True(t, hex.EncodeToString(got) == "0102", "a key without transformation: %x", got)
+}

@@ -2,11 +2,16 @@ package host
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -234,4 +239,304 @@ func TestTCPTurn(t *testing.T) {
 	}
 	l.push(data[:1])
 	testutil.Equal(t, len(l.batch(1)), 1, "vectors of one byte")
+}
+
+// TestCompletionsOfUnsentCommands completes commands by guessing their identifiers, without reading
+// any. The commands must not pile up in the link.
+func TestCompletionsOfUnsentCommands(t *testing.T) {
+	fd, controller := socketPair(t)
+	l := newTCPLink(fd, linkParams{qid: 1, size: 4, tolerant: true})
+	q := newQueue(l, 1, 4, 8192)
+	q.tolerant = true
+	var op Op
+	for range 10000 {
+		op.Write(1, 0, 16, make([]byte, 8192), 0)
+		cid, err := q.Submit(&op)
+		if err == nil {
+			var (
+				resp pdu.CapsuleResp
+				cqe  nvme.CQE
+				done [4]Completion
+			)
+			cqe.Fill(0, 0, cid, nvme.Success)
+			resp.Set(&l.p, &cqe)
+			testutil.Value(unix.Write(controller, resp[:pdu.CapsuleRespSize]))(t)
+			_, err = q.Poll(done[:])
+		}
+		if v, ok := errors.AsType[*Violation](err); ok {
+			t.Log(v)
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no violation")
+}
+
+// slowCQ is a completion queue with one SEND in each of the next polls.
+type slowCQ struct {
+	verbs.CQ
+	left, last int
+}
+
+func (c *slowCQ) ReqNotify() error { return nil }
+
+func (c *slowCQ) Poll(wcs []verbs.WC) (int, error) {
+	c.last = min(c.left, 1)
+	c.left -= c.last
+	wcs[0] = verbs.WC{}
+	return c.last, nil
+}
+
+type noChannel struct{ verbs.CompChannel }
+
+func (noChannel) FD() int             { return -1 } // poll ignores it
+func (noChannel) Drain() (int, error) { return 0, nil }
+
+// TestWaitPollsUntilNothing has completions that end no command. Wait polls until there is none
+// before it sleeps, as verbs.CQ demands: a soft device may have an acknowledgment to send then.
+func TestWaitPollsUntilNothing(t *testing.T) {
+	c := &slowCQ{left: 3}
+	l := &rdmaLink{cq: c, ch: noChannel{}, wakeFD: -1, state: make([]rdmaSlot, 1)}
+	testutil.Must(t, l.wait(&Queue{}, -1, 0))
+	testutil.True(t, c.left == 0 && c.last == 0, "%d completions are left, the last poll had %d",
+		c.left, c.last)
+}
+
+func socketPair(t testing.TB) (host, controller int) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
+	testutil.Must(t, err)
+	for _, fd := range fds { // room for all outstanding commands of a test
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
+	}
+	t.Cleanup(func() { _ = unix.Close(fds[0]); _ = unix.Close(fds[1]) })
+	return fds[0], fds[1]
+}
+
+// pipeRoundTrip reads the bytes that the host has sent and sends answer.
+func pipeRoundTrip(t testing.TB, fd int, drain, answer []byte) {
+	if n, err := unix.Read(fd, drain); n <= 0 || err != nil {
+		t.Fatalf("nothing from the host: %v", err)
+	}
+	if n, err := unix.Write(fd, answer); n != len(answer) || err != nil {
+		t.Fatalf("answer: %d of %d bytes: %v", n, len(answer), err)
+	}
+}
+
+// fault is the wrong reaction of a controller to a command.
+type fault func(c *fakeConn, sqe *nvme.SQE)
+
+// answer sends a completion altered by change.
+func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) fault {
+	return func(c *fakeConn, sqe *nvme.SQE) {
+		var cqe nvme.CQE
+		cqe.Fill(0, c.sqhd, sqe.CID(), 0)
+		change(c, sqe, &cqe)
+		_ = c.write(c.respPDU(&cqe))
+	}
+}
+
+func sendData(flags pdu.Flags, off uint32, n int) fault {
+	return func(c *fakeConn, sqe *nvme.SQE) {
+		_ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n)))
+	}
+}
+
+// alterData sends all data in a PDU altered by change.
+func alterData(change func(c *fakeConn, b []byte)) fault {
+	return func(c *fakeConn, sqe *nvme.SQE) {
+		b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
+		change(c, b)
+		_ = c.write(b)
+	}
+}
+
+func requestData(off, n uint32) fault {
+	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
+}
+
+// Bytes of data of a command; big does not fit into a capsule.
+const size, big = 1024, 65536
+
+var violations = []struct {
+	name  string
+	op    nvme.Opcode
+	bytes int
+	fault fault
+}{
+	{
+		"unknown CID", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 }),
+	},
+	{
+		"stale CID", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 }),
+	},
+	{
+		"phase tag", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 }),
+	},
+	{"SQID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[10] = 1 })},
+	{
+		"result of an I/O command", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 }),
+	},
+	{
+		"SQHD ahead", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ }),
+	},
+	{
+		"SQHD out of the queue", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 }),
+	},
+	{
+		"two completions", nvme.NVMFlush, 0,
+		func(c *fakeConn, s *nvme.SQE) {
+			_ = c.respond(s.CID(), 0, 0)
+			_ = c.respond(s.CID(), 0, 0)
+		},
+	},
+	{"success without data", nvme.NVMRead, size, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+	{"short data", nvme.NVMRead, size, func(c *fakeConn, s *nvme.SQE) {
+		sendData(0, 0, 512)(c, s)
+		_ = c.respond(s.CID(), 0, 0)
+	}},
+	{"last too early", nvme.NVMRead, size, sendData(pdu.LastPDU, 0, 512)},
+	{"not last", nvme.NVMRead, size, sendData(0, 0, size)},
+	{"too much data", nvme.NVMRead, size, sendData(pdu.LastPDU, 0, size+4)},
+	{"gap", nvme.NVMRead, size, sendData(pdu.LastPDU, 512, 512)},
+	{
+		"success flag with flow control", nvme.NVMRead, size,
+		sendData(pdu.LastPDU|pdu.Success, 0, size),
+	},
+	{"data for a write", nvme.NVMWrite, size, sendData(pdu.LastPDU, 0, size)},
+	{
+		"TTAG in C2HData", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) }),
+	},
+	{"header digest", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[24] ^= 1 })},
+	{
+		"data digest", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 }),
+	},
+	{
+		"PDU type of a host", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) }),
+	},
+	{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
+		r := pdu.ICResp(&c.p)
+		_ = c.write(append(r[:], 0, 0, 0, 0))
+	}},
+	{"failure before the data of an R2T", nvme.NVMWrite, big, func(c *fakeConn, s *nvme.SQE) {
+		cqe := c.cqe(s.CID(), 0, nvme.DataTransferError)
+		_ = c.write(append(c.r2tPDU(s.CID(), 1, 0, 512), c.respPDU(&cqe)...))
+	}},
+	{"R2T for a read", nvme.NVMRead, size, requestData(0, size)},
+	{"R2T for in-capsule data", nvme.NVMWrite, 512, requestData(0, 512)},
+	{"R2T of nothing", nvme.NVMWrite, big, requestData(0, 0)},
+	{"R2T too long", nvme.NVMWrite, big, requestData(0, big+4)},
+	{"R2T with a gap", nvme.NVMWrite, big, requestData(512, 512)},
+	{
+		"success of a write without R2T", nvme.NVMWrite, big,
+		answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {}),
+	},
+}
+
+// violate connects to a controller that violates the protocol, and returns the queue and the result
+// of the command.
+func violate(t *testing.T, i int, o Options) (*Queue, error) {
+	tc := &violations[i]
+	override := func(c *fakeConn, sqe *nvme.SQE) bool {
+		if c.size != 16 || sqe.Opcode() != tc.op {
+			return false
+		}
+		tc.fault(c, sqe)
+		return true
+	}
+	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
+	_, q := connectTCP(t, f, TCP{HeaderDigest: true, DataDigest: true}, o, 16)
+	op := Op{Data: make([]byte, tc.bytes)}
+	op.SQE.SetOpcode(tc.op)
+	_, err := q.Do(testutil.Context(t), &op)
+	return q, err
+}
+
+// TestViolations: the host detects each violation of the protocol.
+func TestViolations(t *testing.T) {
+	for i, tc := range violations {
+		t.Run(tc.name, func(t *testing.T) {
+			q, err := violate(t, i, testOptions())
+			for err == nil { // the next poll finds "two completions"
+				_ = q.Wait(time.Second)
+				_, err = q.Poll(nil)
+			}
+			var v *Violation
+			testutil.MustTrue(t, errors.As(err, &v) && v.QID == 1, "got %v, want a violation", err)
+			_, err = q.Submit(new(Op))
+			testutil.MustTrue(t, errors.As(err, &v), "submit to a ended queue: %v", err)
+		})
+	}
+}
+
+// TestTolerant: with Tolerant, faults that the Linux host accepts are not violations. All others
+// still are.
+func TestTolerant(t *testing.T) {
+	accepted := []string{
+		"phase tag", "SQID", "result of an I/O command", "SQHD ahead", "SQHD out of the queue",
+		"success flag with flow control",
+	}
+	o := testOptions()
+	o.Tolerant = true
+	for i, tc := range violations {
+		if tc.name == "TTAG in C2HData" {
+			continue // accepted, but no response follows here
+		}
+		t.Run(tc.name, func(t *testing.T) {
+			q, err := violate(t, i, o)
+			ok := slices.Contains(accepted, tc.name)
+			for err == nil && !ok {
+				_ = q.Wait(time.Second)
+				_, err = q.Poll(nil)
+			}
+			var v *Violation
+			testutil.True(t, (!ok || err == nil) && (ok || errors.As(err, &v)), "accepted %t: %v",
+				ok, err)
+		})
+	}
+}
+
+// Read reads blocks logical blocks into data.
+func (q *Queue) Read(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
+	data []byte,
+) error {
+	var op Op
+	op.Read(nsid, slba, blocks, data)
+	return q.run(ctx, &op)
+}
+
+// Write writes blocks logical blocks from data.
+func (q *Queue) Write(ctx context.Context, nsid uint32, slba uint64, blocks uint32, data []byte,
+	flags nvme.RWFlags,
+) error {
+	var op Op
+	op.Write(nsid, slba, blocks, data, flags)
+	return q.run(ctx, &op)
+}
+
+// Flush makes completed writes durable.
+func (q *Queue) Flush(ctx context.Context, nsid uint32) error {
+	var op Op
+	op.Flush(nsid)
+	return q.run(ctx, &op)
+}
+
+// run is Do, with an unsuccessful status returned as an error.
+func (q *Queue) run(ctx context.Context, op *Op) error {
+	cqe, err := q.Do(ctx, op)
+	if err == nil && !cqe.Status().OK() {
+		err = cqe.Status()
+	}
+	return err
 }

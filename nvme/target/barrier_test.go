@@ -1,6 +1,8 @@
 package target
 
 import (
+	"bytes"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -366,4 +368,447 @@ func TestFenceOfManyIOs(t *testing.T) {
 	p.end()
 	p.allDone(p.all, nvme.Success)
 	p.nothingLeft()
+}
+
+// stepMost is how many commands a piece of a walk completes at most.
+const stepMost = 65
+
+// newSteps has a host with many writes, which the device does not take yet.
+func newSteps(t *testing.T, holds bool) (p *barrierTest, all []*fabrictest.Command) {
+	p = newBarrierTest(t)
+	for range 8 { // besides three
+		p.b.connectIO(1)
+	}
+	if holds {
+		p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive))
+	}
+	p.dev.Full(true)
+	for i := range 8 {
+		for range 100 {
+			all = append(all, p.write(3+i))
+		}
+		p.w.Step()
+	}
+	return p, all
+}
+
+func doneOf(all []*fabrictest.Command) (n int) {
+	for _, c := range all {
+		if c.Done {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPreemptSteps: a preempt completes the commands of a host some at a time, and meanwhile
+// nothing of them reaches the device.
+func TestPreemptSteps(t *testing.T) {
+	for _, preemption := range preemptions {
+		p, all := newSteps(t, !preemption.shared)
+		action := nvme.ReservationPreempt
+		if preemption.abort {
+			action = nvme.ReservationPreemptAndAbort
+		}
+		c := p.send(p.a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
+		p.until("the round begins", func() bool {
+			before := doneOf(all)
+			p.w.Step()
+			if n := doneOf(all) - before; n > 4*stepMost {
+				t.Fatalf("%s: a poll completes %d", preemption.name, n)
+			}
+			return doneOf(all) > 0
+		})
+		testutil.MustTrue(t, doneOf(all) != len(all), "%s: all at once", preemption.name)
+		p.dev.Full(false)
+		p.allDone(all, nvme.AbortedPreempt)
+		p.allDone([]*fabrictest.Command{c}, nvme.Success)
+		testutil.True(t, len(p.reached) == 0, "%s: %d writes reach the device", preemption.name,
+			len(p.reached))
+		p.nothingLeft()
+	}
+}
+
+// holdWalks begins a walk that the others of a reactor wait for until release is called. step lets
+// each kind take a step.
+func holdWalks(h *Handler) (step, release func()) {
+	var rest func()
+	post, held := h.dispatch.Post, true
+	h.dispatch.Post = func(fn func()) { rest = fn }
+	h.dispatch.Start(&dispatch.Walk{Done: func() {}, Next: func() int {
+		if held {
+			return 64 // a piece, see list.Pieces
+		}
+		return 0
+	}})
+	h.dispatch.Post = post
+	step = func() { rest() }
+	release = func() {
+		for held = false; rest != nil; h.run() {
+			fn := rest
+			rest = nil
+			fn()
+		}
+	}
+	return step, release
+}
+
+// waitingIOs is how many IOs of channel 0 the device does not have.
+func waitingIOs(h *Handler) int {
+	left := h.channels[0].State().Busy
+	return left.Pending + left.Held
+}
+
+// TestEndSteps: the commands of queues that end are completed some at a time, and meanwhile nothing
+// of them reaches the device.
+func TestEndSteps(t *testing.T) {
+	p, _ := newSteps(t, false)
+	p.b.hangUp()
+	h := p.raw[1]
+	left := waitingIOs(h)
+	testutil.MustTrue(t, left != 0 && h.channels[0].State().Busy.Walks > 0, "all at once")
+	p.dev.Full(false)
+	p.until("the queues end", func() bool {
+		before := waitingIOs(h)
+		p.w.Step()
+		if n := before - waitingIOs(h); n > 4*stepMost {
+			t.Fatalf("a poll completes %d", n)
+		}
+		return p.target.Sessions() == 2
+	})
+	p.w.Settle()
+	testutil.True(t, len(p.reached) == 0, "%d writes reach the device", len(p.reached))
+	p.nothingLeft()
+}
+
+// TestOneLookForTimeouts: a look for timeouts that takes long is the only one.
+func TestOneLookForTimeouts(t *testing.T) {
+	r, dev := hangingHarness(t, 1)
+	q := r.connectHost(1).io[0]
+	dev.Hold(nil)
+	h := r.raw[0]
+	_, release := holdWalks(h)
+	var all []*fabrictest.Command
+	for range 5 {
+		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
+		r.w.Advance(time.Duration(timeoutInterval))
+	}
+	testutil.Equal(t, h.channels[0].State().Busy.Walks, 1+1, "the held walk, and looks that wait")
+	release()
+	r.w.Advance(time.Minute)
+	for _, c := range all {
+		testutil.True(t, c.Done, "a command is not given up")
+	}
+	dev.Release()
+	r.w.Settle()
+}
+
+// TestLongRounds: commands time out, and queues end, while rounds of fences take long.
+func TestLongRounds(t *testing.T) {
+	r, dev := hangingHarness(t, 1)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	dev.Full(true)
+	var all []*fabrictest.Command
+	for _, q := range []*fabrictest.Queue{a.io[0], b.io[0]} {
+		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
+	}
+	h, left := r.raw[0], 20_000
+	r.until("the device refuses them", func() bool {
+		return h.channels[0].State().Open && waitingIOs(h) > 0
+	})
+	h.stopTimeouts()
+	h.stopTimeouts = func() {} // no timer looks for them
+	h.loop = &slowLoop{Loop: h.loop, more: int64(3 * time.Second)}
+	h.dispatch.Exclude = func(*dispatch.Channel, *dispatch.Round) (next func() int) {
+		return func() int {
+			left = max(left-1, 0)
+			return min(left, 1)
+		}
+	}
+	r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+	r.until("the round begins", func() bool { return left < 20_000 })
+	h.checkTimeouts()
+	b.hangUp()
+	r.until("the queue ends and the command times out", func() bool {
+		r.w.Step()
+		return all[0].Done && r.target.Sessions() == 2
+	})
+	testutil.True(t, left != 0, "they had to wait for the round")
+	dev.Full(false)
+	r.w.Settle()
+}
+
+// TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another
+// host at once, which is not aborted.
+func TestPreemptLeavesOthers(t *testing.T) {
+	r, dev := hangingHarness(t, 1)
+	a, b, other := r.numbered(0, 1), r.numbered(1, 5), r.numbered(2, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Full(true)
+	var all []*fabrictest.Command
+	for range 2 * mostCompounds / 3 {
+		c := dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1})
+		all = append(all, r.send(b.io[len(all)/100], c))
+	}
+	flush := r.send(other.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+	s := r.raw[0].sessions.At(r.raw[0].sessions.Len() - 1)
+	testutil.MustTrue(t, slices.ContainsFunc(s.cmds[:s.used], func(c *cmd) bool {
+		return c.postponed.Listed()
+	}), "the flush is not postponed")
+	c := r.send(a.io[0], preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive))
+	r.until("the preempt completes", func() bool { return c.Done })
+	dev.Full(false)
+	r.allDone(all, nvme.AbortedPreempt)
+	r.allDone([]*fabrictest.Command{c, flush}, nvme.Success)
+}
+
+// TestStopSteps: the queues of a controller that is lost are stopped, and disconnected, some at a
+// time, each with a look at all of its commands. Others are served meanwhile.
+func TestStopSteps(t *testing.T) {
+	const queues, depth = 60, 1024
+	for name, end := range map[string]func(c *controller){
+		"stop":       (*controller).stopIO,
+		"disconnect": func(c *controller) { c.fail(errors.New("a test")) },
+	} {
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		lost, other := r.connectHost(queues), r.numbered(1, 1)
+		c := r.target.find(testSub).lookup(lost.cntlid)
+		all := c.allQueues()
+		for _, s := range all {
+			s.grow(depth)
+			s.used = depth
+		}
+		r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		left := func() (n int) {
+			for _, s := range all {
+				if !s.stopped && s.why == nil {
+					n++
+				}
+			}
+			return n
+		}
+		end(c)
+		before := left()
+		testutil.MustTrue(t, before >= queues, "%s: all at once, but for %d queues", name, before)
+		for before > 0 {
+			r.send(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.w.Step()
+			n := left()
+			testutil.MustTrue(t, before-n <= 2 && other.io[0].Outstanding() <= 2,
+				"%s: %d queues in a turn, %d reads wait", name, before-n,
+				other.io[0].Outstanding())
+			before = n
+		}
+		lost.hangUp()
+	}
+}
+
+// twoPaths is a host with a controller at each of two ports. Their queues are on different
+// reactors. The storage completes IOs when the test tells it to.
+type twoPaths struct {
+	*harness
+	dev  *backendtest.Faulty
+	a, b *host
+}
+
+func newTwoPaths(t *testing.T, kato uint32) *twoPaths {
+	t.Helper()
+	sub, dev := faultySubsystem(t)
+	p := &twoPaths{harness: newHarness(t, 3, sub), dev: dev}
+	at := info(nvme.TransportTCP)
+	p.a = p.connectHostInfo(1, at, func(a *connectArgs) { a.kato = kato })
+	at.PortID = 2
+	p.b = p.connectHostInfo(0, at)
+	p.b.connectIO(2)
+	return p
+}
+
+// lateOn is how much late writes have on a channel.
+func lateOn(ch *channel) int {
+	left := ch.State().Busy
+	return left.Awaited + left.Late + left.Held
+}
+
+func filled(b byte) []byte { return bytes.Repeat([]byte{b}, 512) }
+
+func write(slba uint64, b byte) *fabrictest.Command {
+	return rw(nvme.NVMWrite, 1, slba, 1, filled(b))
+}
+
+// TestManyLateWrites: commands that wait for late writes, however many, are not looked at again
+// before these are back. A queue has one announcement for all its late writes.
+func TestManyLateWrites(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	p.dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite && io.Off < 8*512 })
+	for slba := range uint64(8) { // they become slow one after the other
+		p.send(p.a.io[0], write(slba, 'a'))
+		p.until("the device has it", func() bool { return p.dev.Held() == int(slba)+1 })
+		p.w.Advance(2 * time.Duration(timeoutInterval))
+	}
+	p.w.Advance(2 * time.Duration(timeoutInterval))
+	var waiting []*fabrictest.Command
+	for i := range uint64(100) {
+		waiting = append(waiting, p.send(p.b.io[0], write(i%8, 'b')))
+	}
+	p.w.Settle()
+	want := dispatch.State{Open: true}
+	want.Busy.Held, want.Busy.Late = 100, 1
+	testutil.Equal(t, p.raw[2].channels[0].State(), want, "the channel")
+	p.ok(p.b.io[0], write(8, 'b'))
+	testutil.True(t, p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())).CQE.DW0() == 0,
+		"a write that waits is not aborted")
+	p.dev.Release()
+	for i, c := range waiting {
+		p.until("a write completes", func() bool { return c.Done })
+		st := c.CQE.Status()
+		testutil.True(t, st.OK() == (i < 99), "write %d: %v", i, st)
+	}
+	for slba := range uint64(9) {
+		got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512)))
+		testutil.True(t, got.Data[0] == 'b', "block %d begins with %q", slba, got.Data[0])
+	}
+	for i, h := range p.raw[1:] {
+		testutil.True(t, lateOn(h.channels[0]) <= 0, "reactor %d still knows of late writes", i+1)
+	}
+}
+
+// TestNothingAfterKeepAlive: after the keep alive timer of a path has expired, new commands of the
+// path, and its commands that wait for the device, are not carried out.
+func TestNothingAfterKeepAlive(t *testing.T) {
+	p := newTwoPaths(t, 4000)
+	p.ok(p.a.io[0], write(0, 'x'))
+	p.dev.Full(true)
+	waits := p.send(p.a.io[0], write(0, 'a'))
+	p.w.Step()
+	s := p.raw[1].sessions.At(0)
+	s.stop()
+	p.dev.Full(false)
+	p.until("the write is aborted", func() bool { return waits.Done })
+	testutil.Equal(t, waits.CQE.Status(), nvme.AbortRequested, "a write that waits for the device")
+	p.status(p.a.io[0], write(0, 'a'), nvme.CommandSequenceError)
+	got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
+	testutil.True(t, got[0] == 'x', "block 0 begins with %q", got[0])
+}
+
+// stuckPart is a host with storage that keeps one IO of a command, and carries out the others some
+// at a time.
+type stuckPart struct {
+	*harness
+	slow, stuck *backendtest.Faulty
+	command     *fabrictest.Command
+	other       *fabrictest.Queue // of the host
+	begun       int64
+}
+
+// stuckParts are commands of 200 parts, of which the second one, block 1, will be stuck.
+func stuckParts() map[string]*fabrictest.Command {
+	ranges, sources := make([][2]uint64, 200), make([]source, 200)
+	for i := range sources {
+		ranges[i] = [2]uint64{uint64(i), 1}
+		sources[i] = source{slba: uint64(1000 + i), blocks: 1}
+	}
+	return map[string]*fabrictest.Command{
+		"Dataset Management": dsm(1, true, ranges...),
+		"Copy":               copyTo(0, nvme.CopyRanges, sources...),
+	}
+}
+
+func newStuckPart(t *testing.T, c *fabrictest.Command, timeout time.Duration) *stuckPart {
+	t.Helper()
+	sub, slow := faultySubsystem(t)
+	stuck := backendtest.NewFaulty(slow)
+	sub.Namespaces[0].Device, sub.Namespaces[0].Timeout = stuck, timeout
+	p := &stuckPart{harness: newHarness(t, 3, sub), slow: slow, stuck: stuck, command: c}
+	q := p.connectHost(1).io[0]
+	p.other = p.connectHost(0).connectIO(2)
+	for _, q := range []*fabrictest.Queue{q, p.other} { // opens the channel
+		p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	}
+	stuck.Hold(func(io *backend.IO) bool { return io.Op != backend.OpRead && io.Off == 512 })
+	slow.Fail(func(*backend.IO) error { slow.Hold(nil); return nil }) // hold the IOs after Release
+	p.send(q, c)
+	p.w.Settle()
+	p.begun = p.now()
+	return p
+}
+
+func (p *stuckPart) now() int64 { return p.w.Reactors[0].Now() }
+
+// step lets the storage carry out its IOs, except the stuck one, after d.
+func (p *stuckPart) step(d time.Duration) {
+	p.w.Advance(d)
+	p.slow.Release()
+	p.w.Settle()
+}
+
+// goOn ends the steps.
+func (p *stuckPart) goOn() {
+	p.slow.Fail(nil)
+	p.slow.Release()
+	p.w.Settle()
+}
+
+// TestLatePart: a part of a command is late although others go on.
+func TestLatePart(t *testing.T) {
+	for name, c := range stuckParts() {
+		p := newStuckPart(t, c, 0)
+		for range 5 {
+			p.step(time.Duration(slowWrite) * 3 / 5)
+		}
+		p.goOn()
+		retry := p.send(p.other, rw(nvme.NVMWriteZeroes, 1, 0, 2, nil))
+		p.ok(p.other, rw(nvme.NVMWriteZeroes, 1, 2, 1, nil))
+		testutil.True(t, !retry.Done && !c.Done, "%s: retry %v, command %v", name, retry.Done,
+			c.Done)
+		p.stuck.Release()
+		p.until(name, func() bool { return retry.Done && c.Done })
+	}
+}
+
+// TestTimeoutOfPart: a command times out for the part that is stuck although others go on.
+func TestTimeoutOfPart(t *testing.T) {
+	for name, c := range stuckParts() {
+		p := newStuckPart(t, c, time.Second)
+		limit := time.Second
+		if c.SQE.Opcode() == nvme.NVMDatasetManagement {
+			limit *= ranges
+		}
+		for !c.Done && time.Duration(p.now()-p.begun) < 3*limit {
+			p.step(limit * 3 / 5)
+		}
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, notReady, "%s: done %v", name, c.Done)
+		p.goOn()
+		p.stuck.Release()
+		p.w.Settle()
+	}
+}
+
+// TestLateAllocations: the end of a queue allocates nothing for each of its writes, which are at
+// most as many as its entries, and become late in one step.
+func TestLateAllocations(t *testing.T) {
+	r, dev := hangingHarness(t, 1)
+	h := r.connectHost(2)
+	r.ok(h.io[0], write(0, 'x'))
+	dev.Hold(nil)
+	for i := range 100 {
+		for _, q := range h.io {
+			r.send(q, write(uint64(i), 'x'))
+		}
+	}
+	r.w.Settle()
+	c := r.target.find(testSub).lookup(h.cntlid)
+	queue := uint16(0)
+	allocations := testing.AllocsPerRun(1, func() { // which calls it twice
+		queue++
+		r.raw[0].holdLate(c.queues[queue], r.raw[0].loop.Now())
+	})
+	testutil.Equal(t, queue, 2, "queues")
+	testutil.True(t, allocations < 50, "%v allocations for 100 writes", allocations)
+	testutil.Equal(t, r.raw[0].channels[0].State().Busy.Awaited, 200, "late writes")
+	dev.Release()
+	r.w.Settle()
 }

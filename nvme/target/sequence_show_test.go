@@ -202,9 +202,11 @@ var bitNames = map[string][]string{
 	"OACS": {4: "self-test"}, "FUSES": {"compare-and-write"},
 	"CMIC":   {"multiple-ports", "multiple-controllers", "", "ana"},
 	"CTRATT": {0: "128-bit-host-id", 4: "endurance-groups", 6: "traffic-keeps-alive"},
-	"LPA":    {"smart-per-namespace", "effects", "extended-data", "telemetry", "", "supported-pages"},
-	"VWC":    {"present", "flush-all-1", "flush-all-2"},
-	"SGLS":   {0: "supported", 2: "keyed", 20: "offset", 21: "transport-data-block"},
+	"LPA": {
+		"smart-per-namespace", "effects", "extended-data", "telemetry", "", "supported-pages",
+	},
+	"VWC":  {"present", "flush-all-1", "flush-all-2"},
+	"SGLS": {0: "supported", 2: "keyed", 20: "offset", 21: "transport-data-block"},
 	"OAES": {
 		0: "spare", 1: "temperature", 2: "reliability", 8: "namespaces", 11: "ana", 31: "discovery",
 	},

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/compound"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -568,4 +569,347 @@ func (r *harness) abortAndHangUp(h *host, sqid uint16, c *fabrictest.Command, i 
 	if n := h.io[i].Outstanding(); n > 0 {
 		r.t.Errorf("%d commands of a queue that has ended are outstanding", n)
 	}
+}
+
+// slowDisk carries out the IOs of its namespaces one after the other, a few bytes in each poll. A
+// piece to be deallocated takes as long as a chunk.
+type slowDisk struct {
+	line   []*lineIO
+	served int64 // bytes
+}
+
+type lineIO struct {
+	*backend.IO
+	ch   *slowChannel
+	left int64
+}
+
+type slowDevice struct {
+	backend.Device
+	disk *slowDisk
+}
+
+func (d *slowDevice) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	ch, err := d.Device.OpenChannel(r)
+	return &slowChannel{ch, d.disk}, err
+}
+
+type slowChannel struct {
+	backend.Channel
+	disk *slowDisk
+}
+
+func (c *slowChannel) Submit(ios []*backend.IO) int {
+	for _, io := range ios {
+		left := io.Len
+		if io.Op == backend.OpDiscard {
+			left = min(left, compound.Chunk)
+		}
+		c.disk.line = append(c.disk.line, &lineIO{io, c, left})
+	}
+	return len(ios)
+}
+
+func (c *slowChannel) Poll(done []*backend.IO) int {
+	if d := c.disk; len(d.line) > 0 {
+		first := d.line[0]
+		n := min(first.left, 16<<10)
+		d.served += n
+		if first.left -= n; first.left == 0 {
+			d.line = d.line[1:]
+			first.ch.Channel.Submit([]*backend.IO{first.IO})
+		}
+	}
+	return c.Channel.Poll(done)
+}
+
+func (c *slowChannel) Arm() bool { return len(c.disk.line) == 0 && c.Channel.Arm() }
+
+// waits are the bytes that a disk serves between the arrival of a neighbor's reads and their end.
+type waits struct{ most, sum int64 }
+
+// besideKinds are the culprits of TestBeside, with their number of commands. The first row is for
+// comparison: as many bytes of reads as a host may have at a device for long commands.
+func besideKinds() (kinds []besideKind) {
+	kinds = append(kinds, besideKind{
+		"reads", int(flowWork / compound.Chunk),
+		func(nsid uint32) *fabrictest.Command {
+			data := make([]byte, compound.Chunk)
+			return rw(nvme.NVMRead, nsid, 0, uint32(compound.Chunk/512), data)
+		},
+	})
+	for _, k := range turnsKinds {
+		kinds = append(kinds, besideKind{k.name, 100, k.make})
+	}
+	return append(kinds, besideKind{"self-test", 1, nil})
+}
+
+type besideKind struct {
+	name     string
+	commands int
+	make     func(nsid uint32) *fabrictest.Command // nil: a self-test
+}
+
+// TestBeside: beside 100 commands that make the target work, a neighbor's read waits for at most
+// twice as many bytes as beside reads, of the disk that both use.
+func TestBeside(t *testing.T) {
+	t.Parallel() // it computes
+	kinds := besideKinds()
+	reads := beside(t, kinds[0])
+	for _, k := range kinds[1:] {
+		t.Run(k.name, func(t *testing.T) {
+			w := beside(t, k)
+			t.Logf("a read waits for %d KiB at most, %d KiB in sum", w.most>>10, w.sum>>10)
+			testutil.True(t, w.most <= 2*reads.most && w.sum <= 2*reads.sum,
+				"%+v, beside reads %+v", w, reads)
+		})
+	}
+}
+
+func beside(t *testing.T, k besideKind) (w waits) {
+	disk := new(slowDisk)
+	wrap := func(dev backend.Device) backend.Device { return &slowDevice{dev, disk} }
+	r := newHarness(t, 1, turnsSubsystem(t, wrap, wrap))
+	culprit, neighbor := r.connectHost(1), r.connectOther()
+	read := func() *fabrictest.Command {
+		c := rw(nvme.NVMRead, 2, 8, 8, make([]byte, 4096))
+		return r.send(neighbor.io[0], c)
+	}
+	neighbor.io[0].NoZeroCopy, culprit.io[0].NoZeroCopy = true, true
+	r.ok(culprit.io[0], command(nvme.NVMFlush, 1, nil)) // opens the channels
+	r.ok(neighbor.io[0], command(nvme.NVMFlush, 2, nil))
+	begun := disk.served
+	again := true
+	for range k.commands {
+		if k.make == nil {
+			c := command(nvme.AdminSelfTest, 1, nil)
+			c.SQE.SetCDW(10, uint32(nvme.SelfTestExtended))
+			r.ok(culprit.admin, c)
+			break
+		}
+		c := k.make(1)
+		c.Then = func() {
+			testutil.MustTrue(t, c.CQE.Status().OK(), "%v", c.CQE.Status())
+			if c.Reset(); again {
+				r.send(culprit.io[0], c)
+			}
+		}
+		r.send(culprit.io[0], c)
+	}
+	for i := range 64 {
+		for range 20 + i {
+			r.w.Step()
+			r.w.Tick(20 * time.Microsecond)
+		}
+		before := disk.served
+		c := read()
+		for !c.Done {
+			r.w.Step()
+		}
+		n := disk.served - before - 4096
+		w.most, w.sum = max(w.most, n), w.sum+n
+	}
+	again = false
+	testutil.True(t, disk.served-begun > 1<<20, "the culprit has got %d bytes", disk.served-begun)
+	culprit.hangUp()
+	r.w.Settle()
+	return w
+}
+
+// TestReadBesideDiscard: a read goes on before a discard of the same RAM is over.
+func TestReadBesideDiscard(t *testing.T) {
+	r := newHarness(t, 1, turnsSubsystem(t, func(d backend.Device) backend.Device { return d }))
+	q := r.connectHost(1).io[0]
+	q.NoZeroCopy = true
+	data := make([]byte, 1<<20)
+	for lba := uint64(0); lba < turnsSize/512; lba += 2048 {
+		r.ok(q, rw(nvme.NVMWrite, 1, lba, 2048, data))
+	}
+	discard := r.send(q, dsm(1, true, [2]uint64{0, turnsSize / 512}))
+	for range 10 {
+		r.w.Step()
+	}
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 128, data[:64<<10]))
+	testutil.True(t, !discard.Done, "the read has waited for the discard")
+	r.until("the discard ends", func() bool { return discard.Done })
+}
+
+// TestAdmitsInTurns: of very many commands that may go on at once few do in each poll, of all
+// namespaces in turns, so that other hosts wait for few of them.
+func TestAdmitsInTurns(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 2))
+	r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
+	hosts := r.connectHost(4)
+	var all []*fabrictest.Command
+	for i := range 100 {
+		c := rw(nvme.NVMRead, uint32(i%2+1), 0, 8, make([]byte, 4096))
+		all = append(all, r.send(hosts.io[i%4], c))
+	}
+	r.w.Settle()
+	h := r.raw[0]
+	waiting := func() (n [2]int) {
+		for s := range h.sessions.All() {
+			for _, c := range s.cmds[:s.used] {
+				if c.waits() {
+					n[c.req.SQE.NSID()-1]++
+				}
+			}
+		}
+		return n
+	}
+	r.target.SetHostLimits(testHost, qos.Limits{})
+	h.relink()
+	before, polls := waiting(), 0
+	if n := before[0] + before[1]; n != len(all)-1-qos.AdmitMost || h.Arm() {
+		t.Errorf("%d wait after the first turn, and the reactor may sleep: %v", n, h.Arm())
+	}
+	for ; h.gate.Ready(); polls++ {
+		h.Poll(64)
+		now := waiting()
+		n := before[0] - now[0] + before[1] - now[1]
+		testutil.True(t, n <= qos.AdmitMost, "%d commands in one poll", n)
+		testutil.True(t, polls != 0 || (now[0] == before[0]) != (now[1] == before[1]),
+			"not in turns: %v, before %v", now, before)
+		before = now
+	}
+	testutil.True(t, polls == 3 && before == [2]int{}, "%v wait after %d polls", before, polls)
+	r.allDone(all, nvme.Success)
+}
+
+// everyNamespaces is the number of namespaces for commands that are for all of them.
+const everyNamespaces = 1500
+
+// everySubsystem has namespaces that share a device.
+func everySubsystem(t *testing.T) (subsystems.Config, *counter) {
+	dev := &counter{Device: ramDevice(t, 1<<20, 512)}
+	return subsystemOf(testSub, slices.Repeat([]backend.Device{dev}, everyNamespaces)...), dev
+}
+
+// TestFlushSteps: a Flush of all namespaces looks at some of them in a turn, and flushes fewer, and
+// other commands are served meanwhile.
+func TestFlushSteps(t *testing.T) {
+	for _, flushes := range []int{everyNamespaces, 2} {
+		sub, dev := everySubsystem(t)
+		for i := flushes; i < len(sub.Namespaces); i++ {
+			sub.Namespaces[i].Hosts = []string{otherHost}
+		}
+		r := newHarness(t, 1, sub)
+		q := r.connectHost(2).io
+		r.ok(q[0], command(nvme.NVMFlush, nvme.NSIDAll, nil)) // opens the channels
+		dev.take()
+		flush := r.send(q[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+		ios, steps := 0, 0
+		for ; !flush.Done; steps++ {
+			read := r.send(q[1], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.w.Step()
+			n, _ := dev.take()
+			testutil.MustTrue(t, n <= 2*compoundWidth+1, "%d in a turn", n)
+			testutil.MustTrue(t, flush.Done || read.Done, "a read waits for the flush")
+			ios += n
+		}
+		testutil.Equal(t, flush.CQE.Status(), nvme.Success, "flush")
+		testutil.True(t, steps > 2*everyNamespaces/flushLook-1, "only %d turns", steps)
+		testutil.True(t, ios == flushes+steps, "%d IOs with %d reads", ios, steps)
+	}
+}
+
+// TestFlushPreempted: a Flush of all namespaces is aborted by Preempt and Abort in a namespace that
+// it has not come to, also if its host keeps access, and not in one that it has flushed. It is
+// aborted as well if its host has lost access to a namespace since it was checked.
+func TestFlushPreempted(t *testing.T) {
+	const last = uint32(2 * compoundWidth)
+	for _, kind := range []string{"to come", "done", "postponed", "no access"} {
+		dev := faultyDevice(t, 1<<20, 512)
+		list := slices.Repeat([]backend.Device{dev}, int(last))
+		at := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
+		nsid, reactors := last, 2
+		switch kind {
+		case "done":
+			nsid = 1
+		case "postponed":
+			reactors = 1 // of all its commands
+		}
+		list[nsid-1] = at
+		r := newHarness(t, reactors, subsystemOf(testSub, list...))
+		a, b := r.numbered(0, 1), r.numbered(1, 5)
+		r.ok(a.io[0], withNSID(register(1), nsid))
+		r.ok(b.io[0], withNSID(register(2), nsid))
+		r.ok(b.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
+		at.take()
+		dev.Hold(nil)
+		if kind == "postponed" {
+			for i := range 2 * mostCompounds / 3 {
+				r.send(b.io[i/100], rw(nvme.NVMVerify, 1, 0, 1, nil))
+			}
+		}
+		flush := r.send(b.io[4], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+		r.w.Settle()
+		c := withNSID(preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive), nsid)
+		if kind == "no access" {
+			c = withNSID(acquire(1, nvme.WriteExclusive), nsid)
+		}
+		r.ok(a.io[0], c)
+		if kind == "postponed" {
+			testutil.MustTrue(t, flush.Done, "the flush is still postponed")
+		}
+		dev.Release()
+		want, ios := nvme.AbortedPreempt, 0
+		if kind == "done" {
+			want, ios = nvme.Success, 1
+		}
+		r.allDone([]*fabrictest.Command{flush}, want)
+		testutil.Equal(t, len(at.take()), ios, "%s: flushes of the namespace", kind)
+	}
+}
+
+// TestPreemptSparesAdmin: Preempt and Abort leaves the IOs of admin queues alone. They are the
+// target's own.
+func TestPreemptSparesAdmin(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	dev.HonorCancel()
+	r := protectHarness(t, newProtectionStore(), sub)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(b.io[0], acquire(2, nvme.WriteExclusive))
+	dev.Hold(opIs(backend.OpFlush))
+	protect := r.send(b.admin, protectCommand(1, nvme.WriteProtect))
+	r.until("the device has the flush", func() bool { return dev.Held() == 1 })
+	c := r.send(a.io[0], preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive))
+	a.untilChanged(hasOneRegistrant)
+	r.w.Settle()
+	testutil.True(t, !protect.Done, "the flush is aborted: %v", protect.CQE.Status())
+	dev.Release()
+	r.allDone([]*fabrictest.Command{c, protect}, nvme.Success)
+}
+
+// TestEveryElsewhere: admin commands that look at all namespaces do so on no reactor.
+func TestEveryElsewhere(t *testing.T) {
+	sub, _ := everySubsystem(t)
+	r := newHarness(t, 1)
+	r.target.shared.Reservations = &memoryStore{}
+	r.must(r.target.AddSubsystem(sub))
+	h := r.connectHost(0)
+	all := func(fid nvme.FID, v uint32) *fabrictest.Command {
+		return withNSID(setFeature(fid, v), nvme.NSIDAll)
+	}
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	for i, c := range []*fabrictest.Command{
+		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)),
+		logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0),
+		identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSActiveNamespaces, 0),
+		identifyCommand(nvme.CNSAllocatedNamespaces, 0),
+		all(nvme.FeatureErrorRecovery, 1), all(nvme.FeatureReservationMask, 2),
+		all(nvme.FeatureReservationPersist, 1), all(nvme.FeatureKeepAliveTimer, 0),
+		selfTestCommand(nvme.SelfTestExtended, nvme.NSIDAll),
+	} {
+		r.send(h.admin, c)
+		testutil.True(t, !c.Done, "command %d is done at once", i)
+		r.allDone([]*fabrictest.Command{c}, nvme.Success)
+	}
+	ns, err := r.target.namespace(testSub, everyNamespaces)
+	r.must(err)
+	testutil.Equal(t, ns.ErrorRecovery.Load(), 1, "error recovery of the last namespace")
+	testutil.Equal(t, ns.Reservations.Mask.Load(), 2, "reservation mask of the last namespace")
+	testutil.True(t, ns.Reservations.State().PTPL, "persistence of the last namespace")
 }

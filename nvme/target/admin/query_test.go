@@ -7,7 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // get waits for an answer and returns it.
@@ -107,4 +109,82 @@ func TestQueryIsFresh(t *testing.T) {
 		synctest.Wait()
 		testutil.Equal(t, calls.Load(), 2, "calls")
 	})
+}
+
+// TestChangedNamespacesOverflow: more than 1024 changes make the list FFFFFFFFh.
+func TestChangedNamespacesOverflow(t *testing.T) {
+	var l ChangedNamespaces
+	for i := range uint32(nvme.NamespacesPerList) {
+		l.Add(2000 - i)
+		l.Add(2000 - i)
+	}
+	testutil.True(t, !l.overflow && len(l.nsids) == nvme.NamespacesPerList &&
+		l.nsids[0] == 2000-nvme.NamespacesPerList+1, "overflow %v, %d entries", l.overflow,
+		len(l.nsids))
+	l.Add(1)
+	testutil.True(t, l.overflow, "no overflow")
+	ids, _ := targettest.ParseNamespaceList(l.Page())
+	testutil.True(t, len(ids) == 1 && ids[0] == nvme.ChangedNamespacesOverflow, "list %v", ids)
+}
+
+const second = int64(1e9)
+
+// TestKeepAlive: the timer expires after a silence, of an enabled controller.
+func TestKeepAlive(t *testing.T) {
+	var k KeepAlive
+	testutil.True(t, !k.Start(0, false, 0, 0) && k.Start(0, true, 0, 0), "without a timeout")
+	testutil.Equal(t, RoundKeepAlive(4001), 5000, "timeout in ms")
+	testutil.True(t, k.Start(5000, false, 7*second, 10), "with a timeout")
+	at := 7*second + k.Next(7*second)
+	testutil.Equal(t, at, 7500*second/1000, "first check")
+	testutil.True(t, !k.Check(at, 11, true) && !k.Check(at+5*second/2, 11, true), "expires early")
+	left, margin := k.Left(at+5*second/2, 11, true)
+	testutil.True(t, left.Seconds() == 2.5 && margin.Seconds() == 2.5,
+		"%v left, and once %v", left, margin)
+	testutil.True(t, !k.Check(at+5*second, 11, false), "expires although it is not enabled")
+	testutil.True(t, k.Check(at+10*second, 11, true), "does not expire")
+}
+
+// TestKeepAliveAfterStall: when this process stood still, commands may wait unread, so the first
+// check after that does not expire.
+func TestKeepAliveAfterStall(t *testing.T) {
+	var k KeepAlive
+	k.Start(5000, false, 0, 10)
+	k.Check(second, 10, true)
+	testutil.True(t, !k.Check(30*second, 10, true), "expires because this process stood still")
+	testutil.True(t, k.Check(35*second, 10, true), "does not expire afterwards")
+}
+
+// TestRegisters: a reset and a shutdown are complete when the I/O queues have ended, and a refused
+// write changes nothing.
+func TestRegisters(t *testing.T) {
+	var r Registers
+	write := func(v nvme.CC, want Change, refused bool) {
+		t.Helper()
+		before := r.CC
+		got, st := r.Write(v)
+		testutil.Equal(t, got, want, "changes by %#x", uint32(v))
+		testutil.True(t, st.OK() != refused && (!refused || r.CC == before), "status %v", st)
+	}
+	enable, shutdown := nvme.CCLinux, nvme.CC(1<<14)
+	write(enable|1<<1, 0, true)
+	write(enable|1<<7, 0, true) // MPS
+	write(enable, Enabled, false)
+	testutil.True(t, r.CSTS.RDY(), "CSTS %#x after it was enabled", r.CSTS)
+	write(enable, 0, false)
+	write(enable|shutdown, Shutdown, false)
+	testutil.Equal(t, r.CSTS.SHST(), 1, "SHST of a shutdown")
+	testutil.True(t, r.QueuesEnded() && r.CSTS.SHST() == 2 && r.CSTS.RDY(), "CSTS %#x", r.CSTS)
+	write(enable, 0, false)
+	write(enable|shutdown, 0, false) // only a reset clears SHST
+	write(0, Reset, false)
+	testutil.True(t, r.CSTS.RDY() && r.CSTS.SHST() == 0, "CSTS %#x of a reset", r.CSTS)
+	write(enable, 0, true) // it is not complete
+	testutil.True(t, !r.QueuesEnded() && r.CSTS == 0, "CSTS %#x", r.CSTS)
+	write(enable, Enabled, false)
+	write(shutdown, Reset|Shutdown, false)
+	testutil.True(t, r.QueuesEnded() && !r.CSTS.RDY(), "CSTS %#x: ready after a reset", r.CSTS)
+	write(0, 0, false)
+	write(enable|shutdown, Enabled|Shutdown, false)
+	testutil.True(t, r.CSTS.RDY() && r.CSTS.SHST() == 1, "CSTS %#x of a shutdown at once", r.CSTS)
 }

@@ -2,6 +2,7 @@ package association
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -45,7 +46,9 @@ func TestCheckIO(t *testing.T) {
 	}{
 		"none":          {func(*queue) {}, 0, false},
 		"no controller": {func(q *queue) { q.c = nil }, nvme.InvalidInData(cntlid), false},
-		"host":          {func(q *queue) { q.c.HostNQN = "other" }, nvme.InvalidInData(cntlid), false},
+		"host": {
+			func(q *queue) { q.c.HostNQN = "other" }, nvme.InvalidInData(cntlid), false,
+		},
 		"host identifier": {
 			func(q *queue) { q.c.HostID[0]++ },
 			nvme.InvalidInData(nvme.ConnectDataOffsetHostID), false,
@@ -92,4 +95,69 @@ func TestNotPermitted(t *testing.T) {
 		testutil.Equal(t, r.Final, errors.Is(why, ErrNotAllowed), "%v: final", why)
 		testutil.True(t, !r.Status.OK(), "%v: no refusal", why)
 	}
+}
+
+// TestGoneIsBounded: a bounded number of removed names is remembered, the last one among them.
+func TestGoneIsBounded(t *testing.T) {
+	var f Final
+	many := map[string]bool{}
+	for i := range maxGone {
+		many[fmt.Sprint(i)] = true
+	}
+	f.gone.Store(&many)
+	f.SetGone("last", true)
+	testutil.True(t, len(*f.gone.Load()) == maxGone && f.IsGone("last"),
+		"the last one is forgotten")
+	f.SetGone("last", false)
+	testutil.True(t, !f.IsGone("last"), "one that is back is gone")
+}
+
+// TestHosts: a host is another one with the same NQN or the same identifier, until its last
+// controller has ended.
+func TestHosts(t *testing.T) {
+	var h Hosts[int]
+	one, two := [16]byte{1}, [16]byte{2}
+	h.Add("a", one, 11)
+	h.Add("a", one, 12)
+	testutil.Equal(t, h.Other("a", one), 0, "other of the same host")
+	testutil.True(t, h.Other("a", two) != 0 && h.Other("b", one) != 0, "another host is not found")
+	testutil.Equal(t, h.Other("b", two), 0, "other of an unknown host")
+	h.Remove("a", one, 11)
+	testutil.Equal(t, h.Other("a", two), 12, "other")
+	h.Remove("a", two, 13) // was not added
+	h.Remove("a", one, 12)
+	testutil.Equal(t, len(h.byNQN)+len(h.byID), 0, "controllers that are left")
+}
+
+// TestIdentifiers: identifiers are used again as late as possible, and stay in their range, which
+// may change. A search takes a step for 64 of them, however many are in use.
+func TestIdentifiers(t *testing.T) {
+	var s Identifiers
+	take := func(first, last, want uint16) {
+		t.Helper()
+		id, ok := s.Take(first, last)
+		testutil.True(t, ok && id == want, "%d, %t; want %d", id, ok, want)
+	}
+	none := func(first, last uint16) {
+		t.Helper()
+		id, ok := s.Take(first, last)
+		testutil.True(t, !ok, "%d is free", id)
+	}
+	for id := uint16(100); id <= 300; id++ {
+		take(100, 300, id)
+	}
+	none(100, 300)
+	s.Free(299)
+	s.Free(140)
+	take(100, 300, 140)
+	take(100, 300, 299)
+	none(100, 300)
+	take(50, 300, 50)
+	take(99, 101, 99)
+	none(99, 101)
+	take(65000, 0xFFFF, 65000)
+	s.next = 0xFFFF
+	take(65000, 0xFFFF, 0xFFFF)
+	take(65000, 0xFFFF, 65001)
+	testutil.Equal(t, len(s.used), 1024, "words, which a search looks at")
 }

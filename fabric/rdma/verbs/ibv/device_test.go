@@ -7,7 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -102,4 +105,80 @@ func TestNoDevice(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
+}
+
+// TestRemoval removes the device named by NVMF_TEST_REMOVE while a listener is on it. It is for a
+// lab that can lose a device.
+func TestRemoval(t *testing.T) {
+	name := os.Getenv("NVMF_TEST_REMOVE")
+	if name == "" {
+		t.Skip("needs NVMF_TEST_REMOVE, the name of a soft RDMA device to remove")
+	}
+	addr := addresses(t)[0]
+	p := New()
+	c := testutil.Value(p.NewCM())(t)
+	l := testutil.Value(c.Listen(netip.AddrPortFrom(addr, 0), 1, 0))(t)
+	w := testutil.Value(c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1, 0))(t)
+	events := make(chan verbs.Event)
+	go func() {
+		for {
+			ev, err := c.Next()
+			if err != nil {
+				close(events)
+				return
+			}
+			events <- ev
+		}
+	}()
+	removed := make(chan error, 1)
+	go func() { removed <- exec.Command("rdma", "link", "delete", name).Run() }()
+	ev := testutil.Receive(t, "DEVICE_REMOVAL", events)
+	testutil.MustTrue(t, ev.Type == verbs.EventDeviceRemoval && ev.ID == l,
+		"event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
+	testutil.Check(t, l.Destroy())
+	testutil.Equal(t, testutil.Receive(t, "the end of the removal", removed), nil,
+		"rdma link delete %s", name)
+	testutil.Check(t, w.Destroy())
+	testutil.Check(t, c.Close())
+	<-events
+}
+
+// TestWatchable: a write wakes the waiter. Closing the duplicate ends the waiting and leaves the
+// descriptor open.
+func TestWatchable(t *testing.T) {
+	r, w, err := os.Pipe()
+	testutil.Must(t, err)
+	defer w.Close()
+	defer r.Close()
+	fd := int(r.Fd()) // blocking from now on
+	f, raw, err := watchable(fd, "test")
+	testutil.Must(t, err)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	testutil.True(t, err == nil && flags&unix.O_NONBLOCK != 0, "flags %#x, %v: want O_NONBLOCK",
+		flags, err)
+	reads := make(chan int)
+	ended := make(chan error, 1)
+	go func() {
+		var b [1]byte
+		ended <- raw.Read(func(uintptr) bool {
+			n, err := unix.Read(fd, b[:])
+			if err == nil {
+				reads <- n
+			}
+			return false
+		})
+	}()
+	testutil.Value(w.WriteString("x"))(t)
+	n := testutil.Receive(t, "the waiter is woken", reads)
+	testutil.True(t, n == 1, "read %d bytes, want 1", n)
+	testutil.Check(t, f.Close())
+	testutil.True(t, testutil.Receive(t, "closing ends the wait", ended) != nil,
+		"the wait ended without an error, although nothing was done")
+	testutil.Equal(t, testutil.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), nil,
+		"the descriptor was closed")
+}
+
+func TestWatchableRefuses(t *testing.T) {
+	_, _, err := watchable(-1, "test")
+	testutil.True(t, errors.Is(err, unix.EBADF), "error %v, want EBADF", err)
 }

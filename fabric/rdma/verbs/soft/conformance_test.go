@@ -1,9 +1,13 @@
 package soft
 
 import (
+	"errors"
 	"flag"
 	"net/netip"
+	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
@@ -118,4 +122,93 @@ func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
 			return func() { a.failDestroy.Store(false) }
 		},
 	})
+}
+
+// counting is a network that counts the calls of Open and fails the first one.
+type counting struct {
+	wire.Network
+	opens int
+}
+
+func (c *counting) Open(n int) ([]wire.Conn, error) {
+	if c.opens++; c.opens == 1 {
+		return nil, unix.EADDRINUSE
+	}
+	return c.Network.Open(n)
+}
+
+// TestProvider opens the sockets when they are needed, once, and tries again after an error.
+func TestProvider(t *testing.T) {
+	net := &counting{
+		Network: wiretest.New(wiretest.Options{}).Host("a", netip.MustParseAddr("192.0.2.1")),
+	}
+	p := New(Options{Network: net})
+	testutil.Equal(t, net.opens, 0, "calls of Open by New")
+	_, err := p.NewCM()
+	testutil.True(t, errors.Is(err, unix.EADDRINUSE), "NewCM: %v", err)
+	list := testutil.Value(p.Devices())(t)
+	testutil.True(t, len(list) == 1 && list[0].Name == "soft0" && !list[0].IWARP, "%+v", list)
+	c := testutil.Value(p.NewCM())(t)
+	testutil.Equal(t, net.opens, 2, "calls of Open")
+	names := map[string]bool{}
+	for _, c := range p.Counters() {
+		testutil.True(t, c.Device == "soft0" && c.Port == "1" && c.Value == 0 && !names[c.Counter],
+			"%+v", c)
+		names[c.Counter] = true
+	}
+	testutil.True(t, names["retransmissions"] && names["rcvd_icrc_errors"] && names["cm_dropped"],
+		"%v", names)
+	testutil.Must(t, c.Close())
+	testutil.Must(t, p.Close())
+	testutil.Must(t, p.Close())
+	_, err = p.Devices()
+	testutil.True(t, errors.Is(err, verbs.ErrClosed), "Devices of a closed provider: %v", err)
+	testutil.Must(t, New(Options{}).Close()) // never used
+}
+
+// TestLinkLocal connects to a link-local IPv6 address of this machine: only with its zone it is an
+// address.
+func TestLinkLocal(t *testing.T) {
+	net := wire.NewUDP(wire.UDPOptions{Port: testutil.FreePort(t)})
+	list := testutil.Value(net.Addrs())(t)
+	at := slices.IndexFunc(list, func(i wire.Interface) bool {
+		return i.Up && i.Addr.Is6() && i.Addr.IsLinkLocalUnicast()
+	})
+	if at < 0 {
+		t.Skip("no interface has a link-local IPv6 address")
+	}
+	addr := list[at].Addr
+	cm := testutil.Value(provider(t, net, 1, patient).NewCM())(t)
+	l := testutil.Value(cm.Listen(netip.AddrPortFrom(addr, 0), 1, 0))(t)
+	next := func(want verbs.EventType) verbs.Event {
+		t.Helper()
+		ev := testutil.Value(cm.Next())(t)
+		testutil.MustEqual(t, ev.Type, want, "event")
+		return ev
+	}
+	active := testutil.Value(cm.NewID())(t)
+	testutil.Must(t, active.ResolveAddr(netip.AddrPort{}, l.Local(), 0))
+	next(verbs.EventAddrResolved)
+	testutil.Must(t, active.ResolveRoute(0))
+	next(verbs.EventRouteResolved)
+	pd := testutil.Value(active.Device().AllocPD())(t)
+	cq := testutil.Value(active.Device().CreateCQ(16, nil, 0))(t)
+	init := verbs.QPInit{
+		SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1,
+	}
+	qa := testutil.Value(active.CreateQP(pd, init))(t)
+	testutil.Must(t, active.Connect(verbs.ConnParam{}))
+	passive := next(verbs.EventConnectRequest).ID
+	testutil.Equal(t, passive.Local(), l.Local(), "local address")
+	testutil.Equal(t, passive.Remote().Addr(), addr, "remote address")
+	qp := testutil.Value(passive.CreateQP(pd, init))(t)
+	testutil.Must(t, passive.Accept(verbs.ConnParam{}))
+	next(verbs.EventEstablished)
+	next(verbs.EventEstablished)
+	for _, destroy := range []func() error{
+		qa.Destroy, qp.Destroy, active.Destroy, passive.Destroy, l.Destroy, cq.Destroy, pd.Dealloc,
+		cm.Close,
+	} {
+		testutil.Must(t, destroy())
+	}
 }

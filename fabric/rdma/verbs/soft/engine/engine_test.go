@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -523,4 +525,84 @@ func TestDeadlines(t *testing.T) {
 		testutil.Equal(t, expired, 1, "deadlines expired")
 		testutil.Equal(t, len(e.deadlines.heap), 0, "entries of the heap")
 	})
+}
+
+// durations spreads deadlines out of order.
+func durations(i int) time.Duration { return time.Duration(i * 7919 % 10_007 % 5000) }
+
+// TestHeap compares the deadlines with a plain list of times.
+func TestHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var d deadlines
+	var hs [40]Handle
+	want := map[*Handle]time.Duration{}
+	now := time.Duration(1)
+	for range 20_000 {
+		h := &hs[r.IntN(len(hs))]
+		switch r.IntN(6) {
+		case 0:
+			d.remove(h)
+			delete(want, h)
+		case 1:
+			d.set(h, 0)
+			delete(want, h)
+		case 2:
+			now += time.Duration(r.IntN(20))
+			for at := d.first(); at != 0 && at <= now; at = d.first() {
+				if h := d.pop(now); h != nil {
+					testutil.MustTrue(t, want[h] != 0 && want[h] <= now, "expired at %d, want %d",
+						now, want[h])
+					delete(want, h)
+				}
+			}
+			for _, at := range want {
+				testutil.MustTrue(t, at > now, "deadline %d has not expired at %d", at, now)
+			}
+		default:
+			at := now + time.Duration(r.IntN(100))
+			d.set(h, at)
+			want[h] = at
+		}
+		for i, e := range d.heap {
+			testutil.MustTrue(t, e.h.deadline == i+1 && e.at >= d.heap[max(i-1, 0)/ways].at &&
+				(e.h.at == 0 || e.at <= e.h.at), "entry %d of the heap", i)
+		}
+	}
+}
+
+// TestReads: endpoints that wait for room get it in their order. None waits for longer than
+// readTime until the one before it has given up its room.
+func TestReads(t *testing.T) {
+	mem := wiretest.New(wiretest.Options{Manual: true})
+	d := device(t, mem, "a", addrA, Options{})
+	e := d.Engine(0)
+	all := e.reads.all
+	var got []int
+	var eps [3]*endpoint
+	var rooms [3]Reservation
+	for i := range eps {
+		eps[i] = attach(t, e, &endpoint{onRun: func(ep *endpoint) bool {
+			if !rooms[i].node.Listed() && e.ReserveReads(&ep.Handle, &rooms[i], all) {
+				got = append(got, i)
+			}
+			return false
+		}})
+		eps[i].Kick()
+	}
+	testutil.EqualSlices(t, got, []int{0}, "reservations")
+	for i := range 2 { // nobody gives up its room
+		mem.Advance(readTime)
+		e.Step()
+		testutil.EqualSlices(t, got, []int{0, 1, 2}[:i+2], "reservations")
+		e.Step() // the next one asks again
+	}
+	// An endpoint asks when all room is free and the first that waits has not run yet.
+	eps[0].Kick()
+	e.Do(func() {
+		e.ReleaseReads(&rooms[2])
+		testutil.True(t, !e.ReserveReads(&eps[1].Handle, &rooms[1], all), "room out of turn")
+	})
+	testutil.EqualSlices(t, got, []int{0, 1, 2, 0}, "reservations")
+	e.Do(func() { e.ReleaseReads(&rooms[0]) })
+	testutil.EqualSlices(t, got, []int{0, 1, 2, 0, 1}, "reservations")
 }
