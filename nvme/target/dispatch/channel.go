@@ -225,11 +225,11 @@ func (ch *Channel) push() int {
 		ch.sent.Push(io, &io.Place)
 		io.On = ch.sent
 	}
+	ch.waiting -= n
 	for i := len(batch) - 1; i >= n; i-- { // the device is full
 		ch.pending.PushFirst(batch[i], &batch[i].Place)
 		batch[i].On = &ch.pending
 		ch.r.room.Left += copied(batch[i])
-		ch.waiting++
 	}
 	clear(batch)
 	if ch.inflight == 0 && n > 0 {
@@ -243,8 +243,8 @@ func (ch *Channel) push() int {
 // host has a hold for each of its queues.
 const comparedMost = 256
 
-// batch takes at most batchSize IOs out of pending, and returns the IOs that the device may get. It
-// completes or holds the others, and returns their number.
+// batch takes at most batchSize IOs out of pending, and returns the IOs that the device may get,
+// which still count as waiting. It completes or holds the others, and returns their number.
 func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.r.batch[:0]
 	checked := ch.changed || ch.Access != nil || ch.r.checks
@@ -254,9 +254,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 			ch.r.room.Left <= 0 && copied(io) > smallBytes {
 			break
 		}
-		ch.pending.Remove(&io.Place)
-		io.On = nil
-		ch.waiting--
+		ch.takeOut(io)
 		switch {
 		case ch.state == stateFailed:
 			io.Err = fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
@@ -271,6 +269,7 @@ func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 			looked++
 		default:
 			ch.r.room.Left -= copied(io)
+			ch.waiting++
 			batch = append(batch, io)
 		}
 	}

@@ -316,6 +316,39 @@ func TestOpenInPush(t *testing.T) {
 	testutil.Equal(t, ch.inflight, 2, "IOs that the device has")
 }
 
+// TestCloseInPush: IOs that a step is about to submit keep their channel open, also if the
+// completion of another one leaves nothing else to wait for.
+func TestCloseInPush(t *testing.T) {
+	r := newReactor()
+	slow := &slowChannel{room: 1}
+	ch := r.channel(slow)
+	ch.changed, ch.ns.Storage = true, refusing{}
+	closed := false
+	r.Done = func(io *backend.IO) {
+		if io.Op == backend.OpWrite {
+			ch.Close(func() { closed = true })
+		}
+	}
+	ch.Queue(&backend.IO{Len: 512})
+	ch.Queue(&backend.IO{Op: backend.OpWrite, Len: 512})
+	r.Process()
+	testutil.True(t, !closed && ch.inflight == 1, "closed: %t, IOs: %d", closed, ch.inflight)
+	io := slow.has.Pop()
+	slow.due.Push(io, &io.Node)
+	r.Poll(batchSize)
+	testutil.True(t, closed, "the channel stays open")
+}
+
+// refusing is storage that takes no writes.
+type refusing struct{ storage }
+
+func (refusing) Check(io *backend.IO) error {
+	if io.Op == backend.OpWrite {
+		return backend.ErrOffline
+	}
+	return nil
+}
+
 // comparing is a blocker that counts its comparisons.
 type comparing struct{ n *int }
 
