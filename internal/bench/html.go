@@ -27,7 +27,7 @@ var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	},
 }).Parse(page))
 
-// WriteHTML writes a report as a self-contained page, whose scripts draw charts of its JSON.
+// WriteHTML writes a report as a self-contained page. Its scripts draw charts of its JSON.
 func (r *Report) WriteHTML(out io.Writer) error { return pageTemplate.Execute(out, r) }
 
 // named are the figures of one kind of command.

@@ -140,7 +140,7 @@ func (v *value) ignore() {
 	}
 }
 
-// what describes the kind of a value, for errors.
+// what names the kind of a value, for errors.
 func (v *value) what() string {
 	switch {
 	case v.kind == '{':

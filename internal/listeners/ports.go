@@ -361,7 +361,7 @@ func (ls *Listeners) Owners(next []config.Listener) map[uint16]Owners {
 	return ports
 }
 
-// KeptPorts returns the IDs of the ports whose listening sockets are kept.
+// KeptPorts returns the IDs of the ports that keep their listening sockets.
 func (ls *Listeners) KeptPorts() map[uint16]bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

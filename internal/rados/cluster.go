@@ -263,8 +263,8 @@ func (cl *Cluster) Close() {
 }
 
 // Record adds this connection, which does not write yet, to a journal until it is closed. It first
-// fences the connections of earlier processes, whose late writes could still come. It does nothing
-// if it has succeeded before.
+// fences the connections of earlier processes: late writes could still come from them. It does
+// nothing if it has succeeded before.
 func (cl *Cluster) Record(ctx context.Context, j Journal) error {
 	select {
 	case cl.recording <- struct{}{}:

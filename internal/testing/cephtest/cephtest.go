@@ -195,7 +195,7 @@ func (c *Cluster) Rados(tb testing.TB, args ...string) string {
 	return c.run(tb, "rados", append([]string{"-p", Pool}, args...)...)
 }
 
-// Image makes an image and returns its name, pool/image. features are those of rbd create.
+// Image makes an image and returns its name, pool/image. features are as for rbd create.
 func (c *Cluster) Image(tb testing.TB, size, features string) string {
 	tb.Helper()
 	name := fmt.Sprintf("%s/image%d", Pool, c.images.Add(1))

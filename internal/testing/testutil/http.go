@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Get returns what is served at a URL.
+// Get returns the body that is served at a URL.
 func Get(t testing.TB, url string) string {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * Patience}

@@ -607,7 +607,7 @@ type softPD struct {
 	object
 }
 
-// release frees an object that wraps another, whose method fn frees it.
+// release frees an object that wraps another; fn, a method of that, frees it.
 func (d *softDevice) release(o *object, c Call, fn func() error) error {
 	d.h.f.lock()
 	defer d.h.f.unlock()
