@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -117,14 +119,22 @@ func TestApplyAtOnce(t *testing.T) {
 
 // TestFileKeys: each key outside lists that needs no restart can be changed.
 func TestFileKeys(t *testing.T) {
-	for _, s := range allSections() {
-		if strings.Contains(s.Path, "[]") || s.Restart {
-			continue
-		}
-		for _, k := range s.Keys {
-			name := strings.TrimPrefix(s.Path+"."+k.Name, ".")
-			setter := new(Server).settings().Of(name)
-			testutil.True(t, setter != nil || k.Restart, "%s cannot be changed", name)
+	var look func(path string, restart bool, keys []lang.Key)
+	look = func(path string, restart bool, keys []lang.Key) {
+		for _, k := range keys {
+			name := strings.TrimPrefix(path+"."+k.Name, ".")
+			of := k.Value
+			list, ok := of.(interface{ Entry() lang.Value })
+			if ok {
+				of = list.Entry()
+			}
+			if inner, section := of.(lang.Mapping); section && !ok {
+				look(name, k.Restart, inner)
+			} else if !section {
+				testutil.True(t, restart || k.Restart || new(Server).settings().Of(name) != nil,
+					"%s cannot be changed", name)
+			}
 		}
 	}
+	look("", false, config.Keys(volumes.Backends))
 }

@@ -13,11 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
-	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -120,36 +117,6 @@ func needTLS(t *testing.T) {
 	t.Helper()
 	if err := openssl.Supported(); err != nil {
 		t.Skip(err)
-	}
-}
-
-// TestGuardSecrets: with any secret in the configuration the process leaves no core file.
-func TestGuardSecrets(t *testing.T) {
-	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
-	tlsKey := testutil.Value(auth.NewTLSKey(auth.NoHash))(t)
-	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	for what, tc := range map[string]struct {
-		set  func(c *config.Config)
-		want int
-	}{
-		"nothing":       {func(*config.Config) {}, 1},
-		"metrics.token": {func(c *config.Config) { c.Metrics.Token[0] = 1 }, 0},
-		"metrics.key":   {func(c *config.Config) { c.Metrics.Key = "/key" }, 0},
-		"web.token":     {func(c *config.Config) { c.Web.Token[0] = 1 }, 0},
-		"a target's token": {func(c *config.Config) {
-			c.WebTargets = []config.WebTarget{{Token: func() string { return "" }}}
-		}, 0},
-		"web.key":        {func(c *config.Config) { c.Web.Key = "/key" }, 0},
-		"control.key":    {func(c *config.Config) { c.Control.Key = "/key" }, 0},
-		"the dhchap_key": {func(c *config.Config) { c.Hosts[0].Key = key }, 0},
-		"the tls_key":    {func(c *config.Config) { c.Hosts[0].TLSKey = tlsKey }, 0},
-	} {
-		testutil.Must(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
-		c := &config.Config{Hosts: []config.Host{{}}}
-		tc.set(c)
-		engine.GuardSecrets(c)
-		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-		testutil.True(t, n == tc.want && err == nil, "%s: dumpable is %d, %v", what, n, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
@@ -38,13 +39,13 @@ func TestEmptyDevice(t *testing.T) {
 	testutil.Must(t, os.WriteFile(backing, make([]byte, 1<<20), 0o600))
 	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+
 		device, 1)
-	out, err := warnings(t, text)
-	testutil.True(t, err == nil && strings.Contains(out, "the namespace is pending"),
-		"check: %v, %s", err, out)
-	c := parsed(t, text)
+	var said strings.Builder
+	err = check.File(writeConfig(t, text), nil, &said)
+	testutil.True(t, err == nil && strings.Contains(said.String(), "the namespace is pending"),
+		"check: %v, %s", err, said.String())
 	up := make(chan uint32, 1)
 	started(t, Options{
-		Config: c, Retry: time.Millisecond,
+		Config: parsed(t, text), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if out, err := exec.Command("losetup", device, backing).CombinedOutput(); err != nil {

@@ -2,9 +2,6 @@ package app
 
 import (
 	"bufio"
-	"bytes"
-	"errors"
-	"flag"
 	"io"
 	"net"
 	"net/netip"
@@ -19,24 +16,11 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want := testutil.Value(os.ReadFile(file))(t)
-	testutil.True(t, got == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s", got, file,
-		want)
-}
 
 func TestAnnouncement(t *testing.T) {
 	addr := func(tr nvme.TransportType, s string) fabric.Addr {
@@ -69,7 +53,7 @@ func TestAnnouncement(t *testing.T) {
 	got := a.text(func(fabric.Addr) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
 	})
-	golden(t, "testdata/announcement.golden", got)
+	testutil.Golden(t, "testdata/announcement.golden", got)
 }
 
 // TestReachable: a wildcard is announced with addresses of this machine.
@@ -89,32 +73,6 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestBrokenFiles: every broken configuration is refused with the messages in the file beside it.
-// The schema finds each error that a schema can express.
-func TestBrokenFiles(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
-	testutil.MustTrue(t, err == nil && len(files) >= 10, "%d broken files, %v: want at least ten",
-		len(files), err)
-	s, beyond, used, ran := schema(t), beyondSchema(t), map[string]bool{}, 0
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ran++
-			var out bytes.Buffer
-			err := check.File(file, nil, &out)
-			testutil.MustTrue(t, err != nil && out.Len() == 0, "accepted: %s", out.String())
-			got := strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", "") + "\n"
-			golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
-			if problems, ok := errors.AsType[config.Problems](err); ok {
-				schemaFinds(t, s, file, problems, beyond, used)
-			}
-		})
-	}
-	for part := range beyond {
-		testutil.True(t, used[part] || ran != len(files), "no error contains %q", part)
-	}
-}
-
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nvmf-target.yaml")
@@ -130,26 +88,6 @@ subsystems:
     namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
 reactors: {count: 1, memory: 8MiB}
 `
-
-func TestCheckValid(t *testing.T) {
-	var out bytes.Buffer
-	file := writeConfig(t, validFile)
-	testutil.Must(t, check.File(file, nil, &out))
-	want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"
-	testutil.True(t, out.String() == want, "got %q, want %q", out.String(), want)
-}
-
-func TestCheckLooksAtDAXDevices(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dax0.0")
-	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
-		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
-	}
-	err := check.File(writeConfig(t,
-		strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)),
-		nil, io.Discard)
-	testutil.True(t, err != nil && strings.Contains(err.Error(), "Make it one of mode fsdax"), "%v",
-		err)
-}
 
 // startServe starts a process that serves validFile, see main_test.go, and returns the lines that
 // it prints. child.Env is added to the environment of this process. The child is killed after

@@ -13,10 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -181,20 +179,4 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	err := stop(s, time.Hour, signals, quiet())
 	testutil.Fails(t, err, "second signal: interrupt", "")
 	release()
-}
-
-func TestReactorCPUs(t *testing.T) {
-	for _, test := range []struct {
-		reactors config.Reactors
-		want     []int
-	}{
-		{config.Reactors{CPUs: []int{3, 1}}, []int{3, 1}},
-		{config.Reactors{Count: 2}, []int{-1, -1}},
-	} {
-		got := check.ReactorCPUs(test.reactors)
-		testutil.True(t, len(got) == len(test.want) && got[0] == test.want[0] &&
-			got[1] == test.want[1], "%+v: got %v, want %v", test.reactors, got, test.want)
-	}
-	got := check.ReactorCPUs(config.Reactors{})
-	testutil.True(t, len(got) >= 1 && got[0] == -1, "default: %v", got)
 }

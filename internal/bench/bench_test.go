@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"flag"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/web/static"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // example is a report on made-up figures.
 func example(factor int64) *Report {
@@ -58,13 +55,7 @@ func TestGolden(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		testutil.Must(t, write(&got))
-		file := filepath.Join("testdata", name)
-		if *update {
-			testutil.Must(t, os.WriteFile(file, got.Bytes(), 0o644))
-		}
-		want, err := os.ReadFile(file)
-		testutil.True(t, err == nil && got.String() == string(want), "%s (-update): %v\n%s", file,
-			err, got.String())
+		testutil.Golden(t, filepath.Join("testdata", name), got.String())
 		testutil.True(t, !bytes.ContainsRune(got.Bytes(), 0x1b),
 			"%s: control characters of the target", name)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,8 +20,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func TestMain(m *testing.M) {
 	time.Local = time.UTC
@@ -199,13 +196,7 @@ func TestText(t *testing.T) {
 		testutil.True(t, err == nil, "%s: %v", line, err)
 		b.WriteString("# " + line + "\n" + out + "\n")
 	}
-	const file = "testdata/text.golden"
-	if *update {
-		testutil.Must(t, os.WriteFile(file, []byte(b.String()), 0o644))
-	}
-	want := testutil.Value(os.ReadFile(file))(t)
-	testutil.True(t, b.String() == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s",
-		b.String(), file, want)
+	testutil.Golden(t, "testdata/text.golden", b.String())
 }
 
 // same checks that a command prints the answer of the source as JSON.

@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -25,8 +24,6 @@ import (
 )
 
 //go:generate go test -run TestOpenAPI -update .
-
-var update = flag.Bool("update", false, "write openapi.json and docs/api.md")
 
 type object = map[string]any
 
@@ -338,18 +335,15 @@ func document(t *testing.T) []byte {
 
 // TestOpenAPI: the document is valid and agrees with the code, and docs/api.md agrees with both.
 func TestOpenAPI(t *testing.T) {
-	const reference = "../../docs/api.md"
 	got := document(t)
-	if *update {
+	if *testutil.Update {
 		testutil.Must(t, os.WriteFile("openapi.json", got, 0o644))
 		openAPI = got
-		testutil.Must(t, os.WriteFile(reference, []byte(page(t)), 0o644))
 	}
 	testutil.True(t, bytes.Equal(got, openAPI),
 		"openapi.json is not what the code says: go generate ./internal/control")
 	load(t)
-	testutil.True(t, string(testutil.Value(os.ReadFile(reference))(t)) == page(t),
-		"docs/api.md is not what openapi.json says: go generate ./internal/control")
+	testutil.Golden(t, "../../docs/api.md", page(t))
 }
 
 func load(t *testing.T) routers.Router {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,8 +17,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // from returns the conversion for a file of testdata by the first part of its name.
 func from(name string) func(string, []byte, Options) (*Result, error) {
@@ -51,12 +48,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		golden := strings.TrimSuffix(name, ".json") + ".golden"
-		if *update {
-			testutil.Must(t, os.WriteFile(golden, got.YAML, 0o644))
-		}
-		want := testutil.Value(os.ReadFile(golden))(t)
-		testutil.True(t, bytes.Equal(got.YAML, want), "%s: got\n%s\nwant\n%s", name, got.YAML, want)
+		testutil.Golden(t, strings.TrimSuffix(name, ".json")+".golden", string(got.YAML))
 		for _, n := range got.Notes {
 			testutil.True(t, strings.Contains(string(got.YAML), "#   "+n.Place),
 				"%s: no comment for %v", name, n)

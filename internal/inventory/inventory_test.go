@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,8 +17,6 @@ import (
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // machine makes the files listed in a description.
 func machine(t *testing.T, file string) Machine {
@@ -95,7 +92,7 @@ func TestList(t *testing.T) {
 	for _, d := range list {
 		fmt.Fprintf(&out, "%s: %+v\n", d.Name, d)
 	}
-	golden(t, "testdata/machine.golden", out.String())
+	testutil.Golden(t, "testdata/machine.golden", out.String())
 }
 
 // TestListProcesses: a disk that a process has open for writing is in use and cannot be exported.
@@ -117,15 +114,6 @@ func TestListProcesses(t *testing.T) {
 		testutil.True(t, used == (d.Name == "nvme0n1") && (!used || d.NotExportable == "in use"),
 			"%s: %q", d.Name, d.Uses)
 	}
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	testutil.True(t, err == nil && got == string(want), "%v\ngot:\n%s\nwant:\n%s", err, got, want)
 }
 
 // TestThisMachine: the disks of this machine can be listed.

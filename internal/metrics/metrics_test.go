@@ -2,11 +2,9 @@ package metrics
 
 import (
 	"context"
-	"flag"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -26,8 +24,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
-
-var update = flag.Bool("update", false, "write the golden file")
 
 const testNQN = "nqn.2026-11.io.nvmf-target:a \"quoted\" \\ name"
 
@@ -225,13 +221,7 @@ func exposition(t *testing.T, src Source) string {
 // TestExposition: names, labels and units are an interface. Unknown values are not exported.
 func TestExposition(t *testing.T) {
 	got := exposition(t, source())
-	const file = "testdata/metrics.golden"
-	if *update {
-		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want := testutil.Value(os.ReadFile(file))(t)
-	testutil.True(t, got == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s", got, file,
-		want)
+	testutil.Golden(t, "testdata/metrics.golden", got)
 	problems, err := promlint.New(strings.NewReader(got)).Lint()
 	testutil.True(t, err == nil && len(problems) == 0, "%v, %v", problems, err)
 }

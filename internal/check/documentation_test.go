@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ subsystems:
 
 Without FILE it is ` + "`/etc/nvmf-target/nvmf-target.yaml`" + `. Most keys need not be set: the last column says when to. A reload
 makes changes without a pause. The text near a table names the keys that need a restart.
-` + "`go generate ./internal/app`" + ` makes this page from the table of the parser.
+` + "`go generate ./internal/check`" + ` makes this page from the table of the parser.
 
 ## Values
 
@@ -96,10 +96,10 @@ func TestDocumentation(t *testing.T) {
 	for _, k := range volumes.Backends {
 		writeSection(&b, "### `"+k.Name+"`", k.Doc, "", withInner(k.New().Keys()))
 	}
-	golden(t, "../../docs/configuration.md", b.String())
+	testutil.Golden(t, "../../docs/configuration.md", b.String())
 	_, example, _ := strings.Cut(documentationHead, "```yaml")
 	example, _, _ = strings.Cut(example, "```")
-	testutil.Equal(t, testutil.Err(Parse("docs/configuration.md", []byte(example), nil)), nil,
+	testutil.Equal(t, testutil.Err(parse("docs/configuration.md", example)), nil,
 		"its example")
 }
 
@@ -179,7 +179,7 @@ func writeSection(b *strings.Builder, title, doc, example string, keys []lang.Ke
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	text := testutil.Value(os.ReadFile("testdata/examples.yaml"))(t)
-	testutil.Equal(t, testutil.Err(Parse("examples.yaml", text, nil)), nil, "examples")
+	testutil.Equal(t, testutil.Err(parse("examples.yaml", string(text))), nil, "examples")
 	parts := map[string]string{}
 	key := ""
 	for line := range strings.Lines(string(text)) {

@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"bytes"
@@ -15,18 +15,17 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // schema compiles the schema as editors do.
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	var text bytes.Buffer
-	testutil.Must(t, Schema(&text))
-	doc := testutil.Value(jsonschema.UnmarshalJSON(&text))(t)
+	text := testutil.Value(config.Schema(volumes.Backends))(t)
+	doc := testutil.Value(jsonschema.UnmarshalJSON(bytes.NewReader(text)))(t)
 	c := jsonschema.NewCompiler()
 	testutil.Must(t, c.AddResource("nvmf-target.json", doc))
-	s := testutil.Value(c.Compile("nvmf-target.json"))(t)
-	return s
+	return testutil.Value(c.Compile("nvmf-target.json"))(t)
 }
 
 func TestSchemaAcceptsWhatTheParserAccepts(t *testing.T) {
@@ -62,7 +61,7 @@ subsystems:
 	for name, text := range map[string]string{
 		"test": validFile, "docs": example, "docs, backends": example + wrapped, "more": more,
 	} {
-		testutil.Equal(t, testutil.Err(Parse("test.yaml", []byte(text), environ)), nil,
+		testutil.Equal(t, testutil.Err(parse("test.yaml", text, environ...)), nil,
 			"%s: not valid", name)
 		var v any
 		testutil.Must(t, yaml.Unmarshal([]byte(text), &v))
@@ -107,7 +106,7 @@ func schemaFinds(t *testing.T, s *jsonschema.Schema, file string, problems confi
 		if excused || found[p.Path] {
 			continue
 		}
-		if _, err := Parse(file, text, nil); err == nil {
+		if _, err := parse(file, string(text)); err == nil {
 			return // valid, but not on this machine
 		}
 		t.Errorf("%v: the schema accepts it; its errors: %v", p, found)
