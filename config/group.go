@@ -21,6 +21,8 @@ type Group struct {
 	Pool, Conf, User, Keyring string
 	Lease                     time.Duration
 	ANAGroups, Prefers        []uint32
+	// BalanceAfter is the time after which a group moves to a gateway that serves fewer; 0: never.
+	BalanceAfter time.Duration
 	// SharesConfiguration: subsystems and hosts come from the pool.
 	SharesConfiguration bool
 	// Key returns the secret with which shared secrets are encrypted; nil: there is none.
@@ -31,6 +33,7 @@ type Group struct {
 
 func (g *Group) keys() []lang.Key {
 	g.Conf, g.User, g.Lease = "/etc/ceph/ceph.conf", "admin", 5*time.Second
+	g.BalanceAfter = time.Minute
 	groups := func(p *[]uint32) lang.Value {
 		return lang.Sequence(p, 0, ana.MaxGroups, func(group *uint32) lang.Value {
 			return lang.Unique(lang.Int(group, 1, ana.MaxGroups), "Delete one of the two.")
@@ -57,6 +60,10 @@ func (g *Group) keys() []lang.Key {
 			Without("required"),
 		lang.NewKey("prefers", groups(&g.Prefers), "The groups that this gateway takes first. Set "+
 			"it to share the load.").Without("none"),
+		lang.NewKey("balance_after", lang.Duration(&g.BalanceAfter, 0, time.Hour),
+			"Time for which gateways must have been steady before a group moves from one of them "+
+				"to another one that serves at least two fewer. Set it to `0s` to move groups "+
+				"only by hand."),
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
 			"hosts are kept in the pool, and a change at one gateway is for all. Set it at all "+
 			"gateways, with `managed`, which keeps the version in force."),

@@ -41,6 +41,7 @@ type groups struct {
 	offers    offered
 	// stopCounting ends the count of hosts; nil if it has not begun.
 	stopCounting func()
+	balance      *group.Balance
 	shared       *group.Shared // nil: there is no configuration of the group
 	cntlids      cntlids
 }
@@ -56,6 +57,7 @@ type offered struct {
 type described struct {
 	config *config.Config // they are of
 	sizes  string         // of the images, here
+	hosts  string         // a hash of the ones that are connected here
 	holder string         // the same at the gateway that serves them
 	away   bool           // the group is given away here
 	ports  []group.Port   // of this gateway
@@ -74,6 +76,7 @@ func newGroups(c *config.Group) *groups {
 	g := &groups{
 		pool: c.Pool, gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
 		away: map[uint32]bool{}, described: map[uint32]described{},
+		balance: group.NewBalance(c.Name, c.BalanceAfter),
 	}
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
@@ -173,15 +176,17 @@ func (s *Server) home() string {
 
 // countHosts tells the groups of the hosts that are connected.
 func (s *Server) countHosts() {
-	connected := map[string]bool{}
+	connected := map[string][]string{}
 	for _, c := range s.target.Controllers() {
-		connected[c.Subsystem] = true
+		connected[c.Subsystem] = append(connected[c.Subsystem], c.NQN)
 	}
-	used, sizes := map[uint32]bool{}, map[uint32]hash.Hash64{}
+	used, sizes := map[uint32]map[string]bool{}, map[uint32]hash.Hash64{}
 	for _, n := range s.target.Stats() {
-		used[n.ANAGroup] = used[n.ANAGroup] || connected[n.Subsystem]
 		if sizes[n.ANAGroup] == nil {
-			sizes[n.ANAGroup] = fnv.New64a()
+			used[n.ANAGroup], sizes[n.ANAGroup] = map[string]bool{}, fnv.New64a()
+		}
+		if len(connected[n.Subsystem]) > 0 {
+			used[n.ANAGroup][n.Subsystem] = true
 		}
 		_, _ = fmt.Fprintln(sizes[n.ANAGroup], n.Subsystem, n.NSID, n.SizeBytes)
 	}
@@ -191,7 +196,7 @@ func (s *Server) countHosts() {
 		*offers = offered{s.offered(), generation, time.Now()}
 	}
 	for id, g := range s.groups.list {
-		g.Hosts(used[id])
+		g.Hosts(len(used[id]) > 0)
 		status, last := g.Status(), s.groups.described[id]
 		now := last
 		now.config, now.sizes, now.ports, now.holder = c, "", offers.ports, status.Sizes()
@@ -204,13 +209,16 @@ func (s *Server) countHosts() {
 			now.version = status.Version
 			now.elsewhere, now.generation = status.Elsewhere(s.atStart.Group.Name)
 		}
-		late := generation > now.generation && time.Since(last.at) >= describeEvery
+		hosts := hostsOf(used[id], connected)
+		late := (generation > now.generation || hosts != last.hosts) &&
+			time.Since(last.at) >= describeEvery
 		if last.config != c || last.sizes != now.sizes || late || last.away != now.away ||
 			!slices.Equal(last.ports, now.ports) {
 			f := s.facts(c, id)
 			f.Sizes, f.Ports, f.Generation, f.Drained = now.sizes, now.ports, generation, now.away
+			f.Connected, f.Prefers = hosts, slices.Contains(s.atStart.Group.Prefers, id)
 			g.Describe(f)
-			now.at = time.Now()
+			now.at, now.hosts = time.Now(), hosts
 		}
 		if now.holder != last.holder {
 			s.groups.gates[id].Describe()
@@ -220,6 +228,20 @@ func (s *Server) countHosts() {
 	if changed {
 		s.listGateways(c)
 	}
+	s.groups.balance.Look(s.groups.list)
+}
+
+// hostsOf returns a hash of the hosts that are connected to subsystems, "" for none.
+func hostsOf(subsystems map[string]bool, connected map[string][]string) string {
+	if len(subsystems) == 0 {
+		return ""
+	}
+	h := fnv.New64a()
+	for _, nqn := range slices.Sorted(maps.Keys(subsystems)) {
+		hosts := slices.Sorted(slices.Values(connected[nqn]))
+		_, _ = fmt.Fprintf(h, "%q %q ", nqn, slices.Compact(hosts))
+	}
+	return fmt.Sprintf("%x", h.Sum64())
 }
 
 // facts returns the settings of a group for other gateways. Identifiers that are not configured
@@ -228,6 +250,7 @@ func (s *Server) facts(c *config.Config, id uint32) *group.Facts {
 	f := &group.Facts{
 		Same: map[string]string{
 			"version": s.opts.Version, "lease": s.atStart.Group.Lease.String(),
+			"balance_after": s.atStart.Group.BalanceAfter.String(),
 		},
 		Ranges: map[string][2]uint16{},
 	}
@@ -421,8 +444,9 @@ func (g *groups) states() (out []observed.Group) {
 		out = append(out, observed.Group{
 			Cluster: g.fsid, Pool: g.pool, ANAGroup: id, State: s.Phase, Holder: s.Holder,
 			HolderSeconds: s.HeldFor.Seconds(), LeaseSeconds: s.Left.Seconds(),
-			Drained: s.Drained, Hosts: s.Hosts, Problem: s.Problem, Differences: s.Differences,
-			Gateways: gateways(s.Instances), Fenced: gateways(s.Fenced), Configuration: version,
+			Drained: s.Drained, Hosts: s.Hosts, Reason: s.Reason, Problem: s.Problem,
+			Differences: s.Differences,
+			Gateways:    gateways(s.Instances), Fenced: gateways(s.Fenced), Configuration: version,
 			FenceSeconds: s.FencedFor.Seconds(), CheckSeconds: s.Checked.Seconds(),
 		})
 	}

@@ -93,7 +93,8 @@ subsystems:
 	const nqn = "nqn.2026-11.io.nvmf-target:a"
 	got := s.facts(c, 2)
 	names := strings.Join(slices.Sorted(maps.Keys(got.Same)), " ")
-	testutil.Equal(t, names, "lease namespace 1 of "+nqn+" subsystem "+nqn+" version", "")
+	testutil.Equal(t, names, "balance_after lease namespace 1 of "+nqn+" subsystem "+nqn+
+		" version", "")
 	image, sub := got.Same["namespace 1 of "+nqn], got.Same["subsystem "+nqn]
 	for text, prefix := range map[string]string{
 		image: "image nvme/a, read_only false, block_size 4096, uuid ", sub: "serial s, model ",
@@ -103,6 +104,20 @@ subsystems:
 	}
 	testutil.Equal(t, fmt.Sprint(got.Ranges, got.Own), "map[controller IDs of "+nqn+":[1 100]] "+
 		"[listener tcp 10.0.0.1:4420]", "")
+}
+
+// TestHostsOf: gateways with the same hosts have the same hash of them. The order and the number of
+// their connections do not count, and neither do hosts of other subsystems.
+func TestHostsOf(t *testing.T) {
+	of := func(a, b string) string {
+		return hostsOf(map[string]bool{"a": true, "b": true}, map[string][]string{
+			"a": strings.Fields(a), "b": strings.Fields(b), "c": {a},
+		})
+	}
+	all := of("x y", "z")
+	testutil.True(t, all == of("y x y", "z z") && all != of("x", "z") && all != of("x z", "y") &&
+		all != of("x y z", ""), "%q", all)
+	testutil.Equal(t, hostsOf(nil, map[string][]string{"c": {"x"}}), "", "nobody")
 }
 
 // TestSharedAlone: a version of the group applies nothing else of the file of the gateway.

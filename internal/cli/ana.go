@@ -73,7 +73,8 @@ func groupCommand() *cobra.Command {
 }
 
 func groups(t *table, list []observed.Group) {
-	t.row("GROUP", "STATE", "HOLDER", "FOR", "LEASE", "GATEWAYS", "FENCED", "VERSION", "PROBLEM")
+	t.row("GROUP", "STATE", "HOLDER", "FOR", "REASON", "LEASE", "GATEWAYS", "FENCED", "VERSION",
+		"PROBLEM")
 	seconds := func(n float64) string { return (time.Duration(n) * time.Second).String() }
 	for i := range list {
 		g := &list[i]
@@ -101,8 +102,8 @@ func groups(t *table, list []observed.Group) {
 		if g.Configuration > 0 {
 			version = strconv.FormatUint(g.Configuration, 10)
 		}
-		t.row(g.ANAGroup, state, or(g.Holder), seconds(g.HolderSeconds), seconds(g.LeaseSeconds),
-			or(strings.Join(gateways, ", ")), or(strings.Join(fenced, ", ")), version,
-			or(strings.Join(problems, "; ")))
+		t.row(g.ANAGroup, state, or(g.Holder), seconds(g.HolderSeconds), or(g.Reason),
+			seconds(g.LeaseSeconds), or(strings.Join(gateways, ", ")),
+			or(strings.Join(fenced, ", ")), version, or(strings.Join(problems, "; ")))
 	}
 }

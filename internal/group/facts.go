@@ -26,6 +26,10 @@ type Facts struct {
 	Drained bool `json:"drained,omitempty"`
 	// Sizes changes with the size of an image. It may differ from that of others.
 	Sizes string `json:"sizes,omitempty"`
+	// Connected is a hash of the hosts that use the group and are connected, "" for none.
+	Connected string `json:"connected,omitempty"`
+	// Prefers: the gateway takes the group before others.
+	Prefers bool `json:"prefers,omitempty"`
 }
 
 // Port is an address at which hosts reach a gateway.
@@ -118,15 +122,14 @@ func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 // HasHeir reports whether a gateway other than this one could take the group.
 func (s *Status) HasHeir(gateway string) bool {
 	return slices.ContainsFunc(s.Instances, func(in Instance) bool {
-		return in.Gateway != gateway && !in.drained()
+		return in.Gateway != gateway && !in.facts().Drained
 	})
 }
 
-// drained reports whether the gateway does not take the group.
-func (i *Instance) drained() bool {
-	var f Facts
+// facts returns the facts that the instance has published, none if they are of another version.
+func (i *Instance) facts() (f Facts) {
 	_ = json.Unmarshal(i.Facts, &f) // else of another version
-	return f.Drained
+	return f
 }
 
 // differences compares the settings of a gateway with each other one, up to 16 differences.

@@ -161,6 +161,15 @@ type removal struct {
 	evict      string // the holder, which is fenced before its lease is over
 }
 
+// moving says whether the group moves from the holder to another gateway.
+type moving struct {
+	idle   bool          // the group may move
+	moveAt time.Duration // the time from which it may
+	wants  bool          // this gateway asks for the group, by Balance
+	yield  string        // the instance that may have the group if it asks, by Balance
+	reason string        // why this gateway has last taken the group or given it away
+}
+
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
 // passes the time since boot (CLOCK_BOOTTIME, which goes on while the machine sleeps), carries out
 // the actions of Poll, and reports their results. One goroutine uses it at a time.
@@ -179,12 +188,11 @@ type Machine struct {
 	opened  bool // all images are open
 	refused bool // the storage refuses this instance
 
+	moving
 	free      bool          // nobody has the group
 	freeAt    time.Duration // the time since which nobody has it
 	taker     string        // another instance that takes the group
 	takerAt   time.Duration // when this gateway stops waiting for it
-	idle      bool          // the group may move
-	moveAt    time.Duration // the time from which it may
 	holdOff   time.Duration // until then this gateway does not take the group
 	connectAt time.Duration
 
@@ -221,6 +229,18 @@ func (m *Machine) Hosts(now time.Duration, connected bool) {
 	}
 }
 
+// Balance lets this gateway ask the holder for the group, or lets the holder give it to the
+// instance
+// yield if that asks.
+func (m *Machine) Balance(now time.Duration, wants bool, yield string) {
+	if m.wants == wants && m.yield == yield {
+		return
+	}
+	m.wants, m.yield = wants, yield
+	m.idle, m.moveAt = wants && m.phase == standby, now
+	m.reread(now)
+}
+
 // Describe publishes facts.
 func (m *Machine) Describe(now time.Duration, facts json.RawMessage) {
 	m.facts = facts
@@ -231,7 +251,11 @@ func (m *Machine) Describe(now time.Duration, facts json.RawMessage) {
 func (m *Machine) Drain(now time.Duration, on bool) {
 	m.drained = on
 	if on {
-		m.stop(true)
+		reason := "it is drained"
+		if m.leaving {
+			reason = "this gateway stops"
+		}
+		m.stop(true, reason)
 	} else {
 		m.failures, m.holdOff = 0, now
 	}
@@ -279,13 +303,13 @@ func (m *Machine) reread(now time.Duration) {
 }
 
 // stop makes hosts use another gateway. An orderly stop is not due to a fault.
-func (m *Machine) stop(orderly bool) {
+func (m *Machine) stop(orderly bool, reason string) {
 	if m.phase == stopping {
 		m.draining = m.draining && orderly
 		return
 	}
 	if m.phase >= taking || m.refused && m.phase != joining {
-		m.phase, m.draining, m.opened = stopping, orderly, false
+		m.phase, m.draining, m.opened, m.reason = stopping, orderly, false, reason
 		m.fresh, m.readAt = false, 0
 	}
 }
@@ -294,7 +318,7 @@ func (m *Machine) stop(orderly bool) {
 // times of the settings.
 func (m *Machine) Poll(now time.Duration) (out []Action) {
 	if m.held && m.phase != taking && now >= m.until {
-		m.stop(false)
+		m.stop(false, "the lease was not renewed in time")
 	}
 	if m.held && !m.renewing && now >= m.renewAt && !m.refused {
 		m.renewing, m.sent, m.renewAt = true, now, now+m.cfg.Retry
@@ -357,7 +381,7 @@ func (m *Machine) decide(now time.Duration) *Action {
 	r := m.record
 	if find(r.Fenced, m.me.ID) != nil { // another instance has taken over from this one
 		m.refused = true
-		m.stop(false)
+		m.stop(false, elsewhere)
 		return nil
 	}
 	if !r.holds(m.evict) {
@@ -390,7 +414,7 @@ func (m *Machine) decide(now time.Duration) *Action {
 		}
 	}
 	if m.phase == standby && m.mayTake(now) {
-		m.phase, m.duty = taking, duty{}
+		m.phase, m.duty, m.reason = taking, duty{}, m.whyTaken()
 	}
 	switch m.phase {
 	case taking:
@@ -494,6 +518,27 @@ func (m *Machine) mayTake(now time.Duration) bool {
 	return first || now >= m.freeAt+m.cfg.Lease
 }
 
+// elsewhere is the reason of a gateway that gives way to another one.
+const elsewhere = "another gateway takes it"
+
+// whyTaken returns the reason of a takeover that begins.
+func (m *Machine) whyTaken() string {
+	switch h := m.record.Holder; {
+	case h == nil && m.record.Claim == m.me.ID && m.wants:
+		return "this gateway served fewer groups"
+	case h == nil && m.record.Claim == m.me.ID:
+		return "another gateway gave it away"
+	case h == nil:
+		return "no gateway had it"
+	case h.ID == m.evict:
+		return "gateway " + h.Gateway + " is fenced by hand"
+	case h.Gateway == m.me.Gateway:
+		return "an earlier process had it"
+	default:
+		return "the lease of gateway " + h.Gateway + " was over"
+	}
+}
+
 // take returns the next step of a takeover. All of them can be repeated, by this instance or by
 // another one.
 func (m *Machine) take(now time.Duration) *Action {
@@ -505,7 +550,7 @@ func (m *Machine) take(now time.Duration) *Action {
 	case r.Taker != m.me.ID:
 		m.duty = duty{} // another instance may have been the holder
 		if !m.mayTake(now) {
-			m.stop(true)
+			m.stop(true, elsewhere)
 			return nil
 		}
 		return m.write(func(r *Record) { r.Taker = m.me.ID })
@@ -518,7 +563,7 @@ func (m *Machine) take(now time.Duration) *Action {
 			over = ""
 		}
 		if over != "" && (h == nil || over != h.ID) {
-			m.stop(true)
+			m.stop(true, elsewhere)
 			return nil
 		}
 		m.sent = now
@@ -546,7 +591,7 @@ func (m *Machine) fence(now time.Duration, list []Instance) *Action {
 func (m *Machine) hold(now time.Duration) *Action {
 	r := m.record
 	if !r.holds(m.me.ID) || r.Taker != "" {
-		m.stop(false)
+		m.stop(false, elsewhere)
 		return nil
 	}
 	if m.reserve != "" && r.Format != withReservations {
@@ -573,7 +618,10 @@ func (m *Machine) hold(now time.Duration) *Action {
 		}
 		return nil
 	}
+	to := r.instance(r.Claim)
 	switch {
+	case to != nil && r.Claim == m.yield:
+		m.stop(true, "gateway "+to.Gateway+" serves fewer groups")
 	case m.hosts:
 		m.idle = false
 		if r.Claim != "" {
@@ -581,13 +629,13 @@ func (m *Machine) hold(now time.Duration) *Action {
 		}
 	case !m.idle:
 		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
-	case now >= m.moveAt && r.Claim != m.me.ID && r.instance(r.Claim) != nil:
-		m.stop(true)
+	case now >= m.moveAt && r.Claim != m.me.ID && to != nil:
+		m.stop(true, "all hosts are at other gateways")
 	}
 	return nil
 }
 
-// claim asks the holder for the group if all hosts are elsewhere.
+// claim asks the holder for the group if the holder has no hosts, or serves more groups.
 func (m *Machine) claim(now time.Duration) *Action {
 	r := m.record
 	if r.Holder == nil || !m.hosts || m.drained {
@@ -596,7 +644,7 @@ func (m *Machine) claim(now time.Duration) *Action {
 	}
 	holder := r.instance(r.Holder.ID)
 	switch {
-	case holder == nil || holder.Hosts:
+	case !m.wants && (holder == nil || holder.Hosts):
 		m.idle = false
 	case !m.idle:
 		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
@@ -639,7 +687,7 @@ func (m *Machine) signOff(now time.Duration) *Action {
 // heir returns the ID of an instance that should take the group, "" if there is none.
 func (m *Machine) heir() (id string) {
 	for _, i := range m.record.Instances {
-		if i.ID != m.me.ID && !i.drained() && (id == "" || i.Hosts) {
+		if i.ID != m.me.ID && !i.facts().Drained && (id == "" || i.Hosts) {
 			id = i.ID
 		}
 	}
@@ -662,7 +710,7 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 	}
 	if errors.Is(r.Err, ErrFenced) {
 		m.refused, m.held = true, false
-		m.stop(false)
+		m.stop(false, "the storage refuses this gateway")
 	}
 	if r.Err != nil {
 		m.failed(now, r)
@@ -722,12 +770,12 @@ func (m *Machine) failed(now time.Duration, r *Result) {
 	case r.Op == OpRenew:
 		if errors.Is(r.Err, ErrLost) {
 			m.held = false
-			m.stop(false)
+			m.stop(false, "the lease is lost")
 		}
 		return
 	case r.Op == OpOpen && !m.refused:
 		m.failures = min(m.failures+1, maxFailures)
-		m.stop(false)
+		m.stop(false, "no image can be opened")
 	}
 	if !errors.Is(r.Err, ErrConflict) && !errors.Is(r.Err, ErrHeld) {
 		m.failedOp, m.failure = r.Op, r.Err
@@ -751,6 +799,8 @@ type Status struct {
 	Differences []string
 	Drained     bool // this gateway does not take the group
 	Hosts       bool // hosts that use the group are connected here
+	// Reason is why this gateway has last taken the group or given it away.
+	Reason string
 
 	HeldFor time.Duration // the time for which Holder is known, by Group
 	// Checked is the time since the fences were checked, and FencedFor how long they last at least,
@@ -762,7 +812,7 @@ type Status struct {
 func (m *Machine) Status(now time.Duration) Status {
 	s := Status{
 		Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts,
-		Version: m.version,
+		Version: m.version, Reason: m.reason,
 	}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()

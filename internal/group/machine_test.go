@@ -202,6 +202,57 @@ func TestHostsElsewhere(t *testing.T) {
 	p.want("without any hosts", Inaccessible, Optimized)
 }
 
+// TestBalanced: a group moves to a gateway that asks for it, without a fence, if the holder agrees.
+// The status of both has the reason.
+func TestBalanced(t *testing.T) {
+	p := newPair(t)
+	for g := range p.w.gateways {
+		p.machine(g).Hosts(0, true)
+	}
+	p.pass(3, 0, 1)
+	p.machine(1).Balance(p.w.clock(1), true, "")
+	p.pass(30, 0, 1)
+	p.want("without the consent of the holder", Optimized, Inaccessible)
+	p.machine(0).Balance(p.w.clock(0), false, "x")
+	p.pass(30, 0, 1)
+	p.want("with that for another one", Optimized, Inaccessible)
+	p.machine(1).Balance(p.w.clock(1), false, "")
+	p.machine(0).Balance(p.w.clock(0), false, p.machine(1).me.ID)
+	p.pass(30, 0, 1)
+	p.want("of a gateway that does not ask", Optimized, Inaccessible)
+	p.machine(1).Balance(p.w.clock(1), true, "")
+	p.pass(8, 0, 1)
+	p.want("with it", Inaccessible, Optimized)
+	testutil.Equal(t, len(p.w.fences), 0, "fences")
+	for g, want := range []string{
+		"gateway b serves fewer groups", "this gateway served fewer groups",
+	} {
+		testutil.Equal(t, p.machine(g).Status(p.w.clock(g)).Reason, want, "at %s", names[g])
+	}
+	p.pass(30, 0, 1)
+	p.want("later", Inaccessible, Optimized)
+}
+
+// TestReasons: the status has the reason why a group was taken.
+func TestReasons(t *testing.T) {
+	m := New(Config{})
+	m.me = &Instance{ID: "a1", Gateway: "a"}
+	for _, tc := range []struct {
+		record Record
+		want   string
+	}{
+		{Record{}, "no gateway had it"},
+		{Record{Claim: "a1"}, "another gateway gave it away"},
+		{Record{Holder: &Instance{ID: "a0", Gateway: "a"}}, "an earlier process had it"},
+		{Record{Holder: &Instance{ID: "b0", Gateway: "b"}}, "the lease of gateway b was over"},
+	} {
+		m.record = &tc.record
+		testutil.Equal(t, m.whyTaken(), tc.want, "%+v", tc.record)
+	}
+	m.evict = "b0"
+	testutil.Equal(t, m.whyTaken(), "gateway b is fenced by hand", "")
+}
+
 // TestFencedByStranger: a gateway that was fenced connects again at most once in 10 s.
 func TestFencedByStranger(t *testing.T) {
 	p := newPair(t)

@@ -51,7 +51,7 @@ func (x *model) key(w *world) []byte {
 	b := &w.left
 	for _, v := range []int{
 		b.ticks, b.pauses, b.crashes, b.slips, b.delays, b.faults, b.drains, b.strangers,
-		b.evictions, w.image,
+		b.evictions, b.moves, w.image,
 		w.acked, w.path, len(w.fences), len(w.writes),
 	} {
 		num(v)
@@ -89,7 +89,7 @@ func (x *model) key(w *world) []byte {
 		num(int(m.phase))
 		flags(m.storing, m.renewing, m.imaging, m.open, m.refused, m.fresh, m.again, m.held, m.free,
 			m.idle, m.registered, m.opened, m.draining, m.drained, m.lasting, m.leaving,
-			m.version == w.version)
+			m.wants, m.hosts, m.version == w.version)
 		if m.record != nil {
 			text(x.recordKey(m.record))
 		}
@@ -99,6 +99,7 @@ func (x *model) key(w *world) []byte {
 		text(m.taker)
 		text(m.last)
 		text(m.evict)
+		text(m.yield)
 		now := w.clock(g)
 		for _, at := range []time.Duration{
 			m.until, m.renewAt, m.readAt, m.fenceAt, m.takerAt, m.holdOff, m.connectAt,
@@ -126,6 +127,9 @@ func (x *model) recordKey(r *Record) string {
 	}
 	for i := range r.Instances {
 		s += "i" + r.Instances[i].ID
+		if r.Instances[i].Hosts {
+			s += "!"
+		}
 	}
 	for i := range r.Fenced {
 		s += "f" + r.Fenced[i].ID

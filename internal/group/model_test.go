@@ -18,7 +18,7 @@ import (
 // budget bounds the faults of a model, and its length in ticks. An operation ends within the tick
 // in which it began, after any others, unless its gateway is paused or one of the delays is spent.
 type budget struct {
-	ticks, pauses, crashes, slips, delays, faults, drains, strangers, evictions, writes int
+	ticks, pauses, crashes, slips, delays, faults, drains, strangers, evictions, writes, moves int
 }
 
 // world is a state of the model. It is copied, so the slices and records are replaced, never
@@ -375,6 +375,15 @@ func (x *model) faults(w *world, g int, with func(func(*world)) *world,
 			x.poll(c, g)
 		}))
 	}
+	if w.left.moves > 0 && !gw.paused && gw.m.me != nil {
+		visit(step{"asks for the group, or would give it", g, 0}, with(func(c *world) {
+			c.left.moves--
+			m := &c.gateways[g].m
+			other := fmt.Sprint(names[1-g], w.gateways[1-g].births-1)
+			m.Balance(c.clock(g), m.phase == standby, other)
+			x.poll(c, g)
+		}))
+	}
 	if w.left.evictions > 0 && !gw.paused && gw.m.me != nil {
 		visit(step{"fences the other by hand", g, 0}, with(func(c *world) {
 			c.left.evictions--
@@ -555,6 +564,17 @@ func (x *model) start(b budget) *world {
 	return w
 }
 
+// used goes on from start: hosts are connected to both.
+func (x *model) used(b budget) *world {
+	w := x.start(b)
+	for g := range w.gateways {
+		w.gateways[g].m.Hosts(w.clock(g), true)
+		x.poll(w, g)
+		x.finish(w, g)
+	}
+	return w
+}
+
 // finish carries all operations of a gateway out.
 func (x *model) finish(w *world, g int) {
 	for len(w.gateways[g].ops) > 0 {
@@ -671,6 +691,8 @@ var scenarios = []scenario{
 	{before(fences), budget{ticks: 6, faults: 1, delays: 1, writes: 2}},
 	{before(becomesHolder), budget{ticks: 6, faults: 1, writes: 2}},
 	{(*model).halfTaken, budget{ticks: 16, writes: 2}},
+	{(*model).used, budget{ticks: 9, moves: 2, crashes: 1, writes: 2}},
+	{(*model).used, budget{ticks: 9, moves: 2, pauses: 1, writes: 2}},
 	{(*model).takenOver, budget{ticks: 9, pauses: 1, crashes: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, pauses: 1, slips: 1, delays: 1, writes: 2}},
 	{(*model).start, budget{ticks: 9, pauses: 1, faults: 1, writes: 2}},
@@ -689,7 +711,7 @@ func TestMutants(t *testing.T) {
 		noRenewal:    {(*model).takenOver, budget{ticks: 6, writes: 2}},
 		answerFirst:  {(*model).start, budget{ticks: 5, crashes: 1, writes: 2}},
 		noFence:      {(*model).start, budget{ticks: 9, crashes: 1, writes: 2}},
-		signOffFirst: {(*model).start, budget{ticks: 3, drains: 1, writes: 2}},
+		signOffFirst: {(*model).used, budget{ticks: 3, moves: 2, writes: 2}},
 		wholeLease:   {(*model).start, budget{ticks: 9, pauses: 1}},
 		anyFence:     {before(fences), budget{ticks: 3, faults: 1, delays: 1, writes: 2}},
 	} {

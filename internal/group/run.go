@@ -2,7 +2,6 @@ package group
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -177,13 +176,20 @@ func (g *Group) Status() Status {
 
 // Sizes returns the fact of this name of the gateway that holds the group, "" if it is not known.
 func (s *Status) Sizes() string {
-	var f Facts
+	if in := s.holder(); in != nil {
+		return in.facts().Sizes
+	}
+	return ""
+}
+
+// holder returns the instance that holds the group, nil if it is not known.
+func (s *Status) holder() *Instance {
 	for i := range s.Instances {
 		if s.Instances[i].Gateway == s.Holder {
-			_ = json.Unmarshal(s.Instances[i].Facts, &f) // else of another version
+			return &s.Instances[i]
 		}
 	}
-	return f.Sizes
+	return nil
 }
 
 // Stop gives the group away, and withdraws this gateway. If that takes longer than ctx
@@ -278,7 +284,7 @@ func (g *Group) step(ctx context.Context) bool {
 // report logs changes of the status.
 func (g *Group) report(s *Status) {
 	if s.Phase != g.reported.Phase {
-		g.log.Info("the group is "+s.Phase, "holder", s.Holder)
+		g.log.Info("the group is "+s.Phase, "holder", s.Holder, "reason", s.Reason)
 	}
 	if s.Problem != g.reported.Problem && s.Problem != "" {
 		g.log.Warn("the group has a problem", "err", s.Problem)

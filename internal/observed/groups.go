@@ -22,6 +22,8 @@ type Group struct {
 	Drained bool `json:"drained"`
 	// Hosts: hosts that use the group are connected here.
 	Hosts bool `json:"hosts"`
+	// Reason is why this gateway has last taken the group or given it away.
+	Reason string `json:"reason,omitempty"`
 	// Problem is the reason why this gateway cannot take or keep the group, or cannot read the
 	// configuration of all gateways.
 	Problem string `json:"problem,omitempty"`

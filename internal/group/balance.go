@@ -1,0 +1,200 @@
+package group
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Balance moves groups, one after the other, from the gateway that serves the most to one that
+// serves at least two fewer. Both decide the same from the records: the second one asks for the
+// group, which shows that it lives, and the holder gives it away by drain. A group moves only to a
+// gateway to which the same hosts are connected, so that no host loses its only path.
+type Balance struct {
+	gateway string
+	after   time.Duration // for which a move must have been possible; 0: groups do not move
+
+	holders string // at the last look
+	since   map[move]time.Duration
+	peers   map[string]*peer
+	yields  map[uint32]string // gateways that may have groups of this one, at the last look
+	gave    map[uint32]string // the same, of groups that are gone
+}
+
+// move is a move of a group to a gateway, which is described by all of its instances.
+type move struct {
+	group uint32
+	to    string
+}
+
+// peer is a gateway that takes part in all groups.
+type peer struct {
+	instances string
+	wait      time.Duration // for which a move to it must have been possible
+	at        time.Duration // when the wait was set
+}
+
+// calm is the time after which faults of a peer are forgotten. It waits for half of that at most.
+const calm = time.Hour
+
+// candidate is a move that has been possible for long enough.
+type candidate struct {
+	group    uint32
+	from, to *Instance
+	liking   int // of to for the group, above that of from
+}
+
+// NewBalance returns the balance of a gateway.
+func NewBalance(gateway string, after time.Duration) *Balance {
+	return &Balance{
+		gateway: gateway, after: after, since: map[move]time.Duration{},
+		peers: map[string]*peer{}, yields: map[uint32]string{}, gave: map[uint32]string{},
+	}
+}
+
+// Look moves groups if it is time to. It is called about once a second with all groups.
+func (b *Balance) Look(groups map[uint32]*Group) {
+	now, all := boottime(), map[uint32]Status{}
+	if b.after == 0 {
+		return
+	}
+	for id, g := range groups {
+		all[id] = g.Status()
+	}
+	wants, yields := b.look(now, all)
+	for id, g := range groups {
+		g.change(func(m *Machine, now time.Duration) { m.Balance(now, id == wants, yields[id]) })
+	}
+}
+
+// look returns the group that this gateway asks for, 0 for none, and the instances that may have
+// groups of this one.
+func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
+	yields map[uint32]string,
+) {
+	counts, instances, holders := map[string]int{}, map[string]string{}, ""
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		s := all[id]
+		counts[s.Holder]++
+		holders += fmt.Sprintf("%q ", s.Holder)
+		for i := range s.Instances {
+			instances[s.Instances[i].Gateway] += s.Instances[i].ID + " "
+		}
+	}
+	for id := range all {
+		maps.DeleteFunc(instances, func(gateway, _ string) bool {
+			return !slices.ContainsFunc(all[id].Instances, func(i Instance) bool {
+				return i.Gateway == gateway
+			})
+		})
+	}
+	b.watch(now, all, instances)
+	if holders != b.holders || counts[""] > 0 {
+		clear(b.since)
+	}
+	b.holders = holders
+	list := b.candidates(now, all, counts, instances)
+	if len(list) == 0 {
+		return 0, nil
+	}
+	slices.SortFunc(list, func(x, y candidate) int {
+		return cmp.Or(
+			counts[y.from.Gateway]-counts[x.from.Gateway],
+			counts[x.to.Gateway]-counts[y.to.Gateway],
+			cmp.Compare(x.from.Gateway, y.from.Gateway), cmp.Compare(x.to.Gateway, y.to.Gateway),
+			y.liking-x.liking, cmp.Compare(x.group, y.group))
+	})
+	from, to := list[0].from.Gateway, list[0].to.Gateway
+	if to == b.gateway {
+		return list[0].group, nil
+	}
+	yields = map[uint32]string{}
+	for _, c := range list {
+		if from == b.gateway && c.from.Gateway == from && c.to.Gateway == to {
+			yields[c.group], b.yields[c.group] = c.to.ID, to
+		}
+	}
+	return 0, yields
+}
+
+// watch makes the wait of a gateway longer after it has started again, or has lost a group that
+// this one gave to it.
+func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[string]string) {
+	for name, text := range instances {
+		if b.peers[name] == nil {
+			b.peers[name] = &peer{text, b.after, now}
+		}
+		if p := b.peers[name]; p.instances != text {
+			p.instances = text
+			b.worse(now, name)
+		}
+	}
+	for id, s := range all {
+		to, here := b.gave[id], s.Phase == phases[serving]
+		switch {
+		case here && to != "":
+			delete(b.gave, id)
+			b.worse(now, to)
+		case !here && b.yields[id] != "":
+			b.gave[id] = b.yields[id]
+		}
+	}
+	clear(b.yields)
+	maps.DeleteFunc(b.peers, func(name string, p *peer) bool {
+		return instances[name] == "" && now-p.at >= calm
+	})
+}
+
+func (b *Balance) worse(now time.Duration, gateway string) {
+	p := b.peers[gateway]
+	if p == nil {
+		return
+	}
+	if now-p.at >= calm {
+		p.wait = b.after
+	}
+	p.wait, p.at = min(2*p.wait, max(b.after, calm/2)), now
+}
+
+// candidates returns the moves that have been possible for long enough.
+func (b *Balance) candidates(now time.Duration, all map[uint32]Status, counts map[string]int,
+	instances map[string]string,
+) (list []candidate) {
+	since := map[move]time.Duration{}
+	for id, s := range all {
+		from := s.holder()
+		if from == nil || counts[""] > 0 || s.Problem != "" || len(s.Differences) > 0 {
+			continue
+		}
+		for i := range s.Instances {
+			to := &s.Instances[i]
+			if instances[from.Gateway] == "" || instances[to.Gateway] == "" ||
+				counts[from.Gateway] < counts[to.Gateway]+2 {
+				continue
+			}
+			f, t := from.facts(), to.facts()
+			if t.Drained || f.Connected == "" || f.Connected != t.Connected {
+				continue
+			}
+			m := move{id, instances[to.Gateway]}
+			since[m] = now
+			if at, ok := b.since[m]; ok {
+				since[m] = at
+			}
+			if now-since[m] >= b.peers[to.Gateway].wait {
+				liking := 0
+				if t.Prefers {
+					liking++
+				}
+				if f.Prefers {
+					liking--
+				}
+				list = append(list, candidate{id, from, to, liking})
+			}
+		}
+	}
+	b.since = since
+	return list
+}
