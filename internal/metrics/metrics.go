@@ -112,61 +112,50 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge("build_info", "1, labelled with the version of the target and of Go.",
 		1, "version", text(c.src.Version), "goversion", runtime.Version())
-	s.gauge("namespaces_pending", "Configured namespaces with missing storage.",
-		float64(c.src.Pending()))
+	s.gauge("namespaces_pending", "Configured namespaces with missing storage.", c.src.Pending())
 	var completed, broken uint64
 	for name, usage := range c.src.Transports {
 		u, s := usage(), s.with("transport", name)
 		completed, broken = completed+u.Handshakes, broken+u.FailedHandshakes
-		s.gauge("connections", "Connections (queues) that are open, by transport.",
-			float64(u.Connections))
+		s.gauge("connections", "Connections (queues) that are open, by transport.", u.Connections)
 		s.gauge("connections_unassociated",
 			"Connections without a successful Connect command, or with a host that has yet to "+
-				"authenticate, by transport.", float64(u.Unassociated))
+				"authenticate, by transport.", u.Unassociated)
 		s.gauge("connections_discovery", "Connections of discovery controllers, by transport.",
-			float64(u.Discovery))
+			u.Discovery)
 		s.counter("connections_refused_total",
 			"Connections and Connect commands that would have exceeded a limit, by transport.",
-			float64(u.Refused))
+			u.Refused)
 		s.counter("connections_evicted_total",
-			"Connections that ended because newer ones took their place, by transport.",
-			float64(u.Evicted))
+			"Connections that ended because newer ones took their place, by transport.", u.Evicted)
 		s.counter("connects_over_share_total",
 			"Connect commands that were refused because of a share of a host or network, by "+
-				"transport.", float64(u.OverShare))
+				"transport.", u.OverShare)
 		s.counter("connections_out_of_turn_total",
 			"Connections refused to networks that have failed, while others waited, by transport.",
-			float64(u.OutOfTurn))
-		s.gauge("queue_memory_bytes", "Memory that is counted for queues, by transport.",
-			float64(u.Memory))
+			u.OutOfTurn)
+		s.gauge("queue_memory_bytes", "Memory that is counted for queues, by transport.", u.Memory)
 		s.gauge("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
-			float64(u.MemoryLimit))
+			u.MemoryLimit)
 		s.counter("quarantined_queues_total",
 			"Queues that could not be destroyed; their memory is kept, by transport.",
-			float64(u.Quarantined))
+			u.Quarantined)
 	}
-	for outcome, n := range map[string]uint64{"succeeded": completed, "failed": broken} {
-		s.counter("tls_handshakes_total", "TLS handshakes of hosts, by outcome.", float64(n),
-			"outcome", outcome)
-	}
+	each(s, "tls_handshakes_total", "TLS handshakes of hosts, by outcome.", "outcome",
+		map[string]uint64{"succeeded": completed, "failed": broken})
 	succeeded, failed := c.src.Authentications()
-	for outcome, n := range map[string]uint64{"succeeded": succeeded, "failed": failed} {
-		s.counter("authentications_total", "Authentications of queues by DH-HMAC-CHAP, by outcome.",
-			float64(n), "outcome", outcome)
-	}
+	each(s, "authentications_total", "Authentications of queues by DH-HMAC-CHAP, by outcome.",
+		"outcome", map[string]uint64{"succeeded": succeeded, "failed": failed})
 	s.counter("audit_lost_records_total",
-		"Records of the audit that could not be written to its file.", float64(c.src.AuditLost()))
-	kinds := c.src.Kinds()
-	for kind, n := range kinds {
+		"Records of the audit that could not be written to its file.", c.src.AuditLost())
+	for kind, n := range c.src.Kinds() {
 		s.counter("refusals_total",
 			"Refusals of peers, and connections ended because of peers, by message.",
-			float64(n), "message", kind.Message)
+			n, "message", kind.Message)
 	}
-	s.counter("connects_refused_total", "Connect commands that were refused; the log says why.",
-		float64(kinds[event.ConnectRefused]))
 	for _, l := range c.src.Listeners() {
 		s.gauge("listener_up", "1 if hosts can connect at the address.",
-			boolean(l.State == "up"), "transport", l.Transport, "address", l.Address)
+			l.State == "up", "transport", l.Transport, "address", l.Address)
 	}
 	for _, g := range c.src.Groups() {
 		groups(s, &g)
@@ -202,9 +191,9 @@ func (c collector) controllers(s sink) {
 	for k, n := range sums {
 		s.gauge("controllers",
 			"Controllers, which is hosts times paths, by subsystem and transport.",
-			float64(n.controllers), "subsystem", k.sub, "transport", k.transport)
+			n.controllers, "subsystem", k.sub, "transport", k.transport)
 		s.gauge("controller_queues", "Queues of these controllers, admin queues included.",
-			float64(n.queues), "subsystem", k.sub, "transport", k.transport)
+			n.queues, "subsystem", k.sub, "transport", k.transport)
 	}
 }
 
@@ -220,7 +209,7 @@ func limits(s sink, l *qos.Info) {
 		s = s.with("host", l.HostNQN)
 	}
 	s.counter(of+"_limit_waits_total", "Commands that have waited at limits of the "+of+".",
-		float64(l.Waits))
+		l.Waits)
 	s.counter(of+"_limit_wait_seconds_total", "How long these commands have waited, in all.",
 		l.WaitSeconds)
 }
@@ -230,15 +219,13 @@ func groups(s sink, g *observed.Group) {
 		strconv.Itoa(int(g.ANAGroup)))
 	s.gauge("group_differences",
 		"Settings of this gateway for the ANA group that conflict with those of others.",
-		float64(len(g.Differences)))
-	s.gauge("group_serving",
-		"1 if this gateway serves the ANA group, which it shares with others.",
-		boolean(g.State == "serving"))
+		len(g.Differences))
+	s.gauge("group_serving", "1 if this gateway serves the ANA group, which it shares with others.",
+		g.State == "serving")
 	s.gauge("group_hosts", "1 if hosts that use the ANA group are connected to this gateway.",
-		boolean(g.Hosts))
+		g.Hosts)
 	s.gauge("group_fences",
-		"Former holders of the ANA group that are fenced and have not come back.",
-		float64(len(g.Fenced)))
+		"Former holders of the ANA group that are fenced and have not come back.", len(g.Fenced))
 	if g.CheckSeconds > 0 {
 		s.gauge("group_fence_check_age_seconds",
 			"Time since these fences were checked, at the gateway that serves the group.",
@@ -247,55 +234,46 @@ func groups(s sink, g *observed.Group) {
 }
 
 func namespace(s sink, ns *observed.Namespace) {
-	for op, n := range map[string]uint64{
-		"read": ns.Reads, "write": ns.Writes, "flush": ns.Flushes, "write_zeroes": ns.WriteZeroes,
-		"discard": ns.Discards,
-	} {
-		s.counter("namespace_commands_total",
-			"Operations of the storage that succeeded, by kind; each range of a Dataset "+
-				"Management is a discard. Those that failed are in namespace_errors_total.",
-			float64(n), "op", op)
-	}
-	for op, n := range map[string]uint64{"read": ns.ReadBytes, "write": ns.WrittenBytes} {
-		s.counter("namespace_bytes_total", "Bytes that reads and writes moved.", float64(n),
-			"op", op)
-	}
-	for reason, n := range ns.Errors {
-		s.counter("namespace_errors_total", "Operations of the storage that failed, by reason.",
-			float64(n), "reason", reason)
-	}
+	each(s, "namespace_commands_total",
+		"Operations of the storage that succeeded, by kind; each range of a Dataset "+
+			"Management is a discard. Those that failed are in namespace_errors_total.",
+		"op", map[string]uint64{
+			"read": ns.Reads, "write": ns.Writes, "flush": ns.Flushes,
+			"write_zeroes": ns.WriteZeroes, "discard": ns.Discards,
+		})
+	each(s, "namespace_bytes_total", "Bytes that reads and writes moved.", "op",
+		map[string]uint64{"read": ns.ReadBytes, "write": ns.WrittenBytes})
+	each(s, "namespace_errors_total", "Operations of the storage that failed, by reason.", "reason",
+		ns.Errors)
 	s.counter("namespace_busy_seconds_total", "Time with I/O outstanding, summed over reactors.",
 		ns.BusySeconds)
-	s.gauge("namespace_size_bytes", "Size of the namespace.", float64(ns.SizeBytes))
-	s.gauge("namespace_block_size_bytes", "Size of a logical block.", float64(ns.BlockSizeBytes))
+	s.gauge("namespace_size_bytes", "Size of the namespace.", ns.SizeBytes)
+	s.gauge("namespace_block_size_bytes", "Size of a logical block.", ns.BlockSizeBytes)
 	if ns.Allocated >= 0 {
 		s.gauge("namespace_allocated_bytes",
-			"Space that the content of a sparse file takes; measured every minute.",
-			float64(ns.Allocated))
+			"Space that the content of a sparse file takes; measured every minute.", ns.Allocated)
 	}
 	if ns.Free >= 0 {
 		s.gauge("namespace_free_bytes",
 			"Space that is left on the file system of a sparse file; measured every minute.",
-			float64(ns.Free))
+			ns.Free)
 	}
 	if ns.State != "standby" {
-		s.gauge("namespace_ready", "0 while the storage is offline or does not answer.",
-			boolean(ns.Ready))
+		s.gauge("namespace_ready", "0 while the storage is offline or does not answer.", ns.Ready)
 	}
 	s.gauge("namespace_degraded", "1 if accepted writes may be lost; nothing more is written.",
-		boolean(ns.Degraded))
+		ns.Degraded)
 	s.gauge("namespace_write_protected",
 		"1 if writes are refused: by the configuration, by the device, or because it is degraded.",
-		boolean(ns.WriteProtected))
+		ns.WriteProtected)
 	s.gauge("namespace_volatile_cache",
-		"1 if completed writes may be lost with the power until a flush.",
-		boolean(ns.VolatileCache))
+		"1 if completed writes may be lost with the power until a flush.", ns.VolatileCache)
 	s.counter("namespace_commands_given_up_total", "Commands that took longer than io_timeout.",
-		float64(ns.Timeouts))
+		ns.Timeouts)
 	s.gauge("namespace_orphans", "Operations of such commands that the storage still has.",
-		float64(ns.Orphans))
+		ns.Orphans)
 	s.counter("namespace_returns_total",
-		"How often storage that was offline or did not answer came back.", float64(ns.Returns))
+		"How often storage that was offline or did not answer came back.", ns.Returns)
 	health(s, ns.Health, ns.Drive)
 }
 
@@ -303,11 +281,10 @@ func namespace(s sink, ns *observed.Namespace) {
 func health(s sink, l *nvme.SMARTLog, d *observed.Drive) {
 	for _, w := range warnings {
 		s.gauge("health_critical_warning", "The bits of the critical warning of log 02h.",
-			boolean(l.CriticalWarning&w.bits != 0), "warning", w.name)
+			l.CriticalWarning&w.bits != 0, "warning", w.name)
 	}
 	if d == nil {
-		s.counter("health_media_errors_total", "Media and data integrity errors.",
-			number(l.MediaErrors))
+		s.counter("health_media_errors_total", "Media and data integrity errors.", l.MediaErrors)
 		return
 	}
 	s.gauge("namespace_drive_info", "1, labelled with the drive that holds the namespace.",
@@ -322,13 +299,12 @@ func health(s sink, l *nvme.SMARTLog, d *observed.Drive) {
 		s.gauge("health_temperature_celsius", "Temperature of the drive.",
 			float64(l.Temperature)-273)
 	}
-	if hours := number(l.PowerOnHours); d.Counts || hours != 0 {
+	if hours := value(l.PowerOnHours); d.Counts || hours != 0 {
 		s.counter("health_power_on_seconds_total", "Time under power; drives count it in hours.",
 			hours*time.Hour.Seconds())
 	}
 	// Not before the first answer of the drive: its lifetime counters are no increase.
-	s.counter("health_media_errors_total", "Media and data integrity errors.",
-		number(l.MediaErrors))
+	s.counter("health_media_errors_total", "Media and data integrity errors.", l.MediaErrors)
 	if !d.Counts { // it does not report the rest either
 		return
 	}
@@ -338,9 +314,8 @@ func health(s sink, l *nvme.SMARTLog, d *observed.Drive) {
 	s.gauge("health_used_ratio", "Endurance that is used up; it may exceed 1.",
 		float64(l.PercentageUsed)/100)
 	s.counter("health_error_log_entries_total", "Entries of the drive's error log over its life.",
-		number(l.ErrorLogEntries))
-	s.counter("health_unsafe_shutdowns_total", "Losses of power without notice.",
-		number(l.UnsafeShutdowns))
+		l.ErrorLogEntries)
+	s.counter("health_unsafe_shutdowns_total", "Losses of power without notice.", l.UnsafeShutdowns)
 }
 
 // paths exports metrics of the paths between the target and its hosts.
@@ -351,7 +326,7 @@ func (c collector) paths(s sink) {
 			if secured != nil {
 				s.gauge("connections_by_security",
 					"Connections by security: none, auth, tls, or auth+tls.",
-					float64(secured[Kind{name, r}]), "transport", name, "security", r.String())
+					secured[Kind{name, r}], "transport", name, "security", r.String())
 			}
 		}
 	}
@@ -359,16 +334,14 @@ func (c collector) paths(s sink) {
 		if h.NQN != "" {
 			s.gauge("host_controllers",
 				"Controllers of a host that the configuration names; 0: it has no path.",
-				float64(h.Controllers), "host", h.NQN)
+				h.Controllers, "host", h.NQN)
 		}
 		s := s.with("host", h.NQN)
-		s.counter("host_commands_total", "Commands that were received on I/O queues.",
-			float64(h.Commands))
+		s.counter("host_commands_total", "Commands that were received on I/O queues.", h.Commands)
 		s.counter("host_nearly_full_commands_total",
-			"Commands that found at least three quarters of their I/O queue in use.",
-			float64(h.NearlyFull))
+			"Commands that found at least three quarters of their I/O queue in use.", h.NearlyFull)
 		s.counter("host_tcp_retransmits_total",
-			"Packets that the target has sent again to the host.", float64(h.Retransmits))
+			"Packets that the target has sent again to the host.", h.Retransmits)
 		if h.RTTSeconds > 0 {
 			s.gauge("host_tcp_rtt_seconds",
 				"The longest smoothed round-trip time of a connection of the host.", h.RTTSeconds)
@@ -381,14 +354,12 @@ func (c collector) paths(s sink) {
 	}
 	for _, d := range c.src.Devices() {
 		s := s.with("device", d.Name)
-		s.gauge("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.",
-			float64(d.QueuePairs))
-		s.gauge("rdma_completion_queues", "Completion queues of the target.",
-			float64(d.CompletionQueues))
-		s.gauge("rdma_memory_regions", "Memory regions of the target.", float64(d.MemoryRegions))
+		s.gauge("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.", d.QueuePairs)
+		s.gauge("rdma_completion_queues", "Completion queues of the target.", d.CompletionQueues)
+		s.gauge("rdma_memory_regions", "Memory regions of the target.", d.MemoryRegions)
 		limit := func(of, what string, n int64) {
 			if n > 0 {
-				s.gauge("rdma_"+of+"_limit", what+" for all programs.", float64(n))
+				s.gauge("rdma_"+of+"_limit", what+" for all programs.", n)
 			}
 		}
 		limit("queue_pairs", "Queue pairs that an RDMA device has", d.MaxQueuePairs)
@@ -397,16 +368,14 @@ func (c collector) paths(s sink) {
 	}
 	for _, p := range c.src.PortCounters() {
 		s.counter("rdma_port_statistic_total",
-			"A counter of the port in /sys/class/infiniband, of all that use it.",
-			float64(p.Value), "device", text(p.Device), "port", text(p.Port),
-			"counter", text(p.Counter))
+			"A counter of the port in /sys/class/infiniband, of all that use it.", p.Value,
+			"device", text(p.Device), "port", text(p.Port), "counter", text(p.Counter))
 	}
 	s.gauge("state_unsaved", "1 if the state directory could not be written the last time.",
-		boolean(c.src.Unsaved()))
+		c.src.Unsaved())
 	for _, e := range c.src.Expiries() {
 		s.gauge("expiry_timestamp_seconds",
-			"When a certificate or keys of hosts end, in Unix time.",
-			float64(e.At.Unix()), "of", e.Name)
+			"When a certificate or keys of hosts end, in Unix time.", e.At.Unix(), "of", e.Name)
 	}
 }
 
@@ -417,28 +386,22 @@ func (c collector) reactors(s sink) {
 	list, _ := c.src.Reactors(ctx)
 	for i, r := range list {
 		s := s.with("reactor", strconv.Itoa(i))
-		s.gauge("reactor_memory_bytes", "Data memory of a reactor.", float64(r.MemoryBytes))
-		s.gauge("reactor_memory_used_bytes", "Data memory that is in use.",
-			float64(r.MemoryUsedBytes))
+		s.gauge("reactor_memory_bytes", "Data memory of a reactor.", r.MemoryBytes)
+		s.gauge("reactor_memory_used_bytes", "Data memory that is in use.", r.MemoryUsedBytes)
 		s.gauge("reactor_memory_orphaned_bytes",
 			"Data memory that storage may still use although its commands were given up.",
-			float64(r.OrphanedBytes))
+			r.OrphanedBytes)
 		s.gauge("reactor_memory_waiting_commands", "Commands that wait for data memory.",
-			float64(r.WaitingCommands))
-		for state, seconds := range map[string]float64{
-			"busy": r.BusySeconds, "polling": r.PollingSeconds, "asleep": r.AsleepSeconds,
-		} {
-			s.counter("reactor_seconds_total",
-				"Time of a reactor: busy, polling without finding work, or asleep.",
-				seconds, "state", state)
-		}
-		s.counter("reactor_polls_total", "How often a reactor looked for work.", float64(r.Polls))
-		s.counter("reactor_empty_polls_total", "How often it found none.", float64(r.EmptyPolls))
-		for poller, n := range r.Steps {
-			s.counter("reactor_steps_total",
-				"Steps of work that a reactor did, by transport, or for storage.",
-				float64(n), "poller", poller)
-		}
+			r.WaitingCommands)
+		each(s, "reactor_seconds_total",
+			"Time of a reactor: busy, polling without finding work, or asleep.", "state",
+			map[string]float64{
+				"busy": r.BusySeconds, "polling": r.PollingSeconds, "asleep": r.AsleepSeconds,
+			})
+		s.counter("reactor_polls_total", "How often a reactor looked for work.", r.Polls)
+		s.counter("reactor_empty_polls_total", "How often it found none.", r.EmptyPolls)
+		each(s, "reactor_steps_total",
+			"Steps of work that a reactor did, by transport, or for storage.", "poller", r.Steps)
 	}
 }
 

@@ -268,6 +268,6 @@ func TestNumber(t *testing.T) {
 	for range 64 {
 		large = large.Add(large)
 	}
-	n := number(large)
+	n := value(large)
 	testutil.True(t, n >= 1e19, "2^64 is shown as %v", n)
 }

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,18 +33,45 @@ func (s sink) ofNamespace(nqn string, nsid uint32, more ...string) sink {
 	return s.with(append([]string{"subsystem", nqn, "nsid", strconv.Itoa(int(nsid))}, more...)...)
 }
 
-func (s sink) gauge(name, help string, v float64, labels ...string) {
+// gauge adds a gauge; v is as for value.
+func (s sink) gauge(name, help string, v any, labels ...string) {
 	s.add(name, help, prometheus.GaugeValue, v, labels)
 }
 
-func (s sink) counter(name, help string, v float64, labels ...string) {
+func (s sink) counter(name, help string, v any, labels ...string) {
 	s.add(name, help, prometheus.CounterValue, v, labels)
 }
 
 // add panics if the labels do not fit, which becomes an error of the scrape.
-func (s sink) add(name, help string, t prometheus.ValueType, v float64, labels []string) {
+func (s sink) add(name, help string, t prometheus.ValueType, v any, labels []string) {
 	d, values := s.describe(name, help, labels)
-	s.out <- prometheus.MustNewConstMetric(d, t, v, values...)
+	s.out <- prometheus.MustNewConstMetric(d, t, value(v), values...)
+}
+
+// each adds a counter for each value of a label.
+func each[T any](s sink, name, help, label string, values map[string]T) {
+	for v, n := range values {
+		s.counter(name, help, n, label, v)
+	}
+}
+
+// value returns a number; 1 for true and 0 for false. No counter of log 02h exceeds 64 bits in the
+// life of a drive.
+func value(v any) float64 {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1
+		}
+		return 0
+	case nvme.Uint128:
+		n, ok := v.Uint64()
+		if !ok {
+			return math.MaxUint64
+		}
+		return float64(n)
+	}
+	return reflect.ValueOf(v).Convert(reflect.TypeFor[float64]()).Float()
 }
 
 // descs has the description of each metric by its name.
@@ -118,22 +146,6 @@ func (b both) Write(out *dto.Metric) error {
 	out.Histogram.Bucket = classic.Histogram.Bucket
 	out.Histogram.CreatedTimestamp = nil
 	return nil
-}
-
-func boolean(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// number converts a counter of log 02h; none exceeds 64 bits in the life of a drive.
-func number(u nvme.Uint128) float64 {
-	v, ok := u.Uint64()
-	if !ok {
-		return math.MaxUint64
-	}
-	return float64(v)
 }
 
 // text makes the name of a drive or a build valid as a label.
