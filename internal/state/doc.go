@@ -1,6 +1,6 @@
 // Package state keeps promises to hosts that no configuration has: port IDs, the generation of the
 // discovery log, write protection, reservations and uncorrectable blocks. It also keeps the
-// connections to storage clusters: the next process has to prevent late writes of these. All is in a
+// connections to storage clusters: the next process has to prevent their late writes. All is in a
 // directory, which one target at a time has locked:
 //
 //	state                          port IDs, the generation, the managed directory, connections
