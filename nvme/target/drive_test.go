@@ -60,14 +60,6 @@ func onDrives(t *testing.T, drives ...admin.Drive) subsystems.Config {
 	return sub
 }
 
-func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
-	r.t.Helper()
-	c := logCommand(nvme.LogSMART, 512, 0)
-	c.SQE.SetNSID(nsid)
-	l := testutil.Value(nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data))(r.t)
-	return *l
-}
-
 // full is a log with a different value in each field.
 func full(n uint8) nvme.SMARTLog {
 	v := uint64(n) * 100
@@ -85,69 +77,6 @@ func full(n uint8) nvme.SMARTLog {
 	}
 	l.DataUnitsRead[15] = n // above 64 bits
 	return l
-}
-
-// TestDriveHealth: the log of one drive is the drive's own, independent of reads through the
-// target. The log of several drives has the sums and the worst values.
-func TestDriveHealth(t *testing.T) {
-	a, b := &testDrive{id: "a", counts: true, log: full(1)},
-		&testDrive{id: "b", counts: true, log: full(2)}
-	b.log.CriticalWarning = nvme.SMARTSpareLow
-	r, h := joined(t, 1, 1, onDrives(t, a, a, b))
-	for range 3 {
-		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	}
-	for nsid, want := range map[uint32]nvme.SMARTLog{1: a.log, 2: a.log, 3: b.log} {
-		l := r.smart(h, nsid)
-		testutil.True(t, l == want, "namespace %d: %+v\nwant %+v", nsid, l, want)
-	}
-	want := full(2) // the worst values; the loop adds up the counts
-	want.CriticalWarning, want.EnduranceWarnings = nvme.SMARTSpareLow, 2|4
-	for _, sum := range []struct{ to, a *nvme.Uint128 }{
-		{&want.DataUnitsRead, &a.log.DataUnitsRead},
-		{&want.DataUnitsWritten, &a.log.DataUnitsWritten},
-		{&want.HostReads, &a.log.HostReads},
-		{&want.HostWrites, &a.log.HostWrites},
-		{&want.BusyTime, &a.log.BusyTime},
-		{&want.UnsafeShutdowns, &a.log.UnsafeShutdowns},
-		{&want.MediaErrors, &a.log.MediaErrors},
-		{&want.ErrorLogEntries, &a.log.ErrorLogEntries},
-	} {
-		*sum.to = sum.to.Add(*sum.a)
-	}
-	l := r.smart(h, nvme.NSIDAll)
-	testutil.True(t, l == want, "the subsystem: %+v\nwant %+v", l, want)
-}
-
-// TestDriveAndMemory: the target counts for drives that do not count, and for namespaces without a
-// drive.
-func TestDriveAndMemory(t *testing.T) {
-	sata, silent := &testDrive{
-		id:  "sata",
-		log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)},
-	},
-		&testDrive{id: "silent", err: errors.New("no answer")}
-	r, h := joined(t, 1, 1, onDrives(t, sata, nil, silent))
-	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
-		for range n {
-			r.ok(h.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
-		}
-	}
-	for nsid, want := range map[uint32]nvme.SMARTLog{
-		1: {
-			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
-			HostReads: u128(2), DataUnitsRead: u128(1),
-		},
-		2: {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3), DataUnitsRead: u128(1)},
-		3: {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4), DataUnitsRead: u128(1)},
-		nvme.NSIDAll: {
-			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
-			PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1),
-		},
-	} {
-		l := r.smart(h, nsid)
-		testutil.True(t, l == want, "namespace %#x: %+v\nwant %+v", nsid, l, want)
-	}
 }
 
 // TestEventDuringSlowLog: an event is not lost if it happens while the target asks a drive for the
@@ -585,10 +514,6 @@ type changing struct {
 
 func (d *changing) Info() backend.Info { return d.i }
 func (d *changing) Notify(fn func())   { d.notify = fn }
-func (d *changing) set(fn func(*backend.Info)) {
-	fn(&d.i)
-	d.notify()
-}
 
 // late is a device that changes while it is added, just before it is given the function to call.
 type late struct {

@@ -33,28 +33,6 @@ func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *fabrictest.Command 
 	return c
 }
 
-// TestTransportErrors: an error that the transport finds becomes the status of the command, and the
-// device does not see it.
-func TestTransportErrors(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	dev.Fail(func(*backend.IO) error {
-		t.Error("the device got a command")
-		return backend.ErrIO
-	})
-	c := rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
-	c.Malformed = nvme.SGLTypeInvalid | nvme.DNR
-	r.status(q, c, nvme.SGLTypeInvalid|nvme.DNR)
-	c = rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
-	c.Broken = nvme.TransientTransportError
-	r.status(q, c, nvme.TransientTransportError)
-	c = rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
-	c.Lost = true
-	r.send(q, c)
-	testutil.True(t, q.Outstanding() == 0 && !c.Done, "an abandoned command is outstanding or done")
-}
-
 // recorder records the IOs that a device gets.
 type recorder struct {
 	backend.Device
@@ -292,44 +270,6 @@ func pairOf(slba uint64, old, data []byte) []*fabrictest.Command {
 }
 
 func fill(b byte, n int) []byte { return bytes.Repeat([]byte{b}, n) }
-
-// TestFusedNamespaceGoes: a pair that waits for its lock ends when its namespace is removed, and
-// goes on when the device of the namespace is exchanged.
-func TestFusedNamespaceGoes(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	sub.Namespaces[0].Timeout = 0
-	r, h := joined(t, 3, 2, sub)
-	zero, one := fill(0, 512), fill(1, 512)
-	begin := func(old, data []byte) (early *fabrictest.Command, p []*fabrictest.Command) {
-		dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
-		early = r.send(h.io[1], rw(nvme.NVMWrite, 1, 8, 1, old))
-		r.until("the device has a write", func() bool { return dev.Held() == 1 })
-		p = pairOf(8, old, data)
-		r.must(h.io[0].Send(p...))
-		r.w.Settle()
-		return early, p
-	}
-	for _, q := range h.io { // opens the channels
-		r.ok(q, rw(nvme.NVMWrite, 1, 8, 1, zero))
-	}
-	_, p := begin(zero, one)
-	x := r.startExchange(sub.Namespaces[0])
-	dev.Release()
-	r.until("the device has nothing", func() bool { return len(x.old) > 0 })
-	r.must(x.end(<-x.old, nil))
-	r.until("the pair completes", func() bool { return p[1].Done })
-	if a, b := p[0].CQE.Status(), p[1].CQE.Status(); !a.OK() || !b.OK() {
-		t.Errorf("with an exchange of the device: %v, %v", a, b)
-	}
-	early, p := begin(one, zero)
-	_, err := r.target.RemoveNamespace(testSub, 1)
-	r.must(err)
-	dev.Release()
-	for _, c := range append(p, early) {
-		r.until("all complete", func() bool { return c.Done })
-	}
-	testutil.Equal(t, early.CQE.Status(), nvme.Success, "a write before the removal")
-}
 
 func abortCommand(sqid, cid uint16) *fabrictest.Command {
 	c := command(nvme.AdminAbort, 0, nil)

@@ -180,51 +180,12 @@ func TestWaitsWithNothing(t *testing.T) {
 	}
 }
 
-// waiting connects a host and has commands wait at a limit: reads, and writes with their data in
-// the capsule.
-func waiting(r *harness, n int) (*host, []*fabrictest.Command) {
-	h := r.connectHost(1)
-	r.ok(h.io[0], readBlocks(8)())
-	var all []*fabrictest.Command
-	for i := range n {
-		c := readBlocks(8)()
-		if i%2 > 0 {
-			c = rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096))
-			c.InCapsule = true
-		}
-		all = append(all, r.send(h.io[0], c))
-	}
-	r.w.Settle()
-	return h, all
-}
-
-func limitedSubsystem(t *testing.T) subsystems.Config {
-	sub := ramSubsystem(t, 1)
-	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
-	return sub
-}
-
 func (r *harness) allDone(all []*fabrictest.Command, want nvme.Status) {
 	r.t.Helper()
 	for i, c := range all {
 		r.until(fmt.Sprintf("command %d completes", i), func() bool { return c.Done })
 		testutil.Equal(r.t, c.CQE.Status()&^nvme.More, want, "command %d", i)
 	}
-}
-
-// TestExchangeAtLimit: commands that wait at a limit find the namespace as it is when their turn
-// comes, and do not hold up its change.
-func TestExchangeAtLimit(t *testing.T) {
-	smaller := ramDevice(t, 2048, 512)
-	r := newHarness(t, 2, limitedSubsystem(t))
-	_, all := waiting(r, 4)
-	r.during(func() error {
-		return r.target.UpdateNamespace(testSub,
-			namespaces.Config{NSID: 1, Limits: qos.Limits{IOPS: 1}},
-			func(backend.Device) (backend.Device, error) { return smaller, nil })
-	})
-	r.w.Advance(4500 * time.Millisecond)
-	r.allDone(all, outOfRange)
 }
 
 // TestChangeLimits: limits change while commands wait at them.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,55 +131,6 @@ func operate(r *harness, h *host, dev *backendtest.Faulty) {
 		func() bool { return read.Done && r.target.Stats()[0].Ready })
 }
 
-// TestControllerHasOneLine: the end of a controller is one line, with the reason and the lifetime
-// of the controller, for any number of queues.
-func TestControllerHasOneLine(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	for want, end := range map[string]func(h *host){
-		`reason="the connection of the admin queue has ended" duration=`: (*host).hangUp,
-		`reason="keep alive timer expired after `: func(h *host) {
-			r.target.find(testSub).lookup(h.cntlid).expire()
-		},
-		`reason="the host shut it down" duration=`: func(h *host) {
-			r.ok(h.admin, propertySetCommand(nvme.PropertyCC,
-				uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
-			h.hangUp()
-		},
-	} {
-		h := r.connectHost(4)
-		before := len(r.log.String())
-		end(h)
-		r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
-		log := r.log.String()[before:]
-		testutil.True(t, strings.Count(log, want) == 1 && strings.Count(log, "\n") <= 2 &&
-			strings.Count(log, "controller removed") == 1, "no %s, or more than that:\n%s", want,
-			log)
-	}
-}
-
-// TestFeatureGone: a command for a feature may wait for memory while the controller is enabled
-// again and no longer has the feature.
-func TestFeatureGone(t *testing.T) {
-	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
-	dev.i = dev.Device.Info()
-	dev.i.VolatileCache = true
-	r, h := joined(t, 1, 0, subsystemOf(testSub, dev))
-	get := getFeatureInto(nvme.FeatureVolatileWriteCache, 0, make([]byte, 16))
-	set := setFeature(nvme.FeatureVolatileWriteCache, 1)
-	get.Late, set.Late = true, true
-	r.send(h.admin, get)
-	r.send(h.admin, set)
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
-	dev.set(func(i *backend.Info) { i.VolatileCache = false })
-	r.w.Settle()
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	for _, c := range []*fabrictest.Command{get, set} {
-		h.admin.Arrive(c)
-		r.until("the command completes", func() bool { return c.Done })
-		testutil.Equal(t, c.CQE.Status()&^nvme.More, invalidField, "")
-	}
-}
-
 func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 	c := getFeature(fid, nvme.FeatureCurrent, v)
 	c.Data = data
@@ -190,37 +140,6 @@ func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 func withNSID(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
 	c.SQE.SetNSID(nsid)
 	return c
-}
-
-// TestOtherAddress: a queue does not join a controller from an address other than that of the admin
-// queue, with or without the Host Identifier, and does not take the identifier of a queue.
-func TestOtherAddress(t *testing.T) {
-	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
-		t.Run(tr.String(), func(t *testing.T) {
-			r := newHarness(t, 2, ramSubsystem(t, 1))
-			h := r.connectHostInfo(1, info(tr))
-			for _, remote := range []string{
-				"192.0.2.8:50000", "[2001:db8::9]:50000", "[fe80::1%eth0]:50000",
-			} {
-				qi := info(tr)
-				qi.Remote = netip.MustParseAddrPort(remote)
-				a := h.ioArgs(2)
-				for range 2 {
-					c := r.status(r.dialInfo(1, qi), a.command(), nvme.ConnectInvalidParameters)
-					if got := c.CQE.Result(); got != 1<<16|16 {
-						t.Errorf("result %#x, want that of a CNTLID that does not exist", got)
-					}
-					a.hostID = [16]byte{} // to be ignored
-				}
-				want := regexp.MustCompile(" remote=" + regexp.QuoteMeta(remote) +
-					" .* other_remote=" + regexp.QuoteMeta(testPeer.String()))
-				testutil.True(t, want.MatchString(r.log.String()), "%v is not in the log:\n%s",
-					want, r.log)
-			}
-			h.info.Remote = netip.AddrPortFrom(testPeer.Addr(), testPeer.Port()+1)
-			r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		})
-	}
 }
 
 // TestForeignController: a peer with another name or another address gets the same answers for the

@@ -41,6 +41,8 @@ var sequenceNames = map[string]uint64{
 	"auth-send":          uint64(nvme.FabricsAuthSend),
 	"auth-receive":       uint64(nvme.FabricsAuthReceive),
 	"fabrics-disconnect": uint64(nvme.FabricsDisconnect),
+	"sgl-invalid":        uint64(nvme.SGLTypeInvalid | nvme.DNR),
+	"transport-error":    uint64(nvme.TransientTransportError),
 	"static":             uint64(nvme.CNTLIDStatic), "dynamic": uint64(nvme.CNTLIDDynamic),
 }
 

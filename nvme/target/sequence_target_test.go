@@ -36,6 +36,7 @@ func init() {
 		"changing":         (*sequence).changes, "changed": (*sequence).changes,
 		"namespace": (*sequence).namespace, "remove-namespace": (*sequence).removeNamespace,
 		"device": (*sequence).device, "ios": (*sequence).ios,
+		"exchange": (*sequence).exchange, "exchanged": (*sequence).exchanged,
 		"port": (*sequence).port, "remove-port": (*sequence).removePort,
 		"referrals": (*sequence).referrals, "networks": (*sequence).networks,
 		"states": (*sequence).states, "check-health": (*sequence).checkHealth,
@@ -239,6 +240,12 @@ func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) namespace
 		d.drive.log.AvailableSpare = 100
 		cfg.Drive = d.drive
 	}
+	if n := a.number("full", 0); n > 0 { // a drive with a different value in each field
+		d.drive = &testDrive{
+			id: fmt.Sprint(n), counts: !a.flag("counts-nothing"), log: full(uint8(n)),
+		}
+		cfg.Drive = d.drive
+	}
 	return cfg
 }
 
@@ -261,6 +268,7 @@ func (d *sequenceDevice) describe(a *arguments) {
 	for name, field := range map[string]*bool{
 		"offline": &i.Offline, "degraded": &i.Degraded, "rotational": &i.Rotational,
 		"discard": &i.Discard, "volatile-cache": &i.VolatileCache, "volatile": &i.Volatile,
+		"elsewhere": &i.Elsewhere, "standby": &i.Standby,
 	} {
 		*field = a.text(name, strconv.FormatBool(*field)) == "true"
 	}
@@ -284,6 +292,7 @@ func (s *sequence) namespace(a *arguments) string {
 		cfg = s.newNamespace(a, nqn, nsid)
 	}
 	cfg.ANAGroup = uint32(a.number("group", 0))
+	cfg.Timeout = time.Duration(a.number("timeout", uint64(cfg.Timeout/time.Second))) * time.Second
 	cfg.ReadOnly, cfg.Hosts = a.flag("read-only"), nil
 	for _, h := range a.list("hosts") {
 		cfg.Hosts = append(cfg.Hosts, hostNamed(h))
@@ -315,7 +324,9 @@ func (s *sequence) removeNamespace(a *arguments) string {
 	nqn, nsid := subNamed(a.text("subsystem", "")), uint32(a.number("nsid", 0))
 	gone, err := s.r.target.RemoveNamespace(nqn, nsid)
 	if err == nil {
-		s.r.must(untilGone(s.r.w, gone))
+		if !a.flag("at-once") { // while the device has IOs
+			s.r.must(untilGone(s.r.w, gone))
+		}
 		sub := s.subs[nqn]
 		sub.Namespaces = slices.DeleteFunc(sub.Namespaces,
 			func(c namespaces.Config) bool { return c.NSID == nsid })
@@ -379,6 +390,56 @@ func (s *sequence) device(a *arguments) string {
 		d.notify()
 	}
 	s.r.settle()
+	return "ok"
+}
+
+// exchange begins to exchange the device of namespace 1, whose commands wait from then on.
+func (s *sequence) exchange(a *arguments) string {
+	s.swap = s.r.startExchange(namespaces.Config{
+		ReadOnly: a.flag("read-only"), Limits: qos.Limits{IOPS: int64(a.number("iops", 0))},
+		Timeout: time.Duration(a.number("timeout", 0)) * time.Second,
+	})
+	if s.deviceOf(a).Held() == 0 {
+		return s.givenUp(a)
+	}
+	s.r.until("commands wait", func() bool {
+		return !slices.ContainsFunc(s.r.raw, func(h *Handler) bool {
+			return len(h.channels) > 0 && h.channels[0] != nil && !quiesced(h.channels[0])
+		})
+	})
+	return "the device has IOs"
+}
+
+// givenUp waits until nothing uses the device of namespace 1.
+func (s *sequence) givenUp(a *arguments) string {
+	s.r.until("the device is given up", func() bool { return len(s.swap.old) > 0 })
+	switch old := <-s.swap.old; old {
+	case nil:
+		return "there is no device"
+	case s.deviceOf(a):
+		return "the device is given up"
+	default:
+		return "another device is given up"
+	}
+}
+
+// exchanged ends an exchange, with the device that the namespace has now, a new one, or nothing.
+func (s *sequence) exchanged(a *arguments) string {
+	var dev backend.Device
+	switch with := a.word(0); with {
+	case "not-yet":
+		return s.givenUp(a)
+	case "same":
+		dev = s.deviceOf(a)
+	case "new":
+		s.devices[fmt.Sprint("old", len(s.devices))] = s.deviceOf(a)
+		dev = s.newNamespace(a, testSub, 1).Device
+	}
+	err := map[bool]error{true: errors.New("an error")}[a.flag("fails")]
+	err = s.swap.end(dev, err)
+	if s.r.settle(); err != nil {
+		return err.Error()
+	}
 	return "ok"
 }
 

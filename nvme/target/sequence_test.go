@@ -40,6 +40,7 @@ type sequence struct {
 	sent    map[string][]sentCommand       // by the name that start gave them
 	kept    map[string][]byte              // returned data of commands, by name
 	changed func()                         // ends a change of the configuration
+	swap    *exchange                      // of the device of namespace 1
 	failed  uint16                         // the CID of the last command that has failed
 }
 
@@ -366,7 +367,9 @@ func (s *sequence) begin(a *arguments) string {
 		}
 		for range a.number("repeat", 1) {
 			c, q := s.newCommand(a)
-			c.Late = a.flag("late")
+			c.Late, c.Lost = a.flag("late"), a.flag("lost")
+			c.Malformed = nvme.Status(a.number("malformed", 0))
+			c.Broken = nvme.Status(a.number("broken", 0))
 			batch = append(batch, c)
 			s.sent[name] = append(s.sent[name], sentCommand{c, q})
 		}
@@ -454,7 +457,9 @@ func (s *sequence) await(a *arguments) string {
 		}
 		out = append(out, text)
 	}
-	if len(slices.Compact(slices.Clone(out))) == 1 {
+	if a.flag("somehow") { // with statuses that depend on what comes first
+		return "done"
+	} else if len(slices.Compact(slices.Clone(out))) == 1 {
 		return out[0]
 	}
 	return strings.Join(out, "\n")
@@ -532,10 +537,15 @@ func (s *sequence) left(*arguments) string {
 	return strings.Replace(out, " controllers", fmt.Sprintf(" controllers, %d bytes", bytes), 1)
 }
 
-// conditions shows which namespaces are ready, and how many of their commands were given up.
-func (s *sequence) conditions(*arguments) string {
+// conditions shows which namespaces are ready, and how many of their commands were given up, or the
+// numbers of errors by reason.
+func (s *sequence) conditions(a *arguments) string {
 	var out []string
 	for _, n := range s.r.target.Stats() {
+		if a.flag("errors") {
+			out = append(out, fmt.Sprint(n.Errors))
+			continue
+		}
 		out = append(out, fmt.Sprintf("namespace %d: ready %t, timeouts %d, orphans %d, returns %d",
 			n.NSID, n.Ready, n.Timeouts, n.Orphans, n.Returns))
 	}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
@@ -47,28 +44,6 @@ func onHanging(t *testing.T, reactors, queues int) (*harness, *host, *backendtes
 	sub, dev := hangingSubsystem(t)
 	r, h := joined(t, reactors, queues, sub)
 	return r, h, dev
-}
-
-// notReady sends a command and expects it to be refused after a delay.
-func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
-	r.t.Helper()
-	r.send(q, c)
-	r.until("the refusal waits", func() bool {
-		for _, h := range r.raw {
-			if !h.delayed.Empty() {
-				return true
-			}
-		}
-		return c.Done
-	})
-	if c.Done {
-		r.t.Errorf("opcode %#x was refused at once: %v", c.SQE.Opcode(), c.CQE.Status())
-	}
-	r.w.Advance(time.Duration(notReadyDelay))
-	const want = nvme.InternalPathError
-	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != want {
-		r.t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st, want)
-	}
 }
 
 // everyCommand has one of each command that a device carries out.
@@ -133,29 +108,6 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 	close(dev.ready)
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	testutil.True(t, dev.seen == 1, "the device saw %d commands that were given up", dev.seen-1)
-}
-
-// TestTimeoutElsewhere: an operation of a device that another machine takes over is given up early.
-// Hosts that connect afterwards have a path to its namespace, or Linux would not wait for it.
-func TestTimeoutElsewhere(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	shared := &changing{Device: dev, i: dev.Info()}
-	sub.Namespaces[0].Device = shared
-	r, h := joined(t, 1, 1, sub)
-	dev.Hold(nil)
-	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096)))
-	r.until("the device has it", func() bool { return dev.Held() == 1 })
-	shared.set(func(i *backend.Info) { i.Offline, i.Elsewhere = true, true })
-	r.w.Advance(1500 * time.Millisecond)
-	st := c.CQE.Status() &^ nvme.More
-	testutil.True(t, c.Done && st == notReady, "done %v, %v", c.Done, st)
-	dev.Release()
-	r.w.Settle()
-	for _, standby := range []bool{false, true} {
-		shared.set(func(i *backend.Info) { i.Standby = standby })
-		testutil.Equal(t, r.nstat(h)&nvme.NSTATReady != 0, standby, "ready")
-		testutil.True(t, !r.target.Stats()[0].Ready, "the storage is ready")
-	}
 }
 
 // TestTimeoutFence: a command whose writes the storage could carry out after a retry elsewhere is
@@ -380,57 +332,6 @@ func TestConcealedForGood(t *testing.T) {
 	outcome("the host is removed")
 	r.removeSubsystem()
 	outcome("the subsystem is removed")
-}
-
-// TestDiskFull: writes that fail for lack of space are counted by that reason. They are logged once
-// with the details for operators, and once more after a minute.
-func TestDiskFull(t *testing.T) {
-	r, h, dev := onFaulty(t, 2, 2)
-	writes := func(n int) {
-		t.Helper()
-		for i := range n {
-			r.status(h.io[i%2], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)),
-				nvme.CapacityExceeded|nvme.DNR)
-		}
-	}
-	lines := func() (list []string) {
-		for l := range strings.Lines(r.log.String()) {
-			if strings.Contains(l, "no space left") {
-				list = append(list, l)
-			}
-		}
-		return list
-	}
-	dev.Fail(func(io *backend.IO) error {
-		if io.Op == backend.OpWrite {
-			return fmt.Errorf("pwrite: %w", backend.ErrNoSpace)
-		}
-		return nil
-	})
-	writes(146)
-	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	l := lines()
-	testutil.MustTrue(t, len(l) == 1, "%d lines: %v", len(l), l)
-	for _, want := range []string{"subsystem=" + testSub, "nsid=1", "device=ram", "command=write"} {
-		testutil.True(t, strings.Contains(lines()[0], want), "%s is not in %s", want, lines()[0])
-	}
-	r.w.Advance(time.Minute)
-	writes(1)
-	l = lines()
-	testutil.True(t, len(l) == 2, "%d lines after a minute: %v", len(l), l)
-	for _, e := range []error{backend.ErrIO, backend.ErrReadOnly, backend.ErrOffline} {
-		dev.Fail(func(*backend.IO) error { return e })
-		c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-		r.w.Advance(time.Duration(notReadyDelay))
-		r.until("the write fails", func() bool { return c.Done })
-	}
-	got := r.target.Stats()[0].Errors
-	maps.DeleteFunc(got, func(_ string, n uint64) bool { return n == 0 })
-	want := map[string]uint64{"no_space": 147, "io": 1, "read_only": 1, "offline": 1}
-	testutil.True(t, maps.Equal(got, want), "counted %v, want %v", got, want)
-	names := slices.Sorted(maps.Keys(r.target.Stats()[0].Errors))
-	testutil.True(t, len(names) == dispatch.ErrorKinds,
-		"reasons that have not occurred are missing: %v", names)
 }
 
 // sparse is a thin device that knows its free space.
