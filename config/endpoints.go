@@ -68,11 +68,21 @@ func tokenValue(get func() string, set func(text string)) lang.Value {
 	})
 }
 
+// openToken is a token that the program needs as text. No format verb shows a function.
+func openToken(p *func() string) lang.Value {
+	return tokenValue(func() string {
+		if *p == nil {
+			return ""
+		}
+		return newToken((*p)()).String()
+	}, func(text string) { *p = func() string { return text } })
+}
+
 // WebTarget is another target that the page shows.
 type WebTarget struct {
 	// Name is its name on the page, URL the address of its own page.
 	Name, URL string
-	// Token returns the token of the other page; nil: none. No format verb shows a function.
+	// Token returns the token of the other page; nil: none.
 	Token func() string
 	// CA is a file, "" for the CAs of the machine.
 	CA string
@@ -86,12 +96,7 @@ func (w *WebTarget) value() lang.Value {
 			lang.Schema{"pattern": "^https?://[^/?#@]+/?$"}, pageURL),
 			"Address of its own page (its `web.listen`).").
 			Require("Write https://HOST:PORT, or http://IP:PORT."),
-		lang.NewKey("token", tokenValue(func() string {
-			if w.Token == nil {
-				return ""
-			}
-			return hidden(w.Token())
-		}, func(text string) { w.Token = func() string { return text } }),
+		lang.NewKey("token", openToken(&w.Token),
 			"Its `web.token`. Set it if it has one.").
 			Without("none").OrSecretFile(),
 		lang.NewKey("ca", lang.Path(&w.CA),

@@ -67,12 +67,7 @@ func (g *Group) keys() []lang.Key {
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
 			"hosts are kept in the pool, and a change at one gateway is for all. Set it at all "+
 			"gateways, with `managed`, which keeps the version in force."),
-		lang.NewKey("key", tokenValue(func() string {
-			if g.Key == nil {
-				return ""
-			}
-			return hidden(g.Key())
-		}, func(text string) { g.Key = func() string { return text } }),
+		lang.NewKey("key", openToken(&g.Key),
 			"A secret with which keys of hosts in shared configurations are encrypted in the "+
 				"pool. Set it to the same one at all gateways, made by `openssl rand -hex 32`, to "+
 				"keep these keys there.").

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"time"
@@ -195,13 +193,6 @@ var hidingKey = func() []byte {
 	return b
 }()
 
-// hidden returns the placeholder of a secret. Different secrets have different placeholders.
-func hidden(secret string) string {
-	h := hmac.New(sha256.New, hidingKey)
-	h.Write([]byte(secret))
-	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:8])
-}
-
 func chapKey(p **auth.Key) lang.Value {
 	return secretKey(p, "DH-HMAC-CHAP key", "^DHHC-1:0[0-3]:", "key gen", auth.ParseKey)
 }
@@ -220,7 +211,7 @@ func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 		if !given {
 			return ""
 		}
-		return hidden((*p).Reveal())
+		return newToken((*p).Reveal()).String()
 	}
 	return lang.Parsed(what, rules, get, func(text string) (what, hint string) {
 		k, err := parse(text)

@@ -118,22 +118,16 @@ func onTCP(l config.Listener) bool {
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: ReactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
-		Device: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-			return l.Stack == fabric.DeviceStack
-		}),
-		Soft: uses(c.Listeners, nvme.TransportRDMA) &&
-			!slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-				return l.Transport == nvme.TransportRDMA && !l.Stack.Soft()
-			}),
-		IWARP: slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-			return l.Stack == fabric.SoftIWARPStack
-		}) && !slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
-			return l.Transport == nvme.TransportRDMA && l.Stack != fabric.SoftIWARPStack
-		}),
 		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}
+	t.Soft, t.IWARP = t.RDMA, t.RDMA
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
 	for _, l := range c.Listeners {
+		if l.Transport == nvme.TransportRDMA {
+			t.Device = t.Device || l.Stack == fabric.DeviceStack
+			t.Soft = t.Soft && l.Stack.Soft()
+			t.IWARP = t.IWARP && l.Stack == fabric.SoftIWARPStack
+		}
 		if !onTCP(l) {
 			continue
 		}

@@ -50,7 +50,7 @@ func Disks(local func(*cobra.Command) ([]observed.Disk, error)) *cobra.Command {
 }
 
 func disks(t *table, list []observed.Disk) {
-	if !slices.ContainsFunc(list, isDrive) {
+	if !slices.ContainsFunc(list, observed.Disk.IsDrive) {
 		text := "This machine has no NVMe, SATA or SAS drive with readable health data."
 		if len(list) == 0 {
 			t.line(text + " It has no other block device either.")
@@ -62,18 +62,13 @@ func disks(t *table, list []observed.Disk) {
 		"PATH")
 	for _, d := range list {
 		bus := d.Bus
-		if d.Rotational && isDrive(d) {
+		if d.Rotational && d.IsDrive() {
 			bus += ", rotating"
 		}
 		t.row("/dev/"+d.Name, bus, reported(d.Model), reported(d.Serial), size(d.SizeBytes),
 			d.BlockSizeBytes, health(d.Health), or(strings.Join(d.Uses, ", ")), export(d),
 			or(d.Path))
 	}
-}
-
-// isDrive reports whether a disk may be hardware with health data.
-func isDrive(d observed.Disk) bool {
-	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
 }
 
 func export(d observed.Disk) string {

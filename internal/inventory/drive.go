@@ -26,7 +26,7 @@ func (m Machine) DriveOf(number string) *Drive {
 		place = filepath.Dir(place)
 	}
 	d := m.disk(filepath.Base(place))
-	if !d.drive() {
+	if !d.IsDrive() {
 		return nil
 	}
 	return &Drive{m, d}

@@ -21,12 +21,6 @@ type disk struct {
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// drive reports whether the disk may be hardware with health data. Drives behind some adapters are
-// "scsi", as are disks of virtual machines and arrays, which have none.
-func (d *disk) drive() bool {
-	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
-}
-
 // notExportable returns why a disk cannot be exported as a whole, "" if it can.
 func (d *disk) notExportable() string {
 	switch {
@@ -88,7 +82,7 @@ func (m Machine) List(users map[string][]string) ([]observed.Disk, error) {
 			}
 		}
 		slices.Sort(d.Uses)
-		if d.NotExportable = d.notExportable(); d.drive() && m.Ask != nil {
+		if d.NotExportable = d.notExportable(); d.IsDrive() && m.Ask != nil {
 			d.Health = m.Ask(&d.Disk)
 		}
 		list = append(list, d.Disk)

@@ -2,6 +2,7 @@ package observed
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -143,6 +144,12 @@ type Disk struct {
 	NotExportable string `json:"not_exportable,omitempty"`
 	// Health is the health that the drive reports.
 	Health DiskHealth `json:"health"`
+}
+
+// IsDrive reports whether the disk may be hardware with health data. Drives behind some adapters
+// are "scsi", as are disks of virtual machines and arrays, which have none.
+func (d Disk) IsDrive() bool {
+	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
 }
 
 // DiskHealth is the health that a drive reports.

@@ -180,6 +180,12 @@ func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 	return k.kept[n], !k.unsure[n] && k.bad[k.file(n)] == nil
 }
 
+// Load implements the stores of promises.
+func (k *kind[V, D]) Load(nqn string, nsid uint32) *V {
+	v, _ := k.get(Name{nqn, nsid})
+	return v
+}
+
 // set replaces the file of a namespace durably by d, the content for v, or removes it if v is nil.
 // After an error the file has its old or new content, and get returns the old value.
 func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {

@@ -30,8 +30,7 @@ type Protection struct {
 }
 
 func (p *Protection) Protected(nqn string, nsid uint32) bool {
-	v, _ := p.get(Name{nqn, nsid})
-	return v != nil
+	return p.Load(nqn, nsid) != nil
 }
 
 func (p *Protection) SetProtected(nqn string, nsid uint32, protected bool) error {
@@ -134,11 +133,6 @@ type Reservations struct {
 	*kind[reservation.State, reservationsData]
 }
 
-func (r *Reservations) Load(nqn string, nsid uint32) *reservation.State {
-	v, _ := r.get(Name{nqn, nsid})
-	return v
-}
-
 func (r *Reservations) Save(nqn string, nsid uint32, now *reservation.State) error {
 	n := Name{nqn, nsid}
 	return r.set(n, now, reservationsOf(n, now))
@@ -164,11 +158,6 @@ func (d uncorrectableData) value() (*marks.Kept, error) {
 // Uncorrectable implements marks.Store.
 type Uncorrectable struct {
 	*kind[marks.Kept, uncorrectableData]
-}
-
-func (u *Uncorrectable) Load(nqn string, nsid uint32) *marks.Kept {
-	v, _ := u.get(Name{nqn, nsid})
-	return v
 }
 
 func (u *Uncorrectable) Save(nqn string, nsid uint32, now *marks.Kept) error {
