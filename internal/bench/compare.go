@@ -42,24 +42,10 @@ func Compare(out io.Writer, a, b *Report) error {
 }
 
 func compareFigures(t io.Writer, a, b *Figures) {
-	_, _ = fmt.Fprintf(t, "IOPS\t%s\t%s\t%s\n", number(a.IOPS), number(b.IOPS),
-		ratio(a.IOPS, b.IOPS))
-	_, _ = fmt.Fprintf(t, "MiB/s\t%.1f\t%.1f\t%s\n", a.Bandwidth/(1<<20), b.Bandwidth/(1<<20),
-		ratio(a.Bandwidth, b.Bandwidth))
-	for _, v := range []struct {
-		name string
-		a, b float64
-	}{
-		{"mean", a.Mean, b.Mean},
-		{"p50", a.P50, b.P50},
-		{"p90", a.P90, b.P90},
-		{"p99", a.P99, b.P99},
-		{"p99.9", a.P999, b.P999},
-		{"p99.99", a.P9999, b.P9999},
-		{"max", a.Max, b.Max},
-	} {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", v.name, duration(v.a), duration(v.b),
-			ratio(v.a, v.b))
+	x, textsA := a.row()
+	y, textsB := b.row()
+	for i, name := range columns {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, textsA[i], textsB[i], ratio(x[i], y[i]))
 	}
 }
 

@@ -129,6 +129,21 @@ func NewFigures(h *histogram.Histogram, bytes uint64, elapsed time.Duration) *Fi
 	return f
 }
 
+// columns are the names of figures in tables.
+var columns = strings.Fields("IOPS MiB/s mean p50 p90 p99 p99.9 p99.99 max")
+
+// row returns the figures of the columns, as numbers and as text.
+func (f *Figures) row() (list []float64, texts []string) {
+	list = []float64{
+		f.IOPS, f.Bandwidth / (1 << 20), f.Mean, f.P50, f.P90, f.P99, f.P999, f.P9999, f.Max,
+	}
+	texts = []string{number(list[0]), fmt.Sprintf("%.1f", list[1])}
+	for _, us := range list[2:] {
+		texts = append(texts, duration(us))
+	}
+	return list, texts
+}
+
 // points returns the points of a series up to the end of a run.
 func points(s *load.Series, elapsed time.Duration) (list []Point) {
 	for i := range s.Cells() {
@@ -207,18 +222,10 @@ func (r *Report) WriteText(out io.Writer) error {
 	for _, run := range r.Runs {
 		_, _ = fmt.Fprintf(t, "\n%s: %.1f s, CPU time of this process %s\n", run.Name, run.Seconds,
 			run.cpu())
-		_, _ = fmt.Fprintln(t, "\tIOPS\tMiB/s\tmean\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+		_, _ = fmt.Fprintf(t, "\t%s\n", strings.Join(columns, "\t"))
 		for _, g := range run.Groups {
-			for k, f := range g.kinds() {
-				if f == nil {
-					continue
-				}
-				_, _ = fmt.Fprintf(t, "%s %s\t%s\t%.1f", g.Name, kindNames[k], number(f.IOPS),
-					f.Bandwidth/(1<<20))
-				for _, v := range []float64{f.Mean, f.P50, f.P90, f.P99, f.P999, f.P9999, f.Max} {
-					_, _ = fmt.Fprintf(t, "\t%s", duration(v))
-				}
-				_, _ = fmt.Fprintln(t)
+			for _, n := range g.rows() {
+				_, _ = fmt.Fprintf(t, "%s %s\t%s\n", g.Name, n.Kind, strings.Join(n.Row, "\t"))
 			}
 			if g.Late > 0 {
 				_, _ = fmt.Fprintln(t, g.late())
@@ -229,6 +236,22 @@ func (r *Report) WriteText(out io.Writer) error {
 		_, _ = fmt.Fprintf(t, "\nNOT COMPLETE: %s\n", r.Error)
 	}
 	return t.Flush()
+}
+
+// named are the columns of one kind of command.
+type named struct {
+	Kind string
+	Row  []string
+}
+
+func (g *Group) rows() (list []named) {
+	for k, f := range g.kinds() {
+		if f != nil {
+			_, texts := f.row()
+			list = append(list, named{kindNames[k], texts})
+		}
+	}
+	return list
 }
 
 func (g *Group) late() string {
