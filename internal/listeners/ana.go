@@ -29,18 +29,12 @@ const asConfigured = "configured"
 
 // anaOf returns the states other than optimized of the groups of a listener. ls.mu is held.
 func (ls *Listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
-	states := maps.Clone(l.ANAStates)
-	for group, s := range ls.ana[l.Name] {
-		if states == nil {
-			states = map[uint32]nvme.ANAState{}
+	states := map[uint32]nvme.ANAState{}
+	maps.Copy(states, l.ANAStates)
+	for _, groups := range []map[uint32]*anaState{ls.ana[l.Name], ls.shared} {
+		for group, a := range groups {
+			states[group] = a.ANAState
 		}
-		states[group] = s.ANAState
-	}
-	for group, s := range ls.shared {
-		if states == nil {
-			states = map[uint32]nvme.ANAState{}
-		}
-		states[group] = s.ANAState
 	}
 	return states
 }
@@ -54,9 +48,6 @@ func (ls *Listeners) ShareANA(group uint32, state nvme.ANAState) {
 	}
 	if old := ls.shared[group]; old != nil {
 		old.stop()
-	}
-	if ls.shared == nil {
-		ls.shared = map[uint32]*anaState{}
 	}
 	ls.shared[group] = ls.newANA(state)
 	_ = ls.applyANA() // the state is valid

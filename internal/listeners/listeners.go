@@ -87,6 +87,7 @@ func New(c Config) *Listeners {
 		Config: c, mdns: mdns.New(c.Log), wake: make(chan struct{}, 1),
 		ports: map[string]*port{}, drained: map[string]bool{},
 		served: map[uint16]bool{}, ana: map[string]map[uint32]*anaState{},
+		shared: map[uint32]*anaState{},
 	}
 }
 
