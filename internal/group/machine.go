@@ -229,9 +229,8 @@ func (m *Machine) Hosts(now time.Duration, connected bool) {
 	}
 }
 
-// Balance lets this gateway ask the holder for the group, or lets the holder give it to the
-// instance
-// yield if that asks.
+// Balance lets this gateway ask the holder for the group. As the holder it gives the group to the
+// instance yield if that asks.
 func (m *Machine) Balance(now time.Duration, wants bool, yield string) {
 	if m.wants == wants && m.yield == yield {
 		return
@@ -272,7 +271,7 @@ func (m *Machine) Forget(now time.Duration, gateway string) {
 // Fence takes the group over from a gateway that holds it, whether its lease is over or not.
 func (m *Machine) Fence(now time.Duration, gateway string) {
 	if m.record != nil && m.record.Holder != nil && m.record.Holder.Gateway == gateway {
-		m.evict = m.record.Holder.ID
+		m.evict, m.holdOff = m.record.Holder.ID, now
 	}
 	m.reread(now)
 }

@@ -109,6 +109,7 @@ func TestFenceByHand(t *testing.T) {
 		p.x.poll(p.w, 1)
 		p.x.finish(p.w, 1)
 	}
+	p.machine(1).holdOff = 1 << 30 // it has just given the group away
 	evict("b")
 	testutil.Equal(t, len(p.w.fences), 0, "fences of a gateway that holds nothing")
 	evict("a")

@@ -9,6 +9,7 @@ declare -A GW_ADDR=([a]=$ADDR [b]=10.0.1.1) GW_PEER=([a]=$HOSTADDR [b]=10.0.1.2)
 FIO_FILE=/tmp/fs/data
 : "${FEATURES:=layering}" # with exclusive-lock, librbd fences as well
 NAMESPACES=(1:rbd)
+: "${BALANCE:=}" # there is a second group, and groups move after this many seconds
 : "${OLD_BIN:=}" # the program of gateway b, if it is of an earlier version
 
 on_gateway() { nsenter --net=/run/netns/"${GW_NET[$1]}" "${@:2}"; } # NAME COMMAND...
@@ -27,6 +28,7 @@ gateways_up() { # starts the cluster and both gateways
   of_ceph ceph auth get-or-create client.gateway mon 'profile rbd' osd 'profile rbd pool=rbd'
   cp $CEPH/out $CEPH/client.gateway.keyring
   of_ceph rbd create --size 64M --image-feature "$FEATURES" rbd/disk
+  [ -z "$BALANCE" ] || of_ceph rbd create --size 64M --image-feature "$FEATURES" rbd/second
   gateway_start a; gateway_start b
   wait_for 30 gateway_says a optimized
 }
@@ -74,15 +76,16 @@ gateways_down() {
 }
 
 gateway_config() { # NAME
-  local prefers='' ids='cntlid_min: 32768'
+  local prefers='' ids='cntlid_min: 32768' groups='[1]'
   [ "$1" = b ] || { prefers=', prefers: [1]' ids='cntlid_max: 32767'; }
+  [ -z "$BALANCE" ] || groups="[1, 2], balance_after: ${BALANCE}s"
   cat <<EOF
 control: {socket: /run/$1.sock}
 reactors: {count: 1, spin: 0s}
 listeners: [{transport: ${GW_TRTYPE[$1]}, address: ${GW_ADDR[$1]}, port: $PORT}]
 group:
   {name: $1, pool: rbd, conf: $CEPH/ceph.conf, user: gateway,
-   keyring: $CEPH/client.gateway.keyring, ana_groups: [1]$prefers}
+   keyring: $CEPH/client.gateway.keyring, ana_groups: $groups$prefers}
 subsystems:
   - nqn: $NQN
     allow_any_host: true
@@ -91,6 +94,13 @@ subsystems:
       - nsid: 1
         backend: rbd
         image: rbd/disk
+        ceph: {conf: $CEPH/ceph.conf, user: gateway, keyring: $CEPH/client.gateway.keyring}
+EOF
+  [ -z "$BALANCE" ] || cat <<EOF
+      - nsid: 2
+        ana_group: 2
+        backend: rbd
+        image: rbd/second
         ceph: {conf: $CEPH/ceph.conf, user: gateway, keyring: $CEPH/client.gateway.keyring}
 EOF
 }

@@ -5,6 +5,7 @@
 #   EVENTS=kill,drain   only these
 #   ROUNDS=N            each event N times (1)
 #   STOP=N              a stopped gateway continues after N seconds (60 in full)
+#   EVENTS=back         it is killed and started, and gets the group back; there is a second group
 #   MIXED=1             gateway b has tcp, whatever the transport of gateway a is
 #   OLD_BIN=FILE        gateway b is this program, of an earlier version
 # variants: tcp rxe
@@ -17,6 +18,7 @@
 [ "$TARGET" = ours ] || skip "the kernel's target has no gateways"
 : "${ROUNDS:=1}" "${STOP:=$(sized 0 0 60)}" "${MIXED:=}" "${EVENTS:=}"
 ALL='kill crash term drain stop late hosts ceph both'
+[ "$EVENTS" != back ] || BALANCE=5 NAMESPACES=(1:rbd 2:rbd)
 [ -n "$EVENTS" ] || EVENTS="drain $(sample 1 ${ALL/drain/})"
 [ -z "$MIXED" ] || GW_TRTYPE[b]=tcp
 
@@ -24,6 +26,9 @@ ALL='kill crash term drain stop late hosts ceph both'
 fault() {
   case $1 in
     kill) gateway_end $active KILL ;;
+    back) gateway_end $active KILL; wait_for 60 taken_over; wait_for 60 load_moved 20
+      gateway_start $active; wait_for 90 moved_back
+      grep -h 'fewer groups' /run/target-[ab].log ;;
     crash) gateway_end $active KILL; gateway_start $active ;;
     term) gateway_end $active TERM ;;
     drain) gateway_ana $active set 1 inaccessible >/dev/null ;;
@@ -65,6 +70,7 @@ writing() { # the gateway in use has writes; prints how many
 
 SIZE=8M
 taken_over() { usable $other && ! usable $active; }
+moved_back() { usable $active && ! usable $other; }
 event() { # NAME
   local active other seconds
   wait_for 60 settled
@@ -72,10 +78,11 @@ event() { # NAME
   STALL=0
   seconds=$(sized 3 3 5)
   [ $1 != late ] || seconds=20 # its writes must not end before the gateway is cut off
+  [ $1 != back ] || seconds=60
   load events --bs=4k --size=$SIZE --iodepth=16 --time_based --runtime=$seconds
   wait_for 20 load_moved 20
   fault $1
-  [ $1 = crash ] || wait_for 60 taken_over
+  [[ $1 =~ ^(crash|back)$ ]] || wait_for 60 taken_over
   wait_for 60 load_moved 20
   load_ends
   say "$1 of gateway $active: the longest stall was $STALL ms"
