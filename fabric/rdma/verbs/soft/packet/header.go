@@ -200,19 +200,19 @@ func (h *Header) Parse(b []byte) bool {
 		return true
 	}
 	size, pad := int(s.size), int(h.Pad)
-	if len(b) < size+pad || len(b)-size > 4096 || !s.payload && len(b) != size {
+	if len(b) < size+pad || len(b)-size > 4096 || s.has&payload == 0 && len(b) != size {
 		return false
 	}
 	h.Payload = b[size : len(b)-pad]
 	ext := b[BTHSize:]
 	switch {
-	case s.reth:
+	case s.has&reth != 0:
 		h.RETH = ParseRETH(ext)
-	case s.aeth:
+	case s.has&aeth != 0:
 		h.AETH = ParseAETH(ext)
-	case s.ieth:
+	case s.has&ieth != 0:
 		h.IETH = ParseIETH(ext)
-	case s.deth:
+	case s.has&deth != 0:
 		h.DETH = ParseDETH(ext)
 	}
 	return true

@@ -60,69 +60,54 @@ const (
 
 // shape describes the packets of an opcode.
 type shape struct {
-	kind                   Kind
-	first, last            bool
-	reth, aeth, ieth, deth bool
-	payload                bool
-	size                   uint8 // of BTH and the extended headers
-	name                   string
+	name string
+	kind Kind
+	has  parts
+	size uint8 // of BTH and the extended headers
 }
+
+// parts is the place of a packet in its message, and what it has besides BTH.
+type parts uint8
+
+const (
+	first parts = 1 << iota
+	last
+	reth // and the other headers in the order of headerSizes
+	aeth
+	ieth
+	deth
+	payload
+	only = first | last
+)
+
+var headerSizes = [...]uint8{RETHSize, AETHSize, IETHSize, DETHSize}
 
 var shapes = func() (t [256]shape) {
 	for op, s := range map[Opcode]shape{
-		SendFirst:  {kind: KindSend, first: true, payload: true, name: "SEND first"},
-		SendMiddle: {kind: KindSend, payload: true, name: "SEND middle"},
-		SendLast:   {kind: KindSend, last: true, payload: true, name: "SEND last"},
-		SendOnly: {
-			kind: KindSend, first: true, last: true, payload: true, name: "SEND only",
-		},
-		SendLastInvalidate: {
-			kind: KindSend, last: true, ieth: true, payload: true,
-			name: "SEND last with invalidate",
-		},
-		SendOnlyInvalidate: {
-			kind: KindSend, first: true, last: true, ieth: true, payload: true,
-			name: "SEND only with invalidate",
-		},
-		WriteFirst:  {kind: KindWrite, first: true, reth: true, payload: true, name: "WRITE first"},
-		WriteMiddle: {kind: KindWrite, payload: true, name: "WRITE middle"},
-		WriteLast:   {kind: KindWrite, last: true, payload: true, name: "WRITE last"},
-		WriteOnly: {
-			kind: KindWrite, first: true, last: true, reth: true, payload: true, name: "WRITE only",
-		},
-		ReadRequest: {kind: KindRead, first: true, last: true, reth: true, name: "READ request"},
-		ReadResponseFirst: {
-			kind: KindReadResponse, first: true, aeth: true, payload: true,
-			name: "READ response first",
-		},
-		ReadResponseMiddle: {kind: KindReadResponse, payload: true, name: "READ response middle"},
-		ReadResponseLast: {
-			kind: KindReadResponse, last: true, aeth: true, payload: true,
-			name: "READ response last",
-		},
-		ReadResponseOnly: {
-			kind: KindReadResponse, first: true, last: true, aeth: true, payload: true,
-			name: "READ response only",
-		},
-		Acknowledge: {kind: KindAck, first: true, last: true, aeth: true, name: "ACK"},
-		UDSendOnly: {
-			kind: KindDatagram, first: true, last: true, deth: true, payload: true,
-			name: "UD SEND only",
-		},
-		CNP: {kind: KindCNP, first: true, last: true, payload: true, name: "CNP"},
+		SendFirst:          {"SEND first", KindSend, first | payload, 0},
+		SendMiddle:         {"SEND middle", KindSend, payload, 0},
+		SendLast:           {"SEND last", KindSend, last | payload, 0},
+		SendOnly:           {"SEND only", KindSend, only | payload, 0},
+		SendLastInvalidate: {"SEND last with invalidate", KindSend, last | ieth | payload, 0},
+		SendOnlyInvalidate: {"SEND only with invalidate", KindSend, only | ieth | payload, 0},
+		WriteFirst:         {"WRITE first", KindWrite, first | reth | payload, 0},
+		WriteMiddle:        {"WRITE middle", KindWrite, payload, 0},
+		WriteLast:          {"WRITE last", KindWrite, last | payload, 0},
+		WriteOnly:          {"WRITE only", KindWrite, only | reth | payload, 0},
+		ReadRequest:        {"READ request", KindRead, only | reth, 0},
+		ReadResponseFirst:  {"READ response first", KindReadResponse, first | aeth | payload, 0},
+		ReadResponseMiddle: {"READ response middle", KindReadResponse, payload, 0},
+		ReadResponseLast:   {"READ response last", KindReadResponse, last | aeth | payload, 0},
+		ReadResponseOnly:   {"READ response only", KindReadResponse, only | aeth | payload, 0},
+		Acknowledge:        {"ACK", KindAck, only | aeth, 0},
+		UDSendOnly:         {"UD SEND only", KindDatagram, only | deth | payload, 0},
+		CNP:                {"CNP", KindCNP, only | payload, 0},
 	} {
 		s.size = BTHSize
-		if s.reth {
-			s.size += RETHSize
-		}
-		if s.aeth {
-			s.size += AETHSize
-		}
-		if s.ieth {
-			s.size += IETHSize
-		}
-		if s.deth {
-			s.size += DETHSize
+		for i, n := range headerSizes {
+			if s.has&(reth<<i) != 0 {
+				s.size += n
+			}
 		}
 		t[op] = s
 	}
@@ -133,13 +118,13 @@ var shapes = func() (t [256]shape) {
 func (o Opcode) Kind() Kind { return shapes[o].kind }
 
 // First reports whether a message begins with the packet: first or only.
-func (o Opcode) First() bool { return shapes[o].first }
+func (o Opcode) First() bool { return shapes[o].has&first != 0 }
 
 // Last reports whether a message ends with the packet: last or only.
-func (o Opcode) Last() bool { return shapes[o].last }
+func (o Opcode) Last() bool { return shapes[o].has&last != 0 }
 
 // Invalidates reports whether the packet has an IETH.
-func (o Opcode) Invalidates() bool { return shapes[o].ieth }
+func (o Opcode) Invalidates() bool { return shapes[o].has&ieth != 0 }
 
 // RC reports whether the opcode is one of the reliable connection transport.
 func (o Opcode) RC() bool { return o>>5 == 0 }
