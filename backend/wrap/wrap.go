@@ -4,7 +4,7 @@
 package wrap
 
 import (
-	"container/heap"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -75,7 +75,7 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 type channel struct {
 	inner    backend.Channel
 	policy   policy
-	delayed  delayed
+	delayed  []*backend.IO // by the time at which they are due, which is their Scratch
 	ready    list.List[backend.IO]
 	batch    []*backend.IO // from ready, refused by a full device
 	array    [batchSize]*backend.IO
@@ -95,7 +95,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			c.done.Push(io, &io.Node)
 		case due > now:
 			io.Scratch = uint64(due)
-			heap.Push(&c.delayed, io)
+			c.delayed = slices.Insert(c.delayed, c.due(uint64(due)), io)
 		default:
 			c.ready.Push(io, &io.Node)
 		}
@@ -123,10 +123,11 @@ func (c *channel) submit() {
 
 func (c *channel) Poll(done []*backend.IO) int {
 	if len(c.delayed) > 0 {
-		for now := uint64(clock()); len(c.delayed) > 0 && c.delayed[0].Scratch <= now; {
-			io := heap.Pop(&c.delayed).(*backend.IO)
+		n := c.due(uint64(clock()))
+		for _, io := range c.delayed[:n] {
 			c.ready.Push(io, &io.Node)
 		}
+		c.delayed = slices.Delete(c.delayed, 0, n)
 	}
 	c.submit()
 	n := c.done.Fill(done)
@@ -136,6 +137,14 @@ func (c *channel) Poll(done []*backend.IO) int {
 		c.submit() // there is room
 	}
 	return n + m
+}
+
+// due returns the number of delayed operations that are due at a time.
+func (c *channel) due(at uint64) int {
+	n, _ := slices.BinarySearchFunc(c.delayed, at+1, func(io *backend.IO, at uint64) int {
+		return cmp.Compare(io.Scratch, at)
+	})
+	return n
 }
 
 func (c *channel) Arm() bool {
@@ -165,7 +174,7 @@ func (c *channel) Cancel(io *backend.IO) {
 // withdraw takes back an operation. It returns false if the device has it, or it is done.
 func (c *channel) withdraw(io *backend.IO) bool {
 	if i := slices.Index(c.delayed, io); i >= 0 {
-		heap.Remove(&c.delayed, i)
+		c.delayed = slices.Delete(c.delayed, i, i+1)
 		return true
 	}
 	if i := slices.Index(c.batch, io); i >= 0 {
@@ -195,23 +204,6 @@ func (c *channel) Close() error {
 func clock() int64 { return int64(time.Since(start)) }
 
 var start = time.Now()
-
-// delayed is a heap of operations ordered by due time, which is their Scratch.
-type delayed []*backend.IO
-
-func (d delayed) Len() int           { return len(d) }
-func (d delayed) Less(i, j int) bool { return d[i].Scratch < d[j].Scratch }
-func (d delayed) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-
-func (d *delayed) Push(io any) { *d = append(*d, io.(*backend.IO)) }
-
-func (d *delayed) Pop() any {
-	last := len(*d) - 1
-	io := (*d)[last]
-	(*d)[last] = nil
-	*d = (*d)[:last]
-	return io
-}
 
 // timer wakes a reactor at a time. It is a timerfd, since Go's timers may be a millisecond late.
 type timer struct {

@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"bytes"
-	"container/heap"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -248,25 +247,4 @@ func TestCancelRefused(t *testing.T) {
 	f.Release()
 	f.Full(false)
 	c.Wait(len(ios) - 5)
-}
-
-// TestDelayed: a removed operation is gone, and the rest comes in order.
-func TestDelayed(t *testing.T) {
-	var d delayed
-	r := rand.New(rand.NewPCG(1, 2))
-	ios := make([]backend.IO, 1000)
-	for i := range ios {
-		ios[i].Scratch = r.Uint64N(100)
-		heap.Push(&d, &ios[i])
-	}
-	for i := range ios {
-		if i%3 != 0 {
-			heap.Remove(&d, slices.Index(d, &ios[i]))
-		}
-	}
-	testutil.True(t, len(d) == 334 && !slices.Contains(d, &ios[1]), "%d are left", len(d))
-	for last := uint64(0); len(d) > 0; heap.Pop(&d) {
-		testutil.MustTrue(t, d[0].Scratch >= last, "%d after %d", d[0].Scratch, last)
-		last = d[0].Scratch
-	}
 }

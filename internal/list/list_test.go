@@ -1,6 +1,7 @@
 package list
 
 import (
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -158,6 +159,40 @@ func BenchmarkPushPop(b *testing.B) {
 		}
 		for range e {
 			l.Pop()
+		}
+	}
+}
+
+// TestHeap compares a Heap with a plain list of times.
+func TestHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var h Heap[int64]
+	var all [40]struct {
+		at    int64 // -1: not in the heap
+		place Place
+	}
+	for i := range all {
+		all[i].at = -1
+	}
+	for range 20_000 {
+		e := &all[r.IntN(len(all))]
+		if e.at = int64(r.IntN(100)); e.at < 40 {
+			e.at = -1
+			h.Remove(&e.place)
+		} else {
+			h.Set(&e.at, &e.place, e.at)
+		}
+		n, least := 0, int64(100)
+		for i := range all {
+			if at := all[i].at; at >= 0 {
+				n, least = n+1, min(least, at)
+				testutil.MustEqual(t, h.At(&all[i].place), at, "time of an element")
+			}
+			testutil.MustEqual(t, all[i].place.Listed(), all[i].at >= 0, "element in the heap")
+		}
+		testutil.MustEqual(t, h.Len(), n, "elements")
+		if v, at := h.First(); v != nil {
+			testutil.MustTrue(t, *v == least && at == least, "first %d, want %d", *v, least)
 		}
 	}
 }

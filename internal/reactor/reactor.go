@@ -94,7 +94,7 @@ type Reactor struct {
 	// yielded is the time of the last call of Gosched because the time slice was over.
 	yielded int64
 
-	timers     timerHeap
+	timers     list.Heap[timer]
 	watches    watches
 	housekeeps uint // calls of housekeep
 	events     [maxEvents]unix.EpollEvent
@@ -339,7 +339,7 @@ func (r *Reactor) sleep() error {
 	r.spin.busy(before)
 	r.stats.Sleeps++
 	r.yieldBeforeSleep(before)
-	n, err := r.wait(r.timers.timeout(before))
+	n, err := r.wait(r.untilTimer(before))
 	// Awake before any callback, so that a Wake from now on costs no system call.
 	r.state.Store(awake)
 	asleep := r.clock.read() - before

@@ -42,11 +42,12 @@ func TestAsleep(t *testing.T) {
 	r := testutil.Value(New(Config{CPU: -1}))(t)
 	r.Attach(&poller{poll: func(int) int { return 1 }})
 	for fired := 0; fired < 5; {
-		if len(r.timers) == 0 { // otherwise a signal has ended the sleep
+		if r.timers.Len() == 0 { // otherwise a signal has ended the sleep
 			r.After(int64(5*time.Millisecond), func() { fired++ })
 		}
 		r.spin.empty, r.spin.since, r.spin.vain = 2, r.clock.read(), 0
-		due, before, n := r.timers[0].at, r.stats.Asleep, fired
+		_, due := r.timers.First()
+		before, n := r.stats.Asleep, fired
 		testutil.Must(t, r.sleep())
 		began := r.spin.since + r.spin.vain // it polled in vain until it slept
 		asleep := int64(r.stats.Asleep - before)

@@ -58,7 +58,7 @@ func TestTimerStop(t *testing.T) {
 	})
 	testutil.Receive(t, "the last timer", done)
 	testutil.True(t, len(ran) == 2 && ran["kept"] && ran["in the past"], "ran: %v", ran)
-	do(t, r, func() { testutil.Equal(t, len(r.timers), 0, "timers are left") })
+	do(t, r, func() { testutil.Equal(t, r.timers.Len(), 0, "timers are left") })
 }
 
 // TestTimerWhileBusy: timers fire although there is always work, and a timer that starts another at
@@ -107,8 +107,10 @@ func TestTimeout(t *testing.T) {
 		at   int64
 		want int
 	}{{5, 0}, {10, 0}, {11, 1}, {10 + 1e6, 1}, {11 + 1e6, 2}, {math.MaxInt64, math.MaxInt32}} {
-		h := timerHeap{{at: tc.at}}
-		testutil.Equal(t, h.timeout(10), tc.want, "deadline %d: timeout", tc.at)
+		var r Reactor
+		testutil.Equal(t, r.untilTimer(10), -1, "no timer: timeout")
+		var e timer
+		r.timers.Set(&e, &e.place, tc.at)
+		testutil.Equal(t, r.untilTimer(10), tc.want, "deadline %d: timeout", tc.at)
 	}
-	testutil.Equal(t, (timerHeap{}).timeout(0), -1, "no timer: timeout")
 }

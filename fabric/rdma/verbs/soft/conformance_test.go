@@ -118,8 +118,8 @@ func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
 	verbsconf.Run(t, verbsconf.Setup{
 		A: a, B: b, AddrA: addr, Rounds: rounds, Parallel: true,
 		FailDestroy: func(verbs.QP) func() {
-			a.failDestroy.Store(true)
-			return func() { a.failDestroy.Store(false) }
+			a.stuck.Store(true)
+			return func() { a.stuck.Store(false) }
 		},
 	})
 }

@@ -2,9 +2,6 @@ package soft
 
 import (
 	"errors"
-	"fmt"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
@@ -16,21 +13,21 @@ import (
 // iwarpDevice adds queue pairs and a connection manager to the engine's device.
 type iwarpDevice struct {
 	*engine.Device
-	net      *iwarp.Network
-	cm       *mpa.Manager
-	stats    iwarp.Stats
-	provider *Provider
+	net   *iwarp.Network
+	cm    *mpa.Manager
+	stats iwarp.Stats
 }
 
 func openIWARP(net wire.Network, p *Provider) (stack, error) {
 	w := iwarp.NewNetwork(net)
 	d, err := engine.New(w, engine.Options{
 		Name: "softiw0", Engines: p.opts.Engines, Background: p.opts.Background,
+		Stuck: &p.stuck,
 	})
 	if err != nil {
 		return nil, err
 	}
-	dev := &iwarpDevice{Device: d, net: w, provider: p}
+	dev := &iwarpDevice{Device: d, net: w}
 	o := p.opts.MPA
 	o.Log = p.opts.Log
 	dev.cm = mpa.New(net, dev, o)
@@ -50,29 +47,7 @@ func (d *iwarpDevice) NewCM() (verbs.CM, error) { return d.cm.NewCM() }
 func (d *iwarpDevice) close() error { return errors.Join(d.cm.Close(), d.Device.Close()) }
 
 func (d *iwarpDevice) NewQP(pd verbs.PD, init verbs.QPInit) (mpa.QP, error) {
-	p, ok := pd.(*engine.PD)
-	if !ok {
-		return nil, fmt.Errorf("create queue pair: protection domain of another device: %w",
-			unix.EINVAL)
-	}
-	q, err := iwarp.New(d.net, p, init, &d.stats)
-	if err != nil {
-		return nil, err
-	}
-	return iwarpQP{q, d}, nil
-}
-
-// iwarpQP is a queue pair. Its Destroy fails if a test wants that.
-type iwarpQP struct {
-	*iwarp.QP
-	dev *iwarpDevice
-}
-
-func (q iwarpQP) Destroy() error {
-	if q.dev.provider.failDestroy.Load() {
-		return unix.EBUSY
-	}
-	return q.QP.Destroy()
+	return iwarp.New(d.net, pd, init, &d.stats)
 }
 
 func (d *iwarpDevice) count(add counters) {

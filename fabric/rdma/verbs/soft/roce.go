@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
@@ -17,19 +15,18 @@ import (
 // roceDevice adds queue pairs and a communication manager to the engine's device.
 type roceDevice struct {
 	*engine.Device
-	cm       *cm.Manager
-	stats    roce.Stats
-	provider *Provider
+	cm    *cm.Manager
+	stats roce.Stats
 }
 
 func openRoCE(net wire.Network, p *Provider) (stack, error) {
 	d, err := engine.New(net, engine.Options{
-		Engines: p.opts.Engines, Background: p.opts.Background,
+		Engines: p.opts.Engines, Background: p.opts.Background, Stuck: &p.stuck,
 	})
 	if err != nil {
 		return nil, err
 	}
-	dev := &roceDevice{Device: d, provider: p}
+	dev := &roceDevice{Device: d}
 	if dev.cm, err = cm.New(net, d.Manager(), dev, p.opts.CM); err != nil {
 		return nil, errors.Join(fmt.Errorf("soft: communication manager: %w", err), d.Close())
 	}
@@ -41,31 +38,7 @@ func (d *roceDevice) NewCM() (verbs.CM, error) { return d.cm.NewCM() }
 func (d *roceDevice) close() error { return errors.Join(d.cm.Close(), d.Device.Close()) }
 
 func (d *roceDevice) NewQP(pd verbs.PD, init verbs.QPInit) (cm.QP, error) {
-	p, ok := pd.(*engine.PD)
-	if !ok {
-		return nil, fmt.Errorf("create queue pair: protection domain of another device: %w",
-			unix.EINVAL)
-	}
-	q, err := roce.New(p, init, &d.stats)
-	if err != nil {
-		return nil, err
-	}
-	return queuePair{q, d}, nil
-}
-
-// queuePair is a cm.QP.
-type queuePair struct {
-	*roce.QP
-	dev *roceDevice
-}
-
-func (q queuePair) Connect(p cm.Peer) error { return q.QP.Connect(roce.Peer(p)) }
-
-func (q queuePair) Destroy() error {
-	if q.dev.provider.failDestroy.Load() {
-		return unix.EBUSY
-	}
-	return q.QP.Destroy()
+	return roce.New(pd, init, &d.stats)
 }
 
 func (d *roceDevice) count(add counters) {

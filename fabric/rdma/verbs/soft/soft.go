@@ -56,8 +56,8 @@ type Provider struct {
 	dev    stack // nil if not open
 	// requests: TakeRequests(true) was called.
 	requests bool
-	// failDestroy makes Destroy of a queue pair fail, for tests.
-	failDestroy atomic.Bool
+	// stuck makes Destroy of a queue pair fail, for tests.
+	stuck atomic.Bool
 }
 
 // A stack is the device of a provider with its communication manager.

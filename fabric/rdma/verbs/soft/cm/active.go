@@ -78,7 +78,7 @@ func (m *Manager) accepted(c *conn, q *message) {
 	c.peer.InitiatorDepth = min(c.peer.InitiatorDepth, q.responder)
 	err := error(unix.EINVAL)
 	if id.QP != nil && q.qpn > wire.CMQPN {
-		id.QP.Of.OnFatal(func() { c.note(noteFatal) })
+		c.peer.Fatal = func() { c.note(noteFatal) }
 		err = id.QP.Of.Connect(c.peer)
 	}
 	if err != nil {

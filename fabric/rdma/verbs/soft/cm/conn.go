@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // state is the state of a connection (section 12.9.5 and 12.9.6, without the states of alternate
@@ -45,8 +46,7 @@ type conn struct {
 	peer          Peer
 	mad           [madSize]byte // the last message, to be repeated
 
-	timer    int // position in Manager.timers, plus one
-	deadline time.Duration
+	timer    list.Place    // in Manager.timers
 	interval time.Duration // between repetitions
 	tries    int           // repetitions left
 	patient  bool          // an MRA has prolonged the interval, here or at the peer

@@ -168,7 +168,7 @@ func (h *machine) empty(what string) {
 	h.w.t.Helper()
 	m := h.m
 	left := []int{
-		len(m.conns), len(m.remotes), len(m.queues), len(m.hosts), len(m.timers), len(m.noted),
+		len(m.conns), len(m.remotes), len(m.queues), len(m.hosts), m.timers.Len(), len(m.noted),
 		len(m.strangers),
 	}
 	if slices.Max(left) > 0 || m.total != (counts{}) {
@@ -290,18 +290,16 @@ type queue struct {
 	onFirst, onFatal func()
 }
 
-func (q *queue) Num() uint32             { return q.num }
-func (q *queue) PSN() uint32             { return q.num * 3 & packet.PSNMask }
-func (q *queue) OnFirstPacket(fn func()) { q.onFirst = fn }
-func (q *queue) OnFatal(fn func())       { q.onFatal = fn }
-func (q *queue) ToError() error          { q.failed = true; return nil }
-func (q *queue) Destroy() error          { q.gone = true; return nil }
+func (q *queue) Num() uint32    { return q.num }
+func (q *queue) PSN() uint32    { return q.num * 3 & packet.PSNMask }
+func (q *queue) ToError() error { q.failed = true; return nil }
+func (q *queue) Destroy() error { q.gone = true; return nil }
 
 func (q *queue) Connect(p Peer) error {
 	if q.peer != nil || q.failed || q.gone {
 		return unix.EINVAL
 	}
-	q.peer = &p
+	q.peer, q.onFirst, q.onFatal = &p, p.First, p.Fatal
 	return nil
 }
 

@@ -465,8 +465,12 @@ func (w *world) snapshot() (s string) {
 	for _, h := range w.machines {
 		s += fmt.Sprintf("%v: events %v;", h.addr, h.types())
 		for _, c := range h.m.conns {
+			var deadline int64
+			if c.timer.Listed() {
+				deadline = h.m.timers.At(&c.timer)
+			}
 			s += fmt.Sprintf(" state %d, %x-%x, tries %d, deadline %v, accounts %v, %+v;", c.state,
-				c.local, c.remote, c.tries, c.deadline, h.m.total, c.peer)
+				c.local, c.remote, c.tries, deadline, h.m.total, c.peer)
 		}
 		for _, q := range h.dev.queues {
 			s += fmt.Sprintf(" queue pair %d failed %v;", q.num, q.failed)

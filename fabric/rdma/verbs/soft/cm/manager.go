@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"container/heap"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // Device is the part of the soft device that connections need.
@@ -37,10 +37,6 @@ type QP interface {
 	// Connect makes it ready to receive and to send. It fails if the queue pair is connected, or in
 	// the error state.
 	Connect(Peer) error
-	// OnFirstPacket and OnFatal set functions to call once: when the first valid packet of the peer
-	// has arrived, and when the queue pair fails by itself. They neither block nor call it.
-	OnFirstPacket(fn func())
-	OnFatal(fn func())
 }
 
 // A Peer is the other side of a connection, and how to talk to it.
@@ -55,6 +51,9 @@ type Peer struct {
 	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
 	// ms.
 	MinRNRTimer uint8
+	// First and Fatal, unless they are nil, are called once: when the first valid packet of the
+	// peer has arrived, and when the queue pair fails by itself. They neither block nor call it.
+	First, Fatal func()
 }
 
 // Options are times and limits. Zero means Linux's value (infiniband/core/cma.c), unless noted.
@@ -137,7 +136,7 @@ type Manager struct {
 	hosts     map[netip.Addr]*host
 	strangers map[netip.Addr]int // half-open connections by network
 	total     counts
-	timers    timers
+	timers    list.Heap[conn] // by deadline
 	armed     time.Duration
 	psn       uint32
 	saved     saved
@@ -279,8 +278,8 @@ func (m *Manager) takeNotes() (more bool) {
 func (m *Manager) flush() {
 	m.conn.Flush()
 	at := time.Duration(0)
-	if len(m.timers) > 0 {
-		at = max(m.timers[0].deadline, 1)
+	if c, first := m.timers.First(); c != nil {
+		at = max(time.Duration(first), 1)
 	}
 	if len(m.saved.old) > 0 && (at == 0 || m.saved.next < at) {
 		at = m.saved.next
@@ -391,53 +390,22 @@ const maxExpired = 64
 func (m *Manager) expire() (more bool) {
 	now := m.conn.Now()
 	for range maxExpired {
-		if len(m.timers) == 0 || m.timers[0].deadline > now {
+		c, at := m.timers.First()
+		if c == nil || time.Duration(at) > now {
 			return false
 		}
-		c := m.timers[0]
 		m.stop(c)
 		c.expired()
 	}
 	return true
 }
 
-// timers is a heap of connections by deadline.
-type timers []*conn
-
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].deadline < t[j].deadline }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].timer, t[j].timer = i+1, j+1
-}
-
-func (t *timers) Push(x any) {
-	c := x.(*conn)
-	*t = append(*t, c)
-	c.timer = len(*t)
-}
-
-func (t *timers) Pop() any {
-	n := len(*t) - 1
-	c := (*t)[n]
-	(*t)[n] = nil
-	*t = (*t)[:n]
-	c.timer = 0
-	return c
-}
-
 // start sets the deadline of a connection.
 func (m *Manager) start(c *conn, after time.Duration) {
-	m.stop(c)
-	c.deadline = m.conn.Now() + after
-	heap.Push(&m.timers, c)
+	m.timers.Set(c, &c.timer, int64(m.conn.Now()+after))
 }
 
-func (m *Manager) stop(c *conn) {
-	if c.timer > 0 {
-		heap.Remove(&m.timers, c.timer-1)
-	}
-}
+func (m *Manager) stop(c *conn) { m.timers.Remove(&c.timer) }
 
 func random64() uint64 {
 	var b [8]byte

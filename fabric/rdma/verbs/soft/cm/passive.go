@@ -141,8 +141,7 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 		peer := c.peer
 		peer.ResponderResources = p.ResponderResources
 		peer.InitiatorDepth = min(p.InitiatorDepth, peer.InitiatorDepth)
-		id.QP.Of.OnFirstPacket(func() { c.note(notePacket) })
-		id.QP.Of.OnFatal(func() { c.note(noteFatal) })
+		peer.First, peer.Fatal = func() { c.note(notePacket) }, func() { c.note(noteFatal) }
 		err = id.QP.Of.Connect(peer)
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // A Base is the part of a queue pair that does not depend on the protocol: the objects that it
-// uses, which cannot be destroyed before Release, and the completion of work requests. The holder
+// uses, which cannot be destroyed before End, and the completion of work requests. The holder
 // of the engine uses it; Dev, Eng, PD and Own do not change after Create.
 type Base struct {
 	Handle
@@ -30,7 +30,11 @@ type Base struct {
 
 // Create fills in a Base from the parameters of a queue pair, and attaches ep, the queue pair, to
 // its engine. Both completion queues must belong to one engine.
-func (b *Base) Create(ep Endpoint, pd *PD, init verbs.QPInit) (err error) {
+func (b *Base) Create(ep Endpoint, vpd verbs.PD, init verbs.QPInit) (err error) {
+	pd, ok := vpd.(*PD)
+	if !ok {
+		return fmt.Errorf("create queue pair: protection domain of another device: %w", unix.EINVAL)
+	}
 	scq, ok1 := init.SendCQ.(*CQ)
 	rcq, ok2 := init.RecvCQ.(*CQ)
 	a := &pd.dev.attr
@@ -65,19 +69,31 @@ func (b *Base) Create(ep Endpoint, pd *PD, init verbs.QPInit) (err error) {
 	for i, h := range b.holds {
 		if err = h.Hold(); err != nil {
 			b.holds = b.holds[:i]
-			b.Release()
+			b.release()
 			return fmt.Errorf("create queue pair: an object of it was destroyed: %w", err)
 		}
 	}
 	b.Eng.Do(func() { _, err = b.Eng.Attach(ep) })
 	if err != nil {
-		b.Release()
+		b.release()
 	}
 	return err
 }
 
-// Release lets the objects be destroyed. The queue pair is detached.
-func (b *Base) Release() {
+// End ends the queue pair and lets its objects be destroyed. It calls fn with the engine held.
+func (b *Base) End(fn func()) error {
+	if stuck := b.Dev.opts.Stuck; stuck != nil && stuck.Load() {
+		return unix.EBUSY
+	}
+	b.Eng.Do(func() {
+		fn()
+		b.Eng.Detach(b.qpn)
+	})
+	b.release()
+	return nil
+}
+
+func (b *Base) release() {
 	for _, h := range b.holds {
 		h.Release()
 	}

@@ -59,9 +59,6 @@ func (d *Device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 	return cq, nil
 }
 
-// Engine returns the engine that pushes completions.
-func (cq *CQ) Engine() *Engine { return cq.engine }
-
 // Push adds a completion. Engine held. If the queue is full it fails: CQ_ERR is raised, further
 // polls fail, and Push returns false, now and later. The queue pair then goes to the error state.
 func (cq *CQ) Push(wc *verbs.WC) bool {

@@ -29,11 +29,12 @@ type Options struct {
 	// do not poll their completion queues all the time. Completion channels are then exact: they
 	// become readable only for a completion.
 	Background bool
+	// Stuck makes the destruction of queue pairs fail, for tests; nil: it does not.
+	Stuck *atomic.Bool
 }
 
 // Device is a soft RDMA device: a verbs.Device. It has the sockets of one wire.Network.
 type Device struct {
-	net     wire.Network
 	attr    verbs.DeviceAttr
 	engines []*Engine
 	manager wire.Conn
@@ -76,7 +77,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 		return nil, fmt.Errorf("%s: open its sockets: %w", o.Name, err)
 	}
 	d := &Device{
-		net: net, opts: o, manager: conns[o.Engines],
+		opts: o, manager: conns[o.Engines],
 		table: new([keySlots]atomic.Pointer[mr]),
 		attr: verbs.DeviceAttr{
 			Name: o.Name, MaxQP: maxQP, MaxQPWR: maxWR, MaxSGE: maxSGE, MaxSGERD: maxSGE,
@@ -93,7 +94,7 @@ func New(net wire.Network, o Options) (*Device, error) {
 			dev: d, index: i, conn: conn{Conn: c}, endpoints: make(map[uint32]*Handle),
 			helper: make(chan struct{}, 1), count: list.NewSteps(),
 		}
-		e.deadlines.count = e.count
+		e.deadlines.Steps = e.count
 		e.reads.init(e, c.ReceiveBuffer()/2)
 		d.engines = append(d.engines, e)
 	}
@@ -151,9 +152,6 @@ func (d *Device) Engine(vector int) *Engine { return d.engines[vector%len(d.engi
 
 // Manager returns the socket of the communication manager. The device closes it.
 func (d *Device) Manager() wire.Conn { return d.manager }
-
-// Network returns the network of the device.
-func (d *Device) Network() wire.Network { return d.net }
 
 // Err returns the reason why the device has failed, nil if it has not.
 func (d *Device) Err() error {

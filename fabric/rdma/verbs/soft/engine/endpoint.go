@@ -43,13 +43,10 @@ type Handle struct {
 	turn     list.Node[Handle] // on the engine's queue
 	wait     list.Node[Handle] // in reads
 	at       time.Duration     // the deadline, 0 if none
-	deadline int               // place in deadlines, 0 if none
+	deadline list.Place        // in deadlines
 }
 
 func (h *Handle) handle() *Handle { return h }
-
-// Engine returns the engine the endpoint is or was attached to. Call it after Attach.
-func (h *Handle) Engine() *Engine { return h.engine }
 
 // Attach gives the endpoint a random queue pair number of this engine (crypto/rand) and delivers
 // packets to it. Engine held. ENOMEM if the device has too many.
@@ -64,7 +61,7 @@ func (e *Engine) Attach(ep Endpoint) (qpn uint32, err error) {
 	h := ep.handle()
 	h.engine, h.ep, h.qpn, h.alive = e, ep, qpn, true
 	e.endpoints[qpn] = h
-	e.deadlines.reserve(len(e.endpoints) + 1) // and reads
+	e.deadlines.Reserve(len(e.endpoints) + 1) // and reads
 	return qpn, nil
 }
 

@@ -145,9 +145,6 @@ func (e *Engine) Now() time.Duration {
 // Index returns the completion vector, from 0.
 func (e *Engine) Index() int { return e.index }
 
-// Device returns the engine's device.
-func (e *Engine) Device() *Device { return e.dev }
-
 // Stats returns the counters of the engine; Conn().Stats() has the counters of the socket.
 func (e *Engine) Stats() *Stats { return &e.stats }
 

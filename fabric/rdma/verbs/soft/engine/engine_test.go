@@ -523,7 +523,7 @@ func TestDeadlines(t *testing.T) {
 	}
 	e.Do(func() {
 		testutil.Equal(t, expired, 1, "deadlines expired")
-		testutil.Equal(t, len(e.deadlines.heap), 0, "entries of the heap")
+		testutil.Equal(t, e.deadlines.Len(), 0, "entries of the heap")
 	})
 }
 
@@ -563,9 +563,9 @@ func TestHeap(t *testing.T) {
 			d.set(h, at)
 			want[h] = at
 		}
-		for i, e := range d.heap {
-			testutil.MustTrue(t, e.h.deadline == i+1 && e.at >= d.heap[max(i-1, 0)/ways].at &&
-				(e.h.at == 0 || e.at <= e.h.at), "entry %d of the heap", i)
+		for i := range hs {
+			testutil.MustTrue(t, hs[i].at == 0 || d.At(&hs[i].deadline) <= int64(hs[i].at),
+				"entry of endpoint %d", i)
 		}
 	}
 }

@@ -40,9 +40,6 @@ type mr struct {
 // AllocPD makes a protection domain.
 func (d *Device) AllocPD() (verbs.PD, error) { return &PD{dev: d}, nil }
 
-// Device returns the device of the PD.
-func (p *PD) Device() *Device { return p.dev }
-
 // Dealloc frees the PD. EBUSY if anything uses it.
 func (p *PD) Dealloc() error {
 	if err := p.free(); err != nil {

@@ -113,9 +113,6 @@ func (p *PD) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	return &SRQ{RecvRing: r, pd: p}, nil
 }
 
-// PD returns the protection domain.
-func (s *SRQ) PD() *PD { return s.pd }
-
 // PostRecv posts receives. One goroutine at a time calls it.
 func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (n int, err error) { return s.Post(wrs) }
 

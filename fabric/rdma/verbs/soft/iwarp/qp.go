@@ -58,7 +58,7 @@ type Stats struct {
 
 // New makes a queue pair of a protection domain. Both completion queues must belong to one engine.
 // stats counts its events; queue pairs may share it.
-func New(w *Network, pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
+func New(w *Network, pd verbs.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
 	if init.SRQ != nil {
 		return nil, fmt.Errorf("create queue pair: iWARP has no shared receive queues: %w",
 			unix.EINVAL)
@@ -114,13 +114,10 @@ func (q *QP) ToError() error {
 
 // Destroy implements verbs.QP. It is called once.
 func (q *QP) Destroy() error {
-	q.Eng.Do(func() {
+	return q.End(func() {
 		q.leave(true)
-		q.Eng.Detach(q.Num())
 		q.state.Store(int32(stateDestroyed))
 	})
-	q.Release()
-	return nil
 }
 
 func (q *QP) load() state { return state(q.state.Load()) }

@@ -26,10 +26,7 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 		return fmt.Errorf("connect to %v: %w", id.To, err)
 	}
 	id.State = ids.Connecting
-	f := &frame{revision: m.opt.Revision, flags: flagLarge, private: p.PrivateData}
-	if f.revision >= 2 {
-		f.flags |= flagEnhanced
-	}
+	f := &frame{revision: maxRevision, flags: flagLarge | flagEnhanced, private: p.PrivateData}
 	if m.opt.CRC {
 		f.flags |= flagCRC
 	}
@@ -91,21 +88,17 @@ func (id *ID) answered(c net.Conn, q, r *frame, p verbs.ConnParam, err error) {
 			Param: verbs.ConnParam{PrivateData: r.private},
 		})
 		return
-	case r.is(flagMarkers) || q.is(flagEnhanced) != r.is(flagEnhanced) || !q.agrees(r):
+	case r.is(flagMarkers) || !r.is(flagEnhanced) || !q.agrees(r):
 		m.stats.Invalid.Add(1)
 		_ = c.Close()
 		id.failed(fmt.Errorf("%w: not as requested", errFrame))
 		return
 	}
-	// The passive side decides the depths. Revision 1 leaves them to the program.
-	ird, ord := r.depths()
+	ird, ord := r.depths() // the passive side decides
 	peer := Peer{
 		Active: true, CRC: q.is(flagCRC) || r.is(flagCRC), Large: r.is(flagLarge),
-		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
-	}
-	if r.is(flagEnhanced) {
-		peer.ResponderResources = min(p.ResponderResources, ord)
-		peer.InitiatorDepth = min(p.InitiatorDepth, ird)
+		ResponderResources: min(p.ResponderResources, ord),
+		InitiatorDepth:     min(p.InitiatorDepth, ird),
 	}
 	if q.rtr() != NoRTR {
 		peer.RTR = r.rtr()

@@ -65,8 +65,6 @@ type Options struct {
 	SendTime time.Duration
 	// CRC makes the active side ask for checksums. The passive side uses them if the peer asks.
 	CRC bool
-	// Revision is the revision of requests, 1 or 2. Default 2.
-	Revision uint8
 	// RTR makes the active side offer RTR messages.
 	RTR bool
 	// Sockets keeps the listening sockets for the next program. Default: none.
@@ -87,9 +85,6 @@ func (o *Options) setDefaults() {
 		if *x.to == 0 {
 			*x.to = x.d
 		}
-	}
-	if o.Revision == 0 {
-		o.Revision = maxRevision
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -31,7 +32,7 @@ type side struct {
 	qp   *QP
 	wcs  []verbs.WC
 	st   Stats
-	dead int // calls of OnFatal
+	dead int // calls of Peer.Fatal
 }
 
 // A pair is two sides on a memory network with a manual clock.
@@ -45,8 +46,8 @@ type options struct {
 	wiretest.Options
 	send, recv, cqe int
 	mtu             int
-	reads           uint8 // in both directions
-	peer            Peer  // everything but addresses, numbers and depths
+	reads           uint8   // in both directions
+	peer            cm.Peer // everything but addresses, numbers and depths
 }
 
 func (o *options) defaults() {
@@ -99,7 +100,6 @@ func (s *side) create(o *options) {
 		SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: o.send, MaxRecvWR: o.recv, MaxSendSGE: 3,
 		MaxRecvSGE: 2,
 	}, &s.st))(t)
-	s.qp.OnFatal(func() { s.dead++ })
 	t.Cleanup(func() {
 		testutil.Check(t, s.qp.Destroy())
 		testutil.Check(t, s.cq.Destroy())
@@ -136,6 +136,7 @@ func (p *pair) connect(o *options) {
 		peer.Path = wire.Path{Local: s[0].addr, Remote: s[1].addr, TOS: wire.ECT0, MTU: o.mtu}
 		peer.QPN, peer.PSN = s[1].qp.Num(), s[1].qp.PSN()
 		peer.ResponderResources, peer.InitiatorDepth = o.reads, o.reads
+		peer.Fatal = func() { s[0].dead++ }
 		testutil.Must(p.t, s[0].qp.Connect(peer))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -224,8 +225,8 @@ func TestHostileRequests(t *testing.T) {
 			} else {
 				testutil.EqualSlices(t, naks, []packet.Syndrome{want}, "NAKs")
 				x.a.statuses(guard, recv)
-				testutil.Equal(t, x.a.dead, 1, "calls of OnFatal")
-				testutil.Equal(t, x.b.dead, 0, "calls of OnFatal of the peer, which sent nothing")
+				testutil.Equal(t, x.a.dead, 1, "calls of Fatal")
+				testutil.Equal(t, x.b.dead, 0, "calls of Fatal of the peer, which sent nothing")
 			}
 			exchange(t, x.near)
 		})
@@ -253,7 +254,7 @@ func TestForgedResponses(t *testing.T) {
 			x.a.send(1, 4096, 64)
 			x.a.rdma(2, verbs.WRRDMARead, 1<<17, 100, x.b.at(0), x.b.mr.RKey())
 			x.sendText(response, func() uint32 { return psn })
-			testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+			testutil.Equal(t, x.a.dead, 0, "calls of Fatal")
 			for i, b := range x.a.buf[1<<17:] {
 				testutil.MustTrue(t, b == 0, "byte %d of the READ's memory was written", i)
 			}
@@ -316,7 +317,7 @@ func TestReplayedReads(t *testing.T) {
 	sent = 0
 	flood(1)
 	testutil.Equal(t, sent, 0, "packets for a READ that is forgotten")
-	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	testutil.Equal(t, x.a.dead, 0, "calls of Fatal")
 	exchange(t, x.near)
 }
 
@@ -348,7 +349,7 @@ func TestRepeatedReadOfOldMemory(t *testing.T) {
 	testutil.Must(t, m.Dereg())
 	x.send(h, 0, r)
 	x.settle()
-	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	testutil.Equal(t, x.a.dead, 0, "calls of Fatal")
 	exchange(t, x.near)
 }
 
@@ -370,7 +371,7 @@ func TestReadMemoryGone(t *testing.T) {
 	p.settle()
 	p.a.statuses(1, verbs.WCRemAccessErr, 2, verbs.WCWRFlushErr)
 	p.b.statuses(guard, verbs.WCSuccess)
-	testutil.Equal(t, p.b.dead, 1, "calls of OnFatal")
+	testutil.Equal(t, p.b.dead, 1, "calls of Fatal")
 	exchange(t, near)
 }
 
@@ -407,7 +408,7 @@ func TestLostNAK(t *testing.T) {
 		p.until("the error arrives", func() bool { return p.a.dead > 0 })
 		p.a.statuses(1, verbs.WCSuccess, 2, c.want, 3, verbs.WCWRFlushErr)
 		testutil.Equal(t, naks, 5, "NAKs")
-		testutil.Equal(t, p.b.dead, 1, "calls of OnFatal of the responder")
+		testutil.Equal(t, p.b.dead, 1, "calls of Fatal of the responder")
 	}
 }
 
@@ -483,7 +484,7 @@ func TestReadsInOneBatch(t *testing.T) {
 	*sent = 0
 	batch(h, x.header(packet.ReadRequest))
 	testutil.Equal(t, *sent, 8, "packets for a repetition and a READ that takes its place")
-	testutil.Equal(t, x.a.dead, 0, "calls of OnFatal")
+	testutil.Equal(t, x.a.dead, 0, "calls of Fatal")
 	check(t, x.a.qp)
 }
 
@@ -491,7 +492,7 @@ func TestReadsInOneBatch(t *testing.T) {
 // millisecond, even if the peer asks for more, and the neighbour does not notice.
 func TestNoReceive(t *testing.T) {
 	x := newAttacker(t, options{
-		peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
+		peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
 	})
 	sent := x.count(packet.KindSend)
 	begin := x.now()
@@ -510,7 +511,7 @@ func TestNoReceive(t *testing.T) {
 // TestRNRRetries counts the repetitions of a finite count.
 func TestRNRRetries(t *testing.T) {
 	for _, n := range []uint8{0, 1, 3} {
-		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
+		p := newPair(t, options{peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
 		sent := 0 // a NAK that comes twice counts once
 		p.mem.SetFaults(wiretest.Options{Duplicate: 1, Filter: func(pk *wire.Packet) bool {
 			if pk.Local.Addr() == p.a.addr {
@@ -524,10 +525,10 @@ func TestRNRRetries(t *testing.T) {
 		testutil.Equal(t, sent, 2+int(n), "packets with count %d", n)
 		p.a.statuses(1, verbs.WCRNRRetryExcErr, 2, verbs.WCWRFlushErr)
 		testutil.Equal(t, p.a.st.RNRReceived.Load(), uint64(n)+1, "RNR NAKs with count %d", n)
-		testutil.Equal(t, p.b.dead, 0, "calls of OnFatal of the peer")
+		testutil.Equal(t, p.b.dead, 0, "calls of Fatal of the peer")
 	}
 	// The count is for each message.
-	p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 1}})
+	p := newPair(t, options{peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 1}})
 	for i := range 3 {
 		p.a.send(uint64(i), 0, 64)
 		p.until("an RNR NAK", func() bool { return p.a.st.RNRReceived.Load() == uint64(i)+1 })
@@ -542,7 +543,7 @@ func TestRNRRetries(t *testing.T) {
 func TestSilentPeer(t *testing.T) {
 	for _, lost := range []string{"requests", "answers"} {
 		t.Run(lost, func(t *testing.T) {
-			o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+			o := options{peer: cm.Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
 			x := newAttacker(t, o)
 			victim := x.a.qp.Num()
 			sent := 0
@@ -647,7 +648,7 @@ func TestLocalErrors(t *testing.T) {
 			p.settle()
 			p.a.statuses(1, verbs.WCSuccess, 2, verbs.WCSuccess, 3, verbs.WCLocProtErr, 4,
 				verbs.WCWRFlushErr)
-			testutil.Equal(t, p.a.dead, 1, "calls of OnFatal")
+			testutil.Equal(t, p.a.dead, 1, "calls of Fatal")
 		})
 	}
 	// A READ without READs agreed on.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -77,28 +78,9 @@ type Stats struct {
 	Ignored atomic.Uint64
 }
 
-// A Peer is the other end of a connection, as the communication managers have agreed.
-type Peer struct {
-	Path wire.Path
-	QPN  uint32
-	// PSN is the PSN of the first packet we send; the peer has chosen it.
-	PSN uint32
-	// ResponderResources is the number of READs that the peer may have outstanding here,
-	// InitiatorDepth the number that we may have there.
-	ResponderResources, InitiatorDepth uint8
-	// AckTimeout is the time after which a request without an acknowledgment counts as one retry:
-	// 4.096 µs << AckTimeout. RetryCount is the number of retries.
-	AckTimeout, RetryCount uint8
-	// RNRRetry is the number of times that a SEND is repeated to a peer without a receive; 7 means
-	// no end.
-	RNRRetry uint8
-	// MinRNRTimer is the timer code in our own RNR NAKs.
-	MinRNRTimer uint8
-}
-
 // New makes a queue pair of a protection domain. Both completion queues belong to one engine. stats
 // counts its events; queue pairs may share it, and nil counts nothing.
-func New(pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
+func New(pd verbs.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
@@ -118,16 +100,8 @@ func New(pd *engine.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
 // it (Starting PSN, section 12.7.31).
 func (q *QP) PSN() uint32 { return q.psn }
 
-// OnFirstPacket sets a function that is called once, with the engine held, when the first request
-// of the peer arrives: it has seen the reply of the communication manager. Call it before Connect.
-func (q *QP) OnFirstPacket(fn func()) { q.Eng.Do(func() { q.onFirst = fn }) }
-
-// OnFatal sets a function that is called once, with the engine held, when the queue pair goes to
-// the error state by itself. Call it before Connect.
-func (q *QP) OnFatal(fn func()) { q.Eng.Do(func() { q.onFatal = fn }) }
-
-// Connect connects the queue pair to its peer. It sends and receives from now on.
-func (q *QP) Connect(p Peer) (err error) {
+// Connect implements cm.QP. The queue pair sends and receives from now on.
+func (q *QP) Connect(p cm.Peer) (err error) {
 	if p.Path.MTU < 256 || p.Path.MTU > 4096 || p.Path.MTU&(p.Path.MTU-1) != 0 {
 		return fmt.Errorf("connect queue pair: path MTU %d: %w", p.Path.MTU, unix.EINVAL)
 	}
@@ -137,6 +111,7 @@ func (q *QP) Connect(p Peer) (err error) {
 				unix.EINVAL)
 			return
 		}
+		q.onFirst, q.onFatal = p.First, p.Fatal
 		q.path, q.mtu, q.peerQPN = p.Path, uint32(p.Path.MTU), p.QPN&packet.PSNMask
 		q.path.Segment = !q.Dev.SendsSingly(p.Path.Remote)
 		q.shareAt = q.Eng.Now() + engine.SingleTime
@@ -171,14 +146,11 @@ func (q *QP) ToError() error {
 
 // Destroy implements verbs.QP. It is called once.
 func (q *QP) Destroy() error {
-	q.Eng.Do(func() {
+	return q.End(func() {
 		q.rewind() // returns what it has reserved
-		q.Eng.Detach(q.Num())
 		q.state.Store(int32(stateDestroyed))
 		q.onFirst, q.onFatal = nil, nil
 	})
-	q.Release()
-	return nil
 }
 
 func (q *QP) load() state { return state(q.state.Load()) }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -35,7 +36,7 @@ func TestToError(t *testing.T) {
 	p.a.poll()
 	p.a.statuses(5, verbs.WCWRFlushErr, 6, verbs.WCWRFlushErr)
 	testutil.Must(t, p.a.qp.ToError())
-	testutil.Equal(t, p.a.dead, 0, "calls of OnFatal: it did not fail by itself")
+	testutil.Equal(t, p.a.dead, 0, "calls of Fatal: it did not fail by itself")
 	testutil.Is(t, p.a.qp.ShortenRNRTimer(), unix.EINVAL, "ShortenRNRTimer in the error state")
 
 	p.mem.SetFaults(wiretest.Options{})
@@ -74,14 +75,15 @@ func TestShared(t *testing.T) {
 		SendCQ: p.a.cq, RecvCQ: p.a.cq, MaxSendWR: 4, MaxSendSGE: 1,
 	}, nil))(t)
 	first := 0
-	q.OnFirstPacket(func() { first++ })
 	for _, s := range []struct {
 		q, to      *QP
 		side, peer *side
-	}{{q, other, p.b, p.a}, {other, q, p.a, p.b}} {
-		testutil.Must(t, s.q.Connect(Peer{
+		first      func()
+	}{{q, other, p.b, p.a, func() { first++ }}, {other, q, p.a, p.b, nil}} {
+		testutil.Must(t, s.q.Connect(cm.Peer{
 			Path: wire.Path{Local: s.side.addr, Remote: s.peer.addr, MTU: 1024},
 			QPN:  s.to.Num(), PSN: s.to.PSN(), AckTimeout: 14, RetryCount: 1, RNRRetry: 7,
+			First: s.first,
 		}))
 	}
 	testutil.Must(t, q.ShortenRNRTimer())
@@ -90,11 +92,11 @@ func TestShared(t *testing.T) {
 			[]verbs.SGE{p.a.sge(0, 64)})
 		testutil.Must(t, err)
 	}
-	testutil.Equal(t, first, 0, "calls of OnFirstPacket before a packet")
+	testutil.Equal(t, first, 0, "calls of First before a packet")
 	post()
 	post()
 	p.run(20)
-	testutil.Equal(t, first, 1, "calls of OnFirstPacket")
+	testutil.Equal(t, first, 1, "calls of First")
 	for i := range 2 {
 		_, err := srq.PostRecv([]verbs.RecvWR{{
 			WRID: uint64(i), NumSGE: 1, SGE: [2]verbs.SGE{p.b.sge(i*64, 64)},
@@ -134,10 +136,11 @@ func TestRefused(t *testing.T) {
 	q := testutil.Value(New(p.a.pd, init, nil))(t)
 	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend}}, nil)
 	testutil.Is(t, err, unix.EINVAL, "PostSend before Connect")
-	testutil.Is(t, q.Connect(Peer{Path: wire.Path{MTU: 1500}}), unix.EINVAL, "an MTU of 1,500")
+	testutil.Is(t, q.Connect(cm.Peer{Path: wire.Path{MTU: 1500}}), unix.EINVAL, "an MTU of 1,500")
 	testutil.Is(t, p.a.cq.Destroy(), unix.EBUSY, "Destroy of a completion queue in use")
 	testutil.Must(t, q.Destroy())
-	testutil.Is(t, p.a.qp.Connect(Peer{Path: wire.Path{MTU: 1024}}), unix.EINVAL, "second Connect")
+	again := cm.Peer{Path: wire.Path{MTU: 1024}}
+	testutil.Is(t, p.a.qp.Connect(again), unix.EINVAL, "second Connect")
 	testutil.Equal(t, p.a.qp.MaxInline(), 0, "inline bytes")
 
 	wr := verbs.SendWR{Opcode: verbs.WRSend, NumSGE: 1}
@@ -289,7 +292,7 @@ func TestLatePeer(t *testing.T) {
 // TestStalledProcess has a machine that does not run its process for longer than all retries take.
 // The acknowledgment has arrived meanwhile, after more packets than a turn receives.
 func TestStalledProcess(t *testing.T) {
-	o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+	o := options{peer: cm.Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
 	p := newPair(t, o)
 	pairs := []*pair{p}
 	for range 2 * wire.MaxBatch / firstWindow {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
@@ -144,7 +145,7 @@ func (r *requester) start(s seq) {
 	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 }
 
-func (r *requester) connect(p *Peer, mtu uint32) {
+func (r *requester) connect(p *cm.Peer, mtu uint32) {
 	r.start(firstSeq(p.PSN))
 	r.mtu = mtu
 	r.reads = make([]chunk, min(p.InitiatorDepth, maxReads))
