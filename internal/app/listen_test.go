@@ -3,7 +3,6 @@ package app
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -164,9 +163,7 @@ func TestBothFamilies(t *testing.T) {
 	l := newLive(t, "{transport: tcp, address: '::', port: 0}", sub(anyHosts, inRAM)+
 		"hosts:\n"+
 		"- {nqn: "+hostA+", networks: [127.0.0.0/8, '::1/128']}\n"+
-		"- {nqn: "+hostB+", networks: [192.0.2.0/24]}\n"+
-		"metrics: {listen: '[::]:0', token: 0123456789abcdef}\n"+
-		"web: {listen: '[::]:0', token: 0123456789abcdef}\n")
+		"- {nqn: "+hostB+", networks: [192.0.2.0/24]}\n")
 	at := l.s.Addrs()[0].AddrPort
 	connect := func(ip, nqn string) error {
 		o := hostOptions(testNQN)
@@ -194,21 +191,11 @@ func TestBothFamilies(t *testing.T) {
 	const want = "[127.0.0.1 ::1]"
 	testutil.True(t, fmt.Sprint(local) == want && fmt.Sprint(remote) == want,
 		"connections from %v to %v", remote, local)
-	for _, at := range []netip.AddrPort{l.s.metrics.server.Addr(), l.s.web.server.Addr()} {
-		for _, ip := range []string{"127.0.0.1", "[::1]"} {
-			r, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", ip, at.Port()))
-			if err != nil {
-				t.Error(err)
-			} else if r.Body.Close(); r.StatusCode != http.StatusUnauthorized {
-				t.Error(ip, at, r.Status)
-			}
-		}
-	}
 	for _, r := range l.s.recorder.Refusals() {
 		testutil.True(t, !strings.Contains(fmt.Sprint(r), "::ffff:"), "%+v", r)
 	}
 	n := len(l.s.recorder.Refusals())
-	testutil.True(t, n >= 4, "%d refusals", n)
+	testutil.True(t, n >= 2, "%d refusals", n)
 	name := fmt.Sprintf("[::]:%d", at.Port())
 	if list, err := l.s.engine.Drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
 		err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -76,19 +75,6 @@ func TestMetricsSecurity(t *testing.T) {
 		c.Close()
 		t.Error("TLS 1.2 is accepted")
 	}
-	var silent []net.Conn
-	for range 100 { // more than there are places for handshakes, from the same address
-		c := testutil.Value(net.Dial("tcp", s.metrics.server.Addr().String()))(t)
-		silent = append(silent, c)
-	}
-	served(first, true)
-	testutil.Until(t, "silent peers do not wait for their time limit", func() bool {
-		return strings.Contains(log.String(), "evicted by a newer connection")
-	})
-	for _, c := range silent {
-		c.Close()
-	}
-
 	at := s.metrics.server.Addr()
 	old := filepath.Join(t.TempDir(), "old")
 	pem := testutil.Value(os.ReadFile(files.CA))(t)

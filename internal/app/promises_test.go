@@ -101,52 +101,6 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 	testutil.True(t, err == nil, "%v\n%s", err, log)
 }
 
-// TestDamagedPromise: a namespace with unreadable reservations is not served, and status has the
-// reason. Others are, after any change. It is served as soon as its file is moved away.
-func TestDamagedPromise(t *testing.T) {
-	dir := t.TempDir()
-	promised(t, dir, 1)
-	file := onlyFile(t, dir, "reservations")
-	testutil.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
-	up, log := make(chan uint32, 1), new(testutil.Log)
-	second := "{nsid: 2, backend: ram, size: 1MiB}"
-	l := newLive(t, listenAny, sub(anyHosts, inRAM, second), Options{
-		StateDir: dir, Retry: time.Millisecond, Log: log.Logger(),
-		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
-	})
-	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-	served := func(want string) {
-		t.Helper()
-		nsids, err := hosttest.ActiveNamespaces(t.Context(), c)
-		got := fmt.Sprint(nsids)
-		testutil.True(t, err == nil && got == want, "namespaces %s, want %s; %v", got, want, err)
-	}
-	served("[2]")
-	st, list := l.s.status(), l.s.namespaceStates()
-	testutil.True(t, len(st.Pending) == 1 && st.Pending[0].NSID == 1 &&
-		list[0].State == "pending" && strings.Contains(st.Pending[0].Reason, file) &&
-		list[0].Reason == st.Pending[0].Reason && strings.Contains(list[0].Reason,
-		"move it away") && list[1].Reason == "", "%+v, %+v", st, list)
-	text := log.String()
-	testutil.True(t, strings.Contains(text, "namespace is not served") && strings.Contains(text,
-		file), "the log:\n%s", text)
-	third := "{nsid: 3, backend: ram, size: 1MiB}"
-	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
-	served("[2 3]")
-	l.apply(listenAny, sub(anyHosts, second)) // a damaged file outlives the namespace
-	l.apply(listenAny, sub(anyHosts, inRAM, second))
-	served("[2]")
-	testutil.Must(t, os.Rename(file, file+".damaged"))
-	testutil.Equal(t, testutil.Receive(t, "the namespace", up), 1, "")
-	served("[1 2]")
-	st = l.s.status()
-	testutil.True(t, len(st.Pending) == 0 && l.s.namespaceStates()[0].Reason == "", "%+v", st)
-	// Later changes of the file of a served namespace do not affect it.
-	testutil.Must(t, os.Rename(file+".damaged", file))
-	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
-	served("[1 2 3]")
-}
-
 // TestDeletedPromise: a file that is deleted while the target runs is there for the next start.
 func TestDeletedPromise(t *testing.T) {
 	dir := t.TempDir()

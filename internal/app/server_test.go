@@ -49,19 +49,6 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 	}
 }
 
-// TestStopDisconnectsHosts: a host that stays connected does not keep the target from stopping.
-func TestStopDisconnectsHosts(t *testing.T) {
-	s := started(t,
-		Options{Config: parse(t,
-			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	ctx := testutil.Context(t)
-	c := testutil.Value(
-		host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN)))(t)
-	defer c.Close()
-	testutil.Must(t, s.Stop(ctx))
-	testutil.Receive(t, "the host is disconnected", c.Done())
-}
-
 // takenPort holds a port until Close.
 type takenPort struct{ net.Listener }
 
