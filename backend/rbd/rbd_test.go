@@ -462,6 +462,7 @@ func snapshot(t *testing.T, c *cephtest.Cluster) {
 
 // encrypted: hosts see the container of an encrypted image, and no plain data.
 func encrypted(t *testing.T, c *cephtest.Cluster) {
+	testutil.Soak(t, "rbd encryption format computes for seconds")
 	cfg := admin(c, c.Image(t, "32M", "layering"))
 	phrase := c.Path("passphrase")
 	testutil.Must(t, os.WriteFile(phrase, []byte("secret"), 0o600))
