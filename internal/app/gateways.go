@@ -17,8 +17,9 @@ import (
 
 // This file makes the discovery log of each gateway list the ports of all.
 
-// describeEvery is the least time between records that change only for a generation of the log.
-const describeEvery = 10 * time.Second
+// DescribeEvery is the least time between records that change only for a generation of the log. A
+// program may change it before it starts a server.
+var DescribeEvery = 10 * time.Second
 
 // offered returns the ports of this target for hosts of other gateways. A wildcard has the
 // addresses of the machine; loopback is left out if there are others.

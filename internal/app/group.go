@@ -192,7 +192,7 @@ func (s *Server) countHosts() {
 	}
 	c, generation, changed := s.current(), s.target.Generation(), false
 	offers := &s.groups.offers
-	if generation != offers.generation || time.Since(offers.at) >= describeEvery {
+	if generation != offers.generation || time.Since(offers.at) >= DescribeEvery {
 		*offers = offered{s.offered(), generation, time.Now()}
 	}
 	for id, g := range s.groups.list {
@@ -211,7 +211,7 @@ func (s *Server) countHosts() {
 		}
 		hosts := hostsOf(used[id], connected)
 		late := (generation > now.generation || hosts != last.hosts) &&
-			time.Since(last.at) >= describeEvery
+			time.Since(last.at) >= DescribeEvery
 		if last.config != c || last.sizes != now.sizes || late || last.away != now.away ||
 			!slices.Equal(last.ports, now.ports) {
 			f := s.facts(c, id)

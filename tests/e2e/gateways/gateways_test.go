@@ -40,6 +40,7 @@ const gatewayKey = "NVMF_TEST_GATEWAY"
 
 // runGateway serves a configuration until SIGTERM.
 func runGateway(file string) error {
+	app.DescribeEvery /= 10 // gateways list the ports of others sooner
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, nil, volumes.Backends, options...)
 	}
