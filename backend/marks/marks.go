@@ -142,6 +142,7 @@ type Marks struct {
 type change struct {
 	mark
 	add  bool
+	from *Kept // not nil: from the store, in place of all others
 	err  error
 	done func(error) // called once, by the storing goroutine
 }
@@ -197,6 +198,26 @@ func (u *Marks) Attach(dev backend.Device) {
 	case kept != nil || u.now.Load() != nil:
 		u.now.Store(new(set))
 		u.keepLocked(&change{done: func(error) {}}) // the stored marks have another identity
+	}
+}
+
+// Restore adopts the marks that the store has from another target, which does not use it any more.
+// It returns when earlier changes have ended.
+func (u *Marks) Restore(k *Kept) {
+	done := make(chan struct{})
+	u.keep(&change{from: k, done: func(error) { close(done) }})
+	<-done
+}
+
+func (u *Marks) restore(k *Kept) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	id, now := u.ids.Add(1), make(set, len(k.Ranges)) // writes that have begun do not remove them
+	for i, r := range k.Ranges {
+		now[i] = mark{r, id}
+	}
+	if u.stored = true; len(now) > 0 || u.Begun() {
+		u.now.Store(&now)
 	}
 }
 
@@ -282,7 +303,13 @@ func (u *Marks) work() {
 	for {
 		u.mu.Lock()
 		changes := u.queue
-		u.queue, u.working = nil, len(changes) > 0
+		for i, c := range changes { // one that restores is alone
+			if c.from != nil {
+				changes = changes[:max(i, 1)]
+				break
+			}
+		}
+		u.queue, u.working = u.queue[len(changes):], len(changes) > 0
 		u.mu.Unlock()
 		if len(changes) == 0 {
 			return
@@ -298,6 +325,10 @@ func (u *Marks) work() {
 // before or after the change. So a block is marked if it is in either; a write to it stores the
 // removal.
 func (u *Marks) commit(changes []*change) error {
+	if from := changes[0].from; from != nil {
+		u.restore(from)
+		return nil
+	}
 	for {
 		before := u.number(changes...)
 		grown, next := before.apply(changes)

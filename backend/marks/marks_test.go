@@ -117,6 +117,11 @@ func TestWriteBeforeMark(t *testing.T) {
 	back(after)
 	testutil.True(t, !u.Marked(0, 512) && u.Marked(512, 512), "after the write: %v", u.now.Load())
 
+	other := do(backend.OpWrite, 512, 512)
+	u.Restore(&Kept{Ranges: []backend.Range{{Off: 512, End: 1024}}})
+	back(other)
+	testutil.True(t, !u.Marked(0, 512) && u.Marked(512, 512), "restored: %v", u.now.Load())
+
 	failed := do(backend.OpWrite, 0, 1024)
 	failed.Err = backend.ErrIO
 	back(failed)

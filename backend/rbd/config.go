@@ -52,9 +52,9 @@ type Holder struct {
 
 // Companion is something that belongs to an image of a gate.
 type Companion interface {
-	// Open is called after the image was opened. If it fails, the image stays offline, and is tried
-	// again. Until it has returned there is no I/O.
-	Open(*Holder) error
+	// Open is called after the image with this identity was opened. If it fails, the image stays
+	// offline, and is tried again. Until it has returned there is no I/O.
+	Open(h *Holder, identity string) error
 	// Close is called when the I/O has ended, before the image is closed. It may block.
 	Close()
 }

@@ -713,7 +713,7 @@ func (d *device) again(identity string, on *Holder) error {
 			"target to use it: it is %s, not %s", info.Identity, identity)
 	}
 	if with := d.cfg.Companion; with != nil {
-		if err := with.Open(on); err != nil {
+		if err := with.Open(on, identity); err != nil {
 			im.close()
 			return err
 		}

@@ -31,7 +31,7 @@ import (
 // groups has the ANA groups that this target shares with other gateways.
 type groups struct {
 	pool      string // with their state
-	kept      *reservations
+	kept      *promises
 	gates     map[uint32]*rbd.Gate
 	mu        sync.Mutex // guards the list, away and fsid
 	list      map[uint32]*group.Group
@@ -81,7 +81,7 @@ func newGroups(c *config.Group) *groups {
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
 	}
-	g.kept = newReservations(g, c)
+	g.kept = newPromises(g, c)
 	return g
 }
 

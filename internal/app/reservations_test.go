@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unique"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/group/rados"
@@ -23,7 +26,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-const reservedNQN = "nqn.2026-11.io.nvmf-target:reserved"
+const (
+	reservedNQN = "nqn.2026-11.io.nvmf-target:reserved"
+	rbdImage    = "rbd:1/image" // identity of the storage
+)
 
 // memoryObject is an object of a cluster in memory.
 type memoryObject struct {
@@ -85,16 +91,16 @@ func (o *memoryObject) Close() {
 	}
 }
 
-// keeper is a gateway that keeps the reservations of namespace 1.
+// keeper is a gateway that keeps the promises of namespace 1.
 type keeper struct {
 	*testing.T
-	r    *reservations
+	r    *promises
 	with rbd.Companion
 	ns   *reservation.Namespace
 }
 
-// newKeeper returns a gateway, with the image closed.
-func newKeeper(t *testing.T, o *memoryObject) *keeper {
+// newKeeper returns a gateway, with the image closed, and perhaps with a state directory.
+func newKeeper(t *testing.T, o *memoryObject, dir ...*state.Store) *keeper {
 	k := &keeper{T: t, r: newGroups(&config.Group{ANAGroups: []uint32{7}}).kept}
 	k.r.open = func(*rbd.Holder, string) (rados.Object, error) { return o, nil }
 	k.r.reserve = func(_ context.Context, group uint32) error {
@@ -104,10 +110,14 @@ func newKeeper(t *testing.T, o *memoryObject) *keeper {
 		o.reserved = true
 		return nil
 	}
-	tg := target.New(target.Options{Log: slog.New(slog.DiscardHandler), Reservations: k.r})
-	k.r.of = tg.Reservations
+	options := target.Options{Log: slog.New(slog.DiscardHandler)}
+	for _, s := range dir {
+		options.Reservations, options.Protection = s.Reservations, s.Protection
+		options.Uncorrectable = s.Uncorrectable
+	}
+	k.r.target = target.New(k.r.through(options))
 	k.with = k.r.share(reservedNQN, 1, true, 7)
-	k.ns = tg.Reservations(reservedNQN, 1)
+	k.ns = k.r.target.Reservations(reservedNQN, 1)
 	return k
 }
 
@@ -136,6 +146,31 @@ func (k *keeper) start(host byte, op nvme.Opcode, a nvme.ReservationAction,
 	return done
 }
 
+func (k *keeper) protect(on bool) error {
+	return protection{k.r}.SetProtected(reservedNQN, 1, on)
+}
+
+func (k *keeper) mark(blocks ...int64) error {
+	m := &marks.Kept{Identity: rbdImage}
+	for _, b := range blocks {
+		m.Ranges = append(m.Ranges, backend.Range{Off: b * 512, End: (b + 1) * 512})
+	}
+	return marked{k.r}.Save(reservedNQN, 1, m)
+}
+
+// has checks the write protection and the marked blocks.
+func (k *keeper) has(protected bool, blocks ...int64) {
+	k.Helper()
+	testutil.Equal(k, protection{k.r}.Protected(reservedNQN, 1), protected, "write protection")
+	var got []int64
+	if m := (marked{k.r}).Load(reservedNQN, 1); m != nil {
+		for _, r := range m.Ranges {
+			got = append(got, r.Off/512)
+		}
+	}
+	testutil.True(k, slices.Equal(got, blocks), "blocks %v are marked, want %v", got, blocks)
+}
+
 func (k *keeper) register(host byte) nvme.Status {
 	return k.do(host, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, uint64(host))
 }
@@ -148,7 +183,7 @@ func TestTakeover(t *testing.T) {
 		o := &memoryObject{}
 		a, b := newKeeper(t, o), newKeeper(t, o)
 		testutil.Equal(t, a.register(1), nvme.ANAInaccessible, "before the image is open")
-		testutil.Must(t, a.with.Open(nil))
+		testutil.Must(t, a.with.Open(nil, rbdImage))
 		testutil.Equal(t, a.register(1), nvme.Success, "register")
 		testutil.Equal(t, a.register(2), nvme.Success, "register")
 		testutil.Equal(t, a.do(1, nvme.IOReservationAcquire, nvme.ReservationAcquire, typ, 1, 0),
@@ -157,7 +192,7 @@ func TestTakeover(t *testing.T) {
 		a.with.Close()
 		testutil.Equal(t, a.register(3), nvme.ANAInaccessible, "after it was closed")
 		testutil.True(t, a.ns.Elsewhere() && b.ns.Elsewhere(), "one of them answers reports")
-		testutil.Must(t, b.with.Open(nil))
+		testutil.Must(t, b.with.Open(nil, rbdImage))
 		now := b.ns.State()
 		testutil.True(t, now.Type == typ && len(now.Registrants) == 2 && !now.PTPL &&
 			now.Generation == was.Generation && now.Holder == was.Holder, "%+v: %+v", was, now)
@@ -174,19 +209,85 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// TestOtherPromises: write protection and uncorrectable blocks stay through a takeover, and no
+// change of one promise loses another one. Marks of other storage do not count. A gateway that does
+// not have the image open cannot change them.
+func TestOtherPromises(t *testing.T) {
+	o := &memoryObject{}
+	a, b := newKeeper(t, o), newKeeper(t, o)
+	testutil.Is(t, a.protect(true), backend.ErrOffline, "before the image is open")
+	testutil.Must(t, a.with.Open(nil, rbdImage))
+	a.has(false)
+	for _, change := range []func() error{
+		func() error { return a.protect(true) }, func() error { return a.mark(1, 3) },
+		func() error {
+			testutil.Equal(t, a.register(1), nvme.Success, "register")
+			return nil
+		},
+	} {
+		testutil.Must(t, change())
+	}
+	o.err = errors.New("the pool is full")
+	testutil.Is(t, a.protect(false), o.err, "in a full pool")
+	testutil.Is(t, a.mark(), o.err, "in a full pool")
+	o.err = nil
+	a.has(true, 1, 3)
+	a.with.Close()
+	testutil.Is(t, a.mark(), backend.ErrOffline, "after it was closed")
+	testutil.Must(t, b.with.Open(nil, rbdImage))
+	b.has(true, 1, 3)
+	testutil.Equal(t, len(b.ns.State().Registrants), 1, "registrants")
+	testutil.Must(t, b.protect(false))
+	testutil.Must(t, b.mark(1))
+	b.with.Close()
+	testutil.Must(t, a.with.Open(nil, rbdImage))
+	a.has(false, 1)
+	a.with.Close()
+	testutil.Must(t, a.with.Open(nil, "rbd:1/other"))
+	a.has(false)
+}
+
+// TestInherited: the first gateway that opens an image moves the promises of the namespace from its
+// state directory to the cluster. The image stays offline until it has.
+func TestInherited(t *testing.T) {
+	s := testutil.Value(state.Open(t.TempDir()))(t)
+	defer func() { testutil.Check(t, s.Close()) }()
+	other := &marks.Kept{Identity: rbdImage, Ranges: []backend.Range{{Off: 512, End: 1024}}}
+	testutil.Must(t, s.Protection.SetProtected(reservedNQN, 1, true))
+	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, other))
+	five := &reservation.State{Generation: 5, PTPL: true}
+	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, five))
+	o := &memoryObject{}
+	a, b := newKeeper(t, o, s), newKeeper(t, o)
+	reserve := a.r.reserve
+	a.r.reserve = func(context.Context, uint32) error { return errors.New("no answer") }
+	testutil.Fails(t, a.with.Open(nil, rbdImage), "no answer", "open")
+	a.r.reserve = reserve
+	testutil.Until(t, "the image is open", func() bool { return a.with.Open(nil, rbdImage) == nil })
+	for _, k := range []*keeper{a, b} {
+		k.has(true, 1)
+		testutil.Equal(t, k.ns.State().Generation, 5, "generation")
+		k.with.Close()
+		testutil.Must(t, b.with.Open(nil, rbdImage))
+	}
+	testutil.True(t, !s.Protection.Protected(reservedNQN, 1) &&
+		s.Uncorrectable.Load(reservedNQN, 1) == nil && s.Reservations.Load(reservedNQN, 1) == nil,
+		"the state directory still has them")
+}
+
 // TestFormerHolder: a gateway that has lost an image without noticing cannot replace the
 // reservations of its successor, and reports that.
 func TestFormerHolder(t *testing.T) {
 	o := &memoryObject{}
 	a, b := newKeeper(t, o), newKeeper(t, o)
-	testutil.Must(t, a.with.Open(nil))
+	testutil.Must(t, a.with.Open(nil, rbdImage))
 	testutil.Equal(t, a.register(1), nvme.Success, "register")
-	testutil.Must(t, b.with.Open(nil))
+	testutil.Must(t, b.with.Open(nil, rbdImage))
 	testutil.Equal(t, b.register(2), nvme.Success, "register")
 	testutil.Equal(t, a.register(3), nvme.InternalError, "register at the former holder")
 	testutil.Equal(t, len(a.ns.State().Registrants), 1, "registrants there")
 	b.with.Close()
-	testutil.Must(t, b.with.Open(nil))
+	testutil.Must(t, b.with.Open(nil, rbdImage))
 	testutil.Equal(t, len(b.ns.State().Registrants), 2, "registrants")
 }
 
@@ -195,26 +296,26 @@ func TestFormerHolder(t *testing.T) {
 func TestReservationsUnknown(t *testing.T) {
 	o := &memoryObject{}
 	a := newKeeper(t, o)
-	testutil.Must(t, a.with.Open(nil))
+	testutil.Must(t, a.with.Open(nil, rbdImage))
 	testutil.Equal(t, a.register(1), nvme.Success, "register")
 	a.with.Close()
 	good := o.data
-	foreign := testutil.Value(state.EncodeReservations(state.Name{NQN: reservedNQN, NSID: 2},
-		a.ns.State()))(t)
+	foreign := testutil.Value(state.EncodeShared(state.Name{NQN: reservedNQN, NSID: 2},
+		&state.Shared{Reservations: a.ns.State()}))(t)
 	for want, change := range map[string]func(){
 		"no answer":   func() { o.err = errors.New("no answer") },
 		"damaged":     func() { o.data = good[:len(good)-1] },
 		"checksum":    func() { o.data = append([]byte(" "), good...) },
 		"namespace 2": func() { o.data = foreign },
-		"too large":   func() { o.data = make([]byte, state.MaxReservations+1) },
+		"too large":   func() { o.data = make([]byte, state.MaxShared+1) },
 	} {
 		change()
 		b := newKeeper(t, o)
-		testutil.Fails(t, b.with.Open(nil), want, "open")
+		testutil.Fails(t, b.with.Open(nil, rbdImage), want, "open")
 		testutil.Fails(t, b.r.problem(7), "is not served", "%s: the status", want)
 		testutil.Equal(t, b.register(1), nvme.ANAInaccessible, want)
 		o.data, o.err = good, nil
-		testutil.Until(t, "it is open", func() bool { return b.with.Open(nil) == nil })
+		testutil.Until(t, "it is open", func() bool { return b.with.Open(nil, rbdImage) == nil })
 		testutil.Check(t, b.r.problem(7))
 		testutil.Equal(t, len(b.ns.State().Registrants), 1, "registrants after a repair")
 	}
@@ -225,7 +326,7 @@ func TestReservationsUnknown(t *testing.T) {
 func TestReservationsNotKept(t *testing.T) {
 	o := &memoryObject{}
 	a := newKeeper(t, o)
-	testutil.Must(t, a.with.Open(nil))
+	testutil.Must(t, a.with.Open(nil, rbdImage))
 	o.err = errors.New("the pool is full")
 	testutil.Equal(t, a.register(1), nvme.InternalError, "register in a full pool")
 	o.err = nil
@@ -250,27 +351,47 @@ func TestLateChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &memoryObject{}
 		a, b := newKeeper(t, o), newKeeper(t, o)
-		testutil.Must(t, a.with.Open(nil))
+		testutil.Must(t, a.with.Open(nil, rbdImage))
 		testutil.Equal(t, a.register(1), nvme.Success, "register")
 		goOn := make(chan struct{})
 		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
 		late := a.start(2, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 2)
 		synctest.Wait()
 		a.with.Close()
-		testutil.Must(t, b.with.Open(nil))
+		testutil.Must(t, b.with.Open(nil, rbdImage))
 		testutil.Equal(t, b.register(3), nvme.Success, "register at the other gateway")
 		b.with.Close()
 		opened := make(chan error, 1)
-		go func() { opened <- a.with.Open(nil) }()
+		go func() { opened <- a.with.Open(nil, rbdImage) }()
 		synctest.Wait()
 		close(goOn)
 		testutil.Must(t, <-opened)
 		testutil.Equal(t, <-late, nvme.ANAInaccessible, "the change that waited")
-		kept := testutil.Value(state.DecodeReservations(state.Name{NQN: reservedNQN, NSID: 1},
-			o.data))(t)
-		for _, s := range []*reservation.State{kept, a.ns.State()} {
+		kept := testutil.Value(state.DecodeShared(state.Name{NQN: reservedNQN, NSID: 1}, o.data))(t)
+		for _, s := range []*reservation.State{kept.Reservations, a.ns.State()} {
 			testutil.True(t, len(s.Registrants) == 2 && s.Registrants[1].Key == 3, "%+v", s)
 		}
+	})
+}
+
+// TestLateProtection: the same with write protection.
+func TestLateProtection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &memoryObject{reserved: true}
+		a, b := newKeeper(t, o), newKeeper(t, o)
+		testutil.Must(t, a.with.Open(nil, rbdImage))
+		goOn, late := make(chan struct{}), make(chan error, 1)
+		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		go func() { late <- a.protect(false) }()
+		synctest.Wait()
+		a.with.Close()
+		testutil.Must(t, b.with.Open(nil, rbdImage))
+		testutil.Must(t, b.protect(true))
+		b.with.Close()
+		testutil.Must(t, a.with.Open(nil, rbdImage))
+		close(goOn)
+		testutil.Is(t, <-late, backend.ErrOffline, "the change that waited")
+		a.has(true)
 	})
 }
 
@@ -281,23 +402,23 @@ func TestReservationsHang(t *testing.T) {
 	a := newKeeper(t, o)
 	a.r.patience = time.Millisecond
 	for range 3 {
-		testutil.Fails(t, a.with.Open(nil), "are not known", "open")
+		testutil.Fails(t, a.with.Open(nil, rbdImage), "are not known", "open")
 	}
 	testutil.Equal(t, o.reads, 1, "reads")
 	close(o.hung)
-	testutil.Until(t, "the image is open", func() bool { return a.with.Open(nil) == nil })
+	testutil.Until(t, "the image is open", func() bool { return a.with.Open(nil, rbdImage) == nil })
 }
 
 // TestReservationsReplaced: the end of storage that a namespace had before does not concern it.
 func TestReservationsReplaced(t *testing.T) {
 	o := &memoryObject{}
 	a := newKeeper(t, o)
-	testutil.Must(t, a.with.Open(nil))
+	testutil.Must(t, a.with.Open(nil, rbdImage))
 	next := a.r.share(reservedNQN, 1, true, 7)
-	testutil.Must(t, next.Open(nil))
+	testutil.Must(t, next.Open(nil, rbdImage))
 	a.with.Close()
 	testutil.Equal(t, a.register(1), nvme.Success, "register")
-	testutil.Fails(t, a.with.Open(nil), "other storage", "the former storage")
+	testutil.Fails(t, a.with.Open(nil, rbdImage), "other storage", "the former storage")
 	testutil.Equal(t, a.register(2), nvme.Success, "register")
 }
 
@@ -305,7 +426,11 @@ func TestReservationsReplaced(t *testing.T) {
 func TestReservationsLocal(t *testing.T) {
 	a := newKeeper(t, &memoryObject{})
 	testutil.True(t, a.r.share(reservedNQN, 2, false, 1) == nil, "it is shared")
-	testutil.Fails(t, a.r.Save(reservedNQN, 2, &reservation.State{}), "no state directory", "")
+	err := reservations{a.r}.Save(reservedNQN, 2, &reservation.State{})
+	testutil.Is(t, err, errNoDirectory, "")
 	testutil.True(t, a.r.share(reservedNQN, 1, false, 1) == nil, "it is shared")
 	testutil.Equal(t, a.register(1), nvme.Success, "a namespace that is not shared any more")
+	testutil.Is(t, a.protect(true), errNoDirectory, "")
+	testutil.Is(t, a.mark(1), errNoDirectory, "")
+	a.has(false)
 }

@@ -194,12 +194,8 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.groups = newGroups(&s.atStart.Group)
-	kept := s.groups.kept
-	if kept.local = options.Reservations; kept.local != nil || len(s.groups.gates) > 0 {
-		options.Reservations = kept
-	}
-	s.target = target.New(options)
-	kept.of = s.target.Reservations
+	s.target = target.New(s.groups.kept.through(options))
+	s.groups.kept.target = s.target
 	s.listeners = listeners.New(listeners.Config{
 		Target: s.target, State: s.state, Log: s.log, Peers: s.peers, Network: s.opts.Network,
 		Sockets: s.opts.Sockets, Listen: s.listen, Patiently: s.patiently,

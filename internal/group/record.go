@@ -55,7 +55,7 @@ type Record struct {
 const (
 	format = 2
 	// withReservations is the format of the record of a group with namespaces that may have
-	// reservations. Programs that do not know them refuse it, and do not serve the group.
+	// reservations or other promises. Programs that share none do not serve it.
 	withReservations = 3
 	// MaxRecord is the maximum size of a record in bytes.
 	MaxRecord = 1 << 20

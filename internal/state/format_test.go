@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
@@ -29,20 +31,30 @@ func full(t *testing.T) *Store {
 	return s
 }
 
-// TestReservationsElsewhere: reservations that are kept in another place need not persist. They are
-// read only for their namespace.
-func TestReservationsElsewhere(t *testing.T) {
+// TestShared: the promises of a namespace of several gateways are read as they were written, and
+// only for their namespace. With reservations only they are as programs wrote them that had no
+// others.
+func TestShared(t *testing.T) {
 	n := Name{testNQN, 1}
-	for _, persist := range []bool{false, true} {
-		want := someHosts(3, rand.New(rand.NewPCG(1, 1)))
-		want.PTPL = persist
-		text := testutil.Value(EncodeReservations(n, want))(t)
-		got := testutil.Value(DecodeReservations(n, text))(t)
-		testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "the reservations")
-		_, err := DecodeReservations(Name{testNQN, 2}, text)
+	for _, want := range []*Shared{
+		{},
+		{Protected: true},
+		{Uncorrectable: mostMarks()},
+		{Protected: true, Uncorrectable: mostMarks()},
+	} {
+		want.Reservations = someHosts(reservation.MaxRegistrants, rand.New(rand.NewPCG(1, 1)))
+		want.Reservations.PTPL = want.Protected
+		text := testutil.Value(EncodeShared(n, want))(t)
+		got := testutil.Value(DecodeShared(n, text))(t)
+		testutil.True(t, reflect.DeepEqual(got, want), "%+v, want %+v", got, want)
+		_, err := DecodeShared(Name{testNQN, 2}, text)
 		testutil.Fails(t, err, "namespace 1", "of another one")
+		var before reservationsData
+		err = decode(reservationsKind, text, &before)
+		testutil.Equal(t, err == nil, !want.Protected && want.Uncorrectable == nil,
+			"a program that knows only reservations: %v", err)
 	}
-	testutil.Fails(t, testutil.Err(DecodeReservations(n, make([]byte, mostKept+1))), "large", "")
+	testutil.Fails(t, testutil.Err(DecodeShared(n, make([]byte, mostKept+1))), "large", "")
 }
 
 // decoder decodes a file of one kind, and makes a namespace forget the promise.

@@ -104,18 +104,37 @@ func reservationsOf(n Name, r *reservation.State) reservationsData {
 // reservationsKind is the directory, and the kind of their files.
 const reservationsKind = "reservations"
 
-// MaxReservations is the size limit of the reservations of a namespace in bytes.
-const MaxReservations = mostKept
-
-// EncodeReservations returns the content of the file of reservations, which need not persist, for
-// another place.
-func EncodeReservations(n Name, r *reservation.State) ([]byte, error) {
-	return encode(reservationsKind, reservationsOf(n, r))
+// Shared has the promises of a namespace that several gateways serve in turn.
+type Shared struct {
+	Reservations  *reservation.State // they need not persist
+	Protected     bool
+	Uncorrectable *marks.Kept // nil: none
 }
 
-// DecodeReservations is the inverse of EncodeReservations.
-func DecodeReservations(n Name, text []byte) (*reservation.State, error) {
-	var d reservationsData
+// sharedData is the content of the object of Shared. With reservations only it is that of a file.
+// Programs that know reservations only refuse more.
+type sharedData struct {
+	reservationsData
+	Protected     bool       `json:"write_protected,omitempty"`
+	Uncorrectable *marksData `json:"uncorrectable,omitempty"`
+}
+
+// MaxShared is the size limit of Shared in bytes.
+const MaxShared = mostKept
+
+// EncodeShared returns the content of the object of a namespace.
+func EncodeShared(n Name, s *Shared) ([]byte, error) {
+	d := sharedData{reservationsData: reservationsOf(n, s.Reservations), Protected: s.Protected}
+	if s.Uncorrectable != nil {
+		u := marksOf(s.Uncorrectable)
+		d.Uncorrectable = &u
+	}
+	return encode(reservationsKind, d)
+}
+
+// DecodeShared is the inverse of EncodeShared.
+func DecodeShared(n Name, text []byte) (*Shared, error) {
+	var d sharedData
 	if len(text) > mostKept {
 		return nil, errors.New("it is too large")
 	}
@@ -125,7 +144,12 @@ func DecodeReservations(n Name, text []byte) (*reservation.State, error) {
 	if d.Name != n {
 		return nil, fmt.Errorf("it is for namespace %d of %q", d.NSID, d.NQN)
 	}
-	return d.value()
+	r, err := d.value()
+	s := &Shared{Reservations: r, Protected: d.Protected}
+	if err == nil && d.Uncorrectable != nil {
+		s.Uncorrectable, err = d.Uncorrectable.kept()
+	}
+	return s, err
 }
 
 // Reservations implements reservation.Store.
@@ -138,22 +162,37 @@ func (r *Reservations) Save(nqn string, nsid uint32, now *reservation.State) err
 	return r.set(n, now, reservationsOf(n, now))
 }
 
-// uncorrectableData is the content of a file of uncorrectable blocks.
-type uncorrectableData struct {
-	Name
+// marksData is uncorrectable blocks.
+type marksData struct {
 	// Identity identifies the storage.
 	Identity string `json:"identity"`
 	// Ranges are in bytes, each with its begin and end.
 	Ranges [][2]int64 `json:"ranges"`
 }
 
-func (d uncorrectableData) value() (*marks.Kept, error) {
+func (d *marksData) kept() (*marks.Kept, error) {
 	u := &marks.Kept{Identity: d.Identity}
 	for _, r := range d.Ranges {
 		u.Ranges = append(u.Ranges, backend.Range{Off: r[0], End: r[1]})
 	}
 	return u, u.Validate()
 }
+
+func marksOf(u *marks.Kept) (d marksData) {
+	d.Identity = u.Identity
+	for _, r := range u.Ranges {
+		d.Ranges = append(d.Ranges, [2]int64{r.Off, r.End})
+	}
+	return d
+}
+
+// uncorrectableData is the content of a file of uncorrectable blocks.
+type uncorrectableData struct {
+	Name
+	marksData
+}
+
+func (d uncorrectableData) value() (*marks.Kept, error) { return d.kept() }
 
 // Uncorrectable implements marks.Store.
 type Uncorrectable struct {
@@ -163,10 +202,7 @@ type Uncorrectable struct {
 func (u *Uncorrectable) Save(nqn string, nsid uint32, now *marks.Kept) error {
 	d := uncorrectableData{Name: Name{nqn, nsid}}
 	if now != nil {
-		d.Identity = now.Identity
-		for _, r := range now.Ranges {
-			d.Ranges = append(d.Ranges, [2]int64{r.Off, r.End})
-		}
+		d.marksData = marksOf(now)
 	}
 	return u.set(d.Name, now, d)
 }

@@ -320,7 +320,7 @@ func TestContents(t *testing.T) {
 		"not ascending": {{1024, 1536}, {0, 512}}, "not apart": {{0, 512}, {512, 1024}},
 		"no block": {{0, 100}}, "too much": {{0, 2097664}},
 	} {
-		d := uncorrectableData{n, "disk", ranges}
+		d := uncorrectableData{n, marksData{"disk", ranges}}
 		refused(t, s, name, s.Uncorrectable.kind, n, d)
 	}
 	must(t, s.Close())
@@ -334,14 +334,20 @@ func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V
 	testutil.True(t, k.wrong(k.file(n)) != nil, "%s: taken", what)
 }
 
-// TestUncorrectable: the maximum number of marks survives a restart.
-func TestUncorrectable(t *testing.T) {
-	s := opened(t, t.TempDir())
+// mostMarks is the marks that take the most room.
+func mostMarks() *marks.Kept {
 	many := &marks.Kept{Identity: "disk"}
 	for off := int64(0); len(many.Ranges) < marks.Max/512; off += 1024 {
 		at := 1<<60 + off
 		many.Ranges = append(many.Ranges, backend.Range{Off: at, End: at + 512})
 	}
+	return many
+}
+
+// TestUncorrectable: the maximum number of marks survives a restart.
+func TestUncorrectable(t *testing.T) {
+	s := opened(t, t.TempDir())
+	many := mostMarks()
 	one := &marks.Kept{Identity: "b", Ranges: []backend.Range{{Off: 0, End: 4096}}}
 	for nsid, now := range map[uint32]*marks.Kept{1: many, 2: one, 3: one} {
 		must(t, s.Uncorrectable.Save("a", nsid, now))

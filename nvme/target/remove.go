@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -126,6 +127,13 @@ func (t *Target) ForgetNamespace(nqn string, nsid uint32) {
 // Reservations returns the reservations of a namespace, which need not exist yet.
 func (t *Target) Reservations(nqn string, nsid uint32) *reservation.Namespace {
 	return t.shared.ReservationsOf(observe.Namespace{SubNQN: nqn, NSID: nsid})
+}
+
+// RestorePromises adopts the promises of a namespace that the stores have from another target,
+// which does not use them any more, while the storage is offline. It returns when earlier changes
+// of reservations and uncorrectable blocks have ended.
+func (t *Target) RestorePromises(nqn string, nsid uint32, r *reservation.State, m *marks.Kept) {
+	t.shared.Restore(observe.Namespace{SubNQN: nqn, NSID: nsid}, r, m)
 }
 
 // Close disconnects every host and closes every channel, also the channels of namespaces removed

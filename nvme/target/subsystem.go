@@ -46,9 +46,9 @@ func (s *subsystem) newNamespace(cfg namespaces.Config) (*namespaces.Namespace, 
 	}
 	ns.Slot = s.t.takeSlot(ns)
 	ns.Storage = storage{ns}
-	protection := s.t.shared.Recall(ns)
+	s.t.shared.Recall(ns)
 	ns.Reservations.Attach(storage{ns})
-	ns.Start(protection)
+	ns.Start()
 	return ns, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
@@ -749,4 +750,62 @@ func TestWriteProtectionLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRestorePromises: write protection and marks that the stores have from another target are in
+// force when the device is back, also for a write from before whose data comes later. A state that
+// ends with the power is refused.
+func TestRestorePromises(t *testing.T) {
+	held, store, protection := durable(t), newMarkStore(), newProtectionStore()
+	dev := &changing{Device: held, i: held.Info()}
+	r := newHarness(t, 1)
+	r.target.shared.Reservations = new(memoryStore)
+	r.target.shared.Uncorrectable, store.wake = store, r.w.Reactors[0].Wake
+	r.target.shared.Protection = protection
+	sub := subsystemOf(testSub, dev)
+	r.must(r.target.AddSubsystem(sub))
+	h := r.connectHost(1)
+	q, promises := h.io[0], r.target.Reservations(testSub, 1)
+	kept := &marks.Kept{Identity: "a", Ranges: []backend.Range{{Off: 512, End: 1024}}}
+	offline := func(is bool) {
+		dev.i.Offline = is
+		dev.notify()
+	}
+	takeOver := func(protected bool, m *marks.Kept) {
+		t.Helper()
+		promises.Move(reservation.Elsewhere)
+		offline(true)
+		r.status(h.admin, protectCommand(1, nvme.WriteProtect), nvme.ANAInaccessible)
+		get := withNSID(getFeature(nvme.FeatureWriteProtect, nvme.FeatureCurrent, 0), 1)
+		r.status(h.admin, get, nvme.ANAInaccessible)
+		protection.kept[1] = protected
+		r.during(func() error {
+			r.target.RestorePromises(testSub, 1, &reservation.State{}, m)
+			return nil
+		})
+		promises.Move(reservation.Shared)
+		offline(false)
+	}
+	r.ok(q, readAt(1))
+	takeOver(false, kept)
+	h.protected(1, nvme.NoWriteProtect)
+	r.status(q, readAt(1), unrecovered)
+	r.ok(q, rw(nvme.NVMWrite, 1, 1, 1, make([]byte, 512)))
+	r.ok(q, readAt(1))
+	until := protectCommand(1, nvme.WriteProtectUntilPowerCycle)
+	r.status(h.admin, until, nvme.FeatureNotChangeable|nvme.DNR)
+	late := rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
+	late.Late = true
+	r.send(q, late)
+	r.w.Settle()
+	takeOver(true, kept)
+	q.Arrive(late)
+	r.until("the write is done", func() bool { return late.Done })
+	testutil.Equal(t, late.CQE.Status()&^nvme.More, writeProtected, "a write from before")
+	h.protected(1, nvme.WriteProtect)
+	r.status(q, readAt(1), unrecovered)
+	r.ok(h.admin, protectCommand(1, nvme.NoWriteProtect))
+	h.protected(1, nvme.NoWriteProtect)
+	takeOver(false, &marks.Kept{})
+	r.ok(q, readAt(1))
 }

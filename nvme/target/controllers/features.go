@@ -327,7 +327,12 @@ func (f *Feature) Apply(c *Controller, sqe *nvme.FeaturesSQE, data []byte) (resu
 // section 8.1.1.10, figure 588).
 func (f *Feature) anaRefuses(c *Controller, nsid uint32, set bool) nvme.Status {
 	a, ns := c.ANAStates(), c.Namespace(nsid)
-	if a == nil || f.FSP != nvme.FeatureScopeNamespace || ns == nil {
+	switch {
+	case f.FSP != nvme.FeatureScopeNamespace || ns == nil:
+		return nvme.Success
+	case f.Changes && ns.Reservations.Elsewhere(): // it is not known here
+		return nvme.ANAInaccessible
+	case a == nil:
 		return nvme.Success
 	}
 	st := a.Of(ns.Attributes().ANAGroup).Status()

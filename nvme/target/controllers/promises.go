@@ -3,6 +3,7 @@ package controllers
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/event"
@@ -25,6 +26,7 @@ type promises struct {
 type promise struct {
 	reservations *reservation.Namespace
 	marks        *marks.Marks
+	protected    *atomic.Uint32 // see namespaces.Namespace
 }
 
 // ReservationsOf returns the reservations of a namespace, which need not exist yet.
@@ -39,28 +41,43 @@ func (t *Target) promise(n observe.Namespace) *promise {
 	if p == nil {
 		p = &promise{
 			reservation.New(t.Reservations, n.SubNQN, n.NSID),
-			marks.New(t.Uncorrectable, n.SubNQN, n.NSID),
+			marks.New(t.Uncorrectable, n.SubNQN, n.NSID), new(atomic.Uint32),
 		}
 		t.promises.of[n] = p
 	}
 	return p
 }
 
-// Recall gives a new namespace its reservations and its marks of uncorrectable blocks. It returns
-// the state of the write protection.
-func (t *Target) Recall(ns *namespaces.Namespace) nvme.WriteProtection {
+// Recall gives a new namespace its promises.
+func (t *Target) Recall(ns *namespaces.Namespace) {
 	p := t.promise(ns.ID)
-	ns.Reservations, ns.Marks = p.reservations, p.marks
-	t.promises.mu.Lock()
+	ns.Reservations, ns.Marks, ns.Protected = p.reservations, p.marks, p.protected
+	t.recallProtection(ns.ID, p.protected)
+}
+
+// recallProtection sets a state of write protection as the store has it.
+func (t *Target) recallProtection(n observe.Namespace, to *atomic.Uint32) {
+	t.promises.mu.Lock() // also: the last call has the newest
 	defer t.promises.mu.Unlock()
+	now := nvme.NoWriteProtect
 	switch {
 	case t.Protection == nil:
-	case t.promises.untilRestart[ns.ID]:
-		return nvme.WriteProtectUntilPowerCycle
-	case t.Protection.Protected(ns.ID.SubNQN, ns.ID.NSID):
-		return nvme.WriteProtect
+	case t.promises.untilRestart[n]:
+		now = nvme.WriteProtectUntilPowerCycle
+	case t.Protection.Protected(n.SubNQN, n.NSID):
+		now = nvme.WriteProtect
 	}
-	return nvme.NoWriteProtect
+	to.Store(uint32(now))
+}
+
+// Restore adopts the promises of a namespace that the stores have from another target, which does
+// not use them any more, while the storage is offline. It returns when earlier changes of
+// reservations and marks have ended.
+func (t *Target) Restore(n observe.Namespace, r *reservation.State, m *marks.Kept) {
+	p := t.promise(n)
+	p.reservations.Restore(r)
+	p.marks.Restore(m)
+	t.recallProtection(n, p.protected)
 }
 
 // Forget forgets the reservations of a namespace that was removed and does not come back, and its
@@ -81,6 +98,9 @@ var ErrHidden = errors.New("the host may no longer use the namespace")
 func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, log ratelog.Peer,
 ) nvme.Status {
 	t := c.Target
+	if to == nvme.WriteProtectUntilPowerCycle && ns.Reservations.Place() != reservation.Here {
+		return nvme.FeatureNotChangeable | nvme.DNR // several targets never lose power as one
+	}
 	err := ns.Protect(to, func() error {
 		if !c.MayChange(ns) {
 			return ErrHidden
@@ -91,6 +111,9 @@ func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, 
 			t.promises.untilRestart[ns.ID] = true
 			t.promises.mu.Unlock()
 		}
+		if err == nil {
+			t.recallProtection(ns.ID, ns.Protected)
+		}
 		return err
 	})
 	switch {
@@ -100,6 +123,8 @@ func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, 
 		return nvme.FeatureNotChangeable | nvme.DNR
 	case !c.MayChange(ns): // it was removed as well, for instance
 		return invalidField
+	case ns.Reservations.Elsewhere():
+		return nvme.ANAInaccessible
 	}
 	log.Report(event.NotWriteProtected, "subsystem", ns.ID.SubNQN, "nsid", ns.ID.NSID, "err", err)
 	return nvme.InternalError

@@ -247,7 +247,8 @@ const comparedMost = 256
 // which still count as waiting. It completes or holds the others, and returns their number.
 func (ch *Channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.r.batch[:0]
-	checked := ch.changed || ch.Access != nil || ch.r.checks
+	checked := ch.changed || ch.Access != nil || ch.r.checks ||
+		ch.ns.Reservations.Place() != reservation.Here // write protected elsewhere, meanwhile
 	for n, compared := 0, 0; n < batchSize && compared < comparedMost; n++ {
 		io := ch.pending.First()
 		if io == nil || ch.state == stateOpening || // done has begun to open it again

@@ -166,16 +166,15 @@ func (ns *Namespace) Stop() {
 
 // Protection is the state of the write protection that hosts see.
 func (ns *Namespace) Protection() nvme.WriteProtection {
-	ns.state.mu.Lock()
-	defer ns.state.mu.Unlock()
-	if ns.state.protection == nvme.NoWriteProtect && ns.cfg.Load().ReadOnly {
+	p := nvme.WriteProtection(ns.Protected.Load())
+	if p == nvme.NoWriteProtect && ns.cfg.Load().ReadOnly {
 		return nvme.WriteProtect
 	}
-	return ns.state.protection
+	return p
 }
 
 // Protect changes the write protection by hosts, while no reactor has a channel to the device if
-// that begins. store keeps the change; an error of it prevents the change.
+// that begins. store keeps the change, and changes Protected; an error of it prevents the change.
 func (ns *Namespace) Protect(to nvme.WriteProtection, store func() error) error {
 	return ns.change(func() error {
 		now := ns.Protection()
@@ -190,7 +189,7 @@ func (ns *Namespace) Protect(to nvme.WriteProtection, store func() error) error 
 		if err := store(); err != nil {
 			return err
 		}
-		ns.update(func(s *state) { s.protection = to })
+		ns.update(func(*state) {})
 		return nil
 	})
 }

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
@@ -28,10 +28,10 @@ func (d thin) Space() (allocated, free int64, err error) { return int64(d), -1, 
 // that has failed and left another one.
 func TestSpaceOfDevice(t *testing.T) {
 	var told []Notice
-	ns := &Namespace{Marks: marks.New(nil, "a", 1)}
+	ns := &Namespace{Marks: marks.New(nil, "a", 1), Protected: new(atomic.Uint32)}
 	testutil.Must(t, ns.Init("a", Config{NSID: 1, Device: thin(1)}, &Common{Log: slog.Default()},
 		func(n Notice, _ func(string) bool) { told = append(told, n) }))
-	ns.Start(nvme.NoWriteProtect)
+	ns.Start()
 	failed := errors.New("failed")
 	err := ns.Update(Config{NSID: 1, ANAGroup: 2}, func(backend.Device) (backend.Device, error) {
 		return thin(2), failed

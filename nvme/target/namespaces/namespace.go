@@ -10,7 +10,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
@@ -37,12 +36,15 @@ const (
 )
 
 // Namespace is a namespace of one subsystem. It is immutable but for fields that are atomic or have
-// a lock. The caller of Init sets the fields Storage, Reservations, Marks, Owner and Slot before
+// a lock. The caller of Init sets Storage, Reservations, Marks, Protected, Owner and Slot before
 // Start.
 type Namespace struct {
 	dispatch.Namespace
 	ID    observe.Namespace
 	Marks *marks.Marks
+	// Protected has the state of the write protection by hosts, an nvme.WriteProtection. If another
+	// target changes it, the device is offline.
+	Protected *atomic.Uint32
 	// Owner is the subsystem, and Slot the place of the namespace in lists of the caller of Init.
 	Owner any
 	Slot  int
@@ -86,9 +88,8 @@ func (ns *Namespace) Init(nqn string, cfg Config, c *Common,
 	return nil
 }
 
-// Start begins with the marks of the device, and a state of the write protection by hosts.
-func (ns *Namespace) Start(p nvme.WriteProtection) {
-	ns.state.protection = p
+// Start begins with the marks of the device.
+func (ns *Namespace) Start() {
 	ns.Marks.Attach(ns.Device())
 	ns.Marks.Cut(ns.Geometry().Size())
 	ns.startNotify()

@@ -22,8 +22,6 @@ type state struct {
 	logged   bool      // the log has that there are some
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
-
-	protection nvme.WriteProtection // by hosts
 }
 
 // update changes the state, and notifies hosts if that concerns them.
@@ -33,7 +31,7 @@ func (ns *Namespace) update(change func(*state)) {
 	change(&ns.state)
 	cfg := ns.cfg.Load()
 	g, err := newGeometry(cfg.Device.Info(), cfg.ReadOnly || ns.state.degraded ||
-		ns.state.protection != nvme.NoWriteProtect)
+		nvme.WriteProtection(ns.Protected.Load()) != nvme.NoWriteProtect)
 	if err != nil || g.Shift != old.Shift { // hosts could not use it
 		c := *old
 		g = &c

@@ -129,8 +129,11 @@ func (r *Namespace) Forget(log ratelog.Peer) (reserved bool) {
 // Move notes the place of the state from now on.
 func (r *Namespace) Move(to Place) { r.place.Store(int32(to)) }
 
+// Place returns the place.
+func (r *Namespace) Place() Place { return Place(r.place.Load()) }
+
 // Elsewhere reports whether another target may have changed the reservations.
-func (r *Namespace) Elsewhere() bool { return Place(r.place.Load()) == Elsewhere }
+func (r *Namespace) Elsewhere() bool { return r.Place() == Elsewhere }
 
 // Restore adopts the state that the store has, from another target that does not use it any more.
 // It returns when earlier changes have ended and the reactors have adopted the access.
@@ -234,7 +237,7 @@ func (r *Namespace) change(c *Change) {
 // fails, the store may have either state. The state before the change still holds: it is stored
 // again, now or with the next change.
 func (r *Namespace) save(before, next *State) error {
-	all := Place(r.place.Load()) != Here
+	all := r.Place() != Here
 	if r.store == nil ||
 		!r.dirty && (!all && !before.PTPL && !next.PTPL || next.equal(before)) {
 		return nil

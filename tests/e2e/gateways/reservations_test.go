@@ -17,16 +17,31 @@ import (
 )
 
 // tries carries out a command on the path that serves it, and reports whether that was possible in
-// spite of reservations.
+// spite of promises.
 func (w ways) tries(id byte, op *host.Op) bool {
 	for !w[0].do(id, op) {
-		if w[0].last.Code() == nvme.ReservationConflict {
+		switch w[0].last.Code() {
+		case nvme.ReservationConflict, nvme.NamespaceWriteProtected, nvme.UnrecoveredReadError:
 			return false
 		}
 		<-time.After(20 * time.Millisecond)
 		copy(w, append(w[1:len(w):len(w)], w[0]))
 	}
 	return true
+}
+
+// protect changes the write protection of namespace 7.
+func (w ways) protect(t *testing.T, id byte, to nvme.WriteProtection) {
+	t.Helper()
+	op := host.Op{Data: make([]byte, 512)}
+	op.Read(7, 1, 1, op.Data)
+	w.do(id, &op)
+	op = host.Op{}
+	op.SQE.SetOpcode(nvme.AdminSetFeatures)
+	op.SQE.SetNSID(7)
+	op.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(to))
+	cqe, err := w[0].ctrl.Admin(t.Context(), &op)
+	testutil.MustTrue(t, err == nil && cqe.Status().OK(), "write protection: %v, %v", err, cqe)
 }
 
 // reserve carries out a reservation command, which succeeds.
@@ -46,26 +61,27 @@ func (w ways) reserve(id byte, code nvme.Opcode, nsid uint32, a nvme.Reservation
 // TestReservations: reservations of each type, namespace 1 has the first one, are in force at the
 // other gateway after a kill and after a drain, although they do not persist. A preempt there ends
 // the access of the host. A namespace with damaged ones is not served, and the others are.
+// Namespace 7 is write protected and has an uncorrectable block.
 func TestReservations(t *testing.T) {
 	t.Parallel() // it mostly waits
 	c := newCluster(t)
 	image := c.Image(t, "32M", "layering")
-	six := func(name string, cntlid int) *gateway {
+	seven := func(name string, cntlid int) *gateway {
 		g := newGateway(t, c, image, name, cntlid)
 		text := string(testutil.Value(os.ReadFile(g.file))(t))
 		at := strings.Index(text, "      - nsid: 1")
 		first := text[at:]
-		for n := 2; n <= 6; n++ {
+		for n := 2; n <= 7; n++ {
 			text += strings.NewReplacer("nsid: 1", fmt.Sprint("nsid: ", n), image,
 				strings.TrimSuffix(image, "1")+fmt.Sprint(n)).Replace(first)
 		}
 		testutil.Must(t, os.WriteFile(g.file, []byte(text), 0o600))
 		return g
 	}
-	for range 5 {
+	for range 6 {
 		c.Image(t, "32M", "layering")
 	}
-	a, b := six("a", 1), six("b", 2000)
+	a, b := seven("a", 1), seven("b", 2000)
 	a.start(t)
 	b.start(t)
 	var hosts [4]ways
@@ -73,11 +89,12 @@ func TestReservations(t *testing.T) {
 		hosts[id] = newWays(a, b)
 		defer hosts[id].drop()
 	}
-	read := func(id byte, nsid uint32) bool {
+	readAt := func(id byte, nsid uint32, lba uint64) bool {
 		var op host.Op
-		op.Read(nsid, 0, 1, make([]byte, 512))
+		op.Read(nsid, lba, 1, make([]byte, 512))
 		return hosts[id].tries(id, &op)
 	}
+	read := func(id byte, nsid uint32) bool { return readAt(id, nsid, 0) }
 	write := func(id byte, nsid uint32) bool {
 		var op host.Op
 		op.Write(nsid, 0, 1, make([]byte, 512), 0)
@@ -92,6 +109,8 @@ func TestReservations(t *testing.T) {
 			testutil.True(t, !write(3, n), "%s: %v: another host can write", when, typ)
 			testutil.Equal(t, read(3, n), !typ.ExcludesReads(), "%s: %v: it reads", when, typ)
 		}
+		testutil.True(t, !write(3, 7), "%s: a write protected namespace was written", when)
+		testutil.True(t, !read(3, 7) && readAt(3, 7, 1), "%s: uncorrectable blocks", when)
 	}
 	for n := uint32(1); n <= 6; n++ {
 		for id := byte(1); id <= 2; id++ {
@@ -100,6 +119,11 @@ func TestReservations(t *testing.T) {
 		}
 		hosts[1].reserve(1, nvme.IOReservationAcquire, n, nvme.ReservationAcquire, 1, 0)
 	}
+	var mark host.Op
+	mark.SQE.SetOpcode(nvme.NVMWriteUncorrectable)
+	mark.SQE.SetNSID(7)
+	hosts[1].do(1, &mark)
+	hosts[1].protect(t, 1, nvme.WriteProtect)
 	inForce("at first")
 	from, to := a, b
 	if hosts[1][0].addr == b.addr {
@@ -122,6 +146,8 @@ func TestReservations(t *testing.T) {
 	}
 	drain(to)
 	inForce("after a drain")
+	hosts[2].protect(t, 2, nvme.NoWriteProtect)
+	testutil.True(t, write(2, 7) && read(2, 7), "the block was not written")
 
 	for n := uint32(1); n <= 6; n++ {
 		key := uint64(1)

@@ -1,0 +1,381 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
+	"github.com/nvmf-target/nvmf-target/config"
+	grouprados "github.com/nvmf-target/nvmf-target/internal/group/rados"
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// This file keeps promises of namespaces in shared groups in the cluster: reservations, write
+// protection and uncorrectable blocks.
+
+// promises has the stores of a target.
+type promises struct {
+	local  target.Options // has the stores of other namespaces; nil: nothing of them persists
+	target *target.Target
+	// open returns the object with this name; reserve notes that a group has promises.
+	open    func(h *rbd.Holder, name string) (grouprados.Object, error)
+	reserve func(ctx context.Context, group uint32) error
+	// writers has room for the writes of a group at a time. Each takes a call of the connection,
+	// which renews the lease as well.
+	writers  map[uint32]chan struct{}
+	patience time.Duration // with the cluster
+
+	mu   sync.Mutex
+	list map[state.Name]*kept // of namespaces in shared groups
+}
+
+// promiseWriters is the number of objects of a group that are written at a time.
+const promiseWriters = 2
+
+// newPromises returns the promises of a target. The caller sets target.
+func newPromises(g *groups, c *config.Group) *promises {
+	p := &promises{
+		open: func(h *rbd.Holder, name string) (grouprados.Object, error) {
+			return grouprados.Open(h.Cluster, c.Pool, name)
+		},
+		reserve: func(ctx context.Context, id uint32) error {
+			g.mu.Lock()
+			one := g.list[id]
+			g.mu.Unlock()
+			return one.Reserve(ctx)
+		},
+		writers: map[uint32]chan struct{}{}, patience: changePatience,
+		list: map[state.Name]*kept{},
+	}
+	for _, id := range c.ANAGroups {
+		p.writers[id] = make(chan struct{}, promiseWriters)
+	}
+	return p
+}
+
+// through puts the stores of p in front of the stores of o, if there are shared groups.
+func (p *promises) through(o target.Options) target.Options {
+	p.local = o
+	if len(p.writers) > 0 {
+		o.Reservations, o.Protection, o.Uncorrectable = reservations{p}, protection{p}, marked{p}
+	}
+	return o
+}
+
+// share returns the promises that belong to the image of a namespace, see volumes.Config.
+func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion {
+	name := state.Name{NQN: nqn, NSID: nsid}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.list[name]
+	delete(p.list, name)
+	if !shared {
+		if was != nil {
+			was.ns.Move(reservation.Here)
+		}
+		return nil
+	}
+	k := &kept{promises: p, name: name, group: group, ns: p.target.Reservations(nqn, nsid)}
+	k.ns.Move(reservation.Elsewhere)
+	p.list[name] = k
+	return k
+}
+
+func (p *promises) find(nqn string, nsid uint32) *kept {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.list[state.Name{NQN: nqn, NSID: nsid}]
+}
+
+// reservations implements reservation.Store.
+type reservations struct{ *promises }
+
+// Load returns reservations of the state directory. Open restores the ones of shared groups.
+func (r reservations) Load(nqn string, nsid uint32) *reservation.State {
+	if r.local.Reservations == nil {
+		return nil
+	}
+	return r.local.Reservations.Load(nqn, nsid)
+}
+
+var errNoDirectory = errors.New("there is no state directory")
+
+func (r reservations) Save(nqn string, nsid uint32, now *reservation.State) error {
+	switch k := r.find(nqn, nsid); {
+	case k != nil:
+		return k.change(func(s *state.Shared) { s.Reservations = now })
+	case r.local.Reservations == nil:
+		return errNoDirectory
+	}
+	return r.local.Reservations.Save(nqn, nsid, now)
+}
+
+// protection implements controllers.ProtectionStore.
+type protection struct{ *promises }
+
+func (p protection) Protected(nqn string, nsid uint32) bool {
+	if k := p.find(nqn, nsid); k != nil {
+		now := k.now.Load()
+		return now != nil && now.Protected
+	}
+	return p.local.Protection != nil && p.local.Protection.Protected(nqn, nsid)
+}
+
+func (p protection) SetProtected(nqn string, nsid uint32, protected bool) error {
+	switch k := p.find(nqn, nsid); {
+	case k != nil:
+		return k.change(func(s *state.Shared) { s.Protected = protected })
+	case p.local.Protection == nil:
+		return errNoDirectory
+	}
+	return p.local.Protection.SetProtected(nqn, nsid, protected)
+}
+
+// marked implements marks.Store.
+type marked struct{ *promises }
+
+func (m marked) Load(nqn string, nsid uint32) *marks.Kept {
+	if k := m.find(nqn, nsid); k != nil {
+		return cmp.Or(k.now.Load(), &state.Shared{}).Uncorrectable
+	}
+	if m.local.Uncorrectable == nil {
+		return nil
+	}
+	return m.local.Uncorrectable.Load(nqn, nsid)
+}
+
+func (m marked) Save(nqn string, nsid uint32, now *marks.Kept) error {
+	switch k := m.find(nqn, nsid); {
+	case k != nil:
+		return k.change(func(s *state.Shared) { s.Uncorrectable = now })
+	case m.local.Uncorrectable == nil:
+		return errNoDirectory
+	}
+	return m.local.Uncorrectable.Save(nqn, nsid, now)
+}
+
+// problem returns why a namespace of a group cannot be served, nil if all can.
+func (p *promises) problem(group uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.list {
+		if k.group == group && k.err != nil {
+			return k.err
+		}
+	}
+	return nil
+}
+
+// kept has the promises of a namespace in a shared group. They are in the cluster in an object of
+// their own, which only the gateway uses that has the image open, since they are read after it is
+// opened. It implements rbd.Companion.
+type kept struct {
+	*promises
+	name  state.Name
+	group uint32
+	ns    *reservation.Namespace
+	now   atomic.Pointer[state.Shared] // as they were last in the object; nil: not known yet
+
+	mu      sync.Mutex        // held while they are written
+	object  grouprados.Object // nil: the image is closed
+	version uint64            // of the object
+	opened  int               // how often the image was
+
+	reading sync.Mutex // held until the cluster has answered a read
+	err     error      // of the last Open; guarded by promises.mu
+}
+
+// Open reads the promises. The image stays offline if they are not known.
+func (k *kept) Open(h *rbd.Holder, identity string) error {
+	err := k.load(h, identity)
+	k.promises.mu.Lock()
+	defer k.promises.mu.Unlock()
+	k.err = err
+	return err
+}
+
+func (k *kept) load(h *rbd.Holder, identity string) error {
+	if !k.reading.TryLock() {
+		return k.err // each read that waits takes a call of the connection
+	}
+	name := "nvmf.reservations." + k.name.ID()
+	o, err := k.promises.open(h, name)
+	if err != nil {
+		k.reading.Unlock()
+		return err
+	}
+	now, version, err := k.read(o, identity)
+	if err == nil && k.find(k.name.NQN, k.name.NSID) != k {
+		err = errReplaced
+	}
+	if err != nil {
+		go func() { // when the cluster has answered
+			defer k.reading.Unlock()
+			o.Close()
+		}()
+		return fmt.Errorf("namespace %d of %s is not served, because its reservations, write "+
+			"protection and uncorrectable blocks (object %s) are not known: %w. If the object is "+
+			"damaged, restore it, or remove it: then hosts that were locked out can write, and "+
+			"read the old data of uncorrectable blocks", k.name.NSID, k.name.NQN, name, err)
+	}
+	k.reading.Unlock()
+	k.now.Store(now)
+	k.target.RestorePromises(k.name.NQN, k.name.NSID, now.Reservations,
+		cmp.Or(now.Uncorrectable, &marks.Kept{}))
+	if !k.current(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.object, k.version = o, version // not before: earlier changes are from before now
+		k.opened++
+		k.ns.Move(reservation.Shared)
+	}) {
+		o.Close()
+		return errReplaced
+	}
+	return nil
+}
+
+// read returns the content of the object, without marks of other storage.
+func (k *kept) read(o grouprados.Object, identity string) (*state.Shared, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), k.patience)
+	defer cancel()
+	now := &state.Shared{Reservations: &reservation.State{}}
+	data, version, err := o.Read(ctx, state.MaxShared+1)
+	if err == nil && version != 0 {
+		now, err = state.DecodeShared(k.name, data)
+	}
+	if err == nil && now.Uncorrectable != nil && now.Uncorrectable.Identity != identity {
+		now.Uncorrectable = nil
+	}
+	if err == nil && k.inherit(now, version == 0, identity) {
+		if err = k.reserve(ctx, k.group); err == nil {
+			data, err = state.EncodeShared(k.name, now)
+		}
+		if err == nil { // if that is late, the version has changed, and it is read again
+			version, err = o.Write(ctx, data, version)
+		}
+		if err == nil {
+			err = k.forgetLocal()
+		}
+	}
+	return now, version, err
+}
+
+// inherit adds the promises that this gateway has in its state directory, from before they were
+// shared: reservations only if it is the first one. It reports whether there are any.
+func (k *kept) inherit(now *state.Shared, first bool, identity string) (any bool) {
+	l, nqn, nsid := &k.local, k.name.NQN, k.name.NSID
+	if first && l.Reservations != nil {
+		if r := l.Reservations.Load(nqn, nsid); r != nil {
+			now.Reservations, any = r, true
+		}
+	}
+	if l.Protection != nil && l.Protection.Protected(nqn, nsid) {
+		now.Protected, any = true, true
+	}
+	if l.Uncorrectable != nil {
+		m := l.Uncorrectable.Load(nqn, nsid)
+		if m != nil && m.Identity == identity && now.Uncorrectable == nil {
+			now.Uncorrectable, any = m, true
+		}
+	}
+	return any
+}
+
+func (k *kept) forgetLocal() (err error) {
+	l, nqn, nsid := &k.local, k.name.NQN, k.name.NSID
+	if l.Reservations != nil {
+		err = l.Reservations.Save(nqn, nsid, nil)
+	}
+	if l.Protection != nil {
+		err = cmp.Or(err, l.Protection.SetProtected(nqn, nsid, false))
+	}
+	if l.Uncorrectable != nil {
+		err = cmp.Or(err, l.Uncorrectable.Save(nqn, nsid, nil))
+	}
+	return err
+}
+
+var errReplaced = errors.New("the namespace has other storage now")
+
+// current calls fn unless the namespace was removed or has other storage meanwhile. It reports
+// whether it has called fn.
+func (k *kept) current(fn func()) bool {
+	k.promises.mu.Lock()
+	defer k.promises.mu.Unlock()
+	is := k.list[k.name] == k
+	if is {
+		fn()
+	}
+	return is
+}
+
+// Close waits for a write that has begun. If the cluster does not answer, it fences the connection,
+// which ends the write.
+func (k *kept) Close() {
+	k.current(func() { k.ns.Move(reservation.Elsewhere) })
+	o, ended := k.object, make(chan struct{})
+	var fence sync.WaitGroup
+	fence.Go(func() {
+		for fenced := false; !fenced; {
+			select {
+			case <-ended:
+				return
+			case <-time.After(k.patience):
+				fenced = o.FenceSelf() == nil
+			}
+		}
+	})
+	k.mu.Lock()
+	k.object = nil
+	k.mu.Unlock()
+	close(ended)
+	fence.Wait() // it uses the connection
+	o.Close()
+}
+
+// errNotServed has a status that hosts repeat on another path.
+var errNotServed = fmt.Errorf("this gateway does not serve the group: %w", backend.ErrOffline)
+
+// change replaces the object. It waits for the cluster's answer for as long as that takes, so the
+// result is known, unless the cluster has fenced this gateway. It fails if the image is closed
+// meanwhile, because another gateway may have changed the object since.
+func (k *kept) change(fn func(*state.Shared)) error {
+	k.mu.Lock()
+	opened := k.opened
+	k.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), k.patience)
+	defer cancel()
+	if err := k.reserve(ctx, k.group); err != nil {
+		return err
+	}
+	k.mu.Lock() // first, so that one namespace has one writer
+	defer k.mu.Unlock()
+	writers := k.writers[k.group]
+	writers <- struct{}{}
+	defer func() { <-writers }()
+	if k.object == nil || k.opened != opened {
+		return errNotServed
+	}
+	next := *k.now.Load()
+	fn(&next)
+	data, err := state.EncodeShared(k.name, &next)
+	if err != nil {
+		return err
+	}
+	version, err := k.object.Write(context.Background(), data, k.version)
+	if err == nil {
+		k.version = version
+		k.now.Store(&next)
+	}
+	return err
+}
