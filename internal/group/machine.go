@@ -87,11 +87,13 @@ type Action struct {
 type Result struct {
 	Op       Op
 	Err      error
-	Instance *Instance     // OpConnect
-	Record   *Record       // OpRead
-	Version  uint64        // OpRead, OpWrite
-	Lessee   string        // OpRead
-	Left     time.Duration // OpFence
+	Instance *Instance // OpConnect
+	// FencedItself, of OpConnect: the instance before may have fenced itself.
+	FencedItself bool
+	Record       *Record       // OpRead
+	Version      uint64        // OpRead, OpWrite
+	Lessee       string        // OpRead
+	Left         time.Duration // OpFence
 }
 
 // phase is the progress of a gateway with a group.
@@ -152,6 +154,9 @@ type trouble struct {
 	failedOp Op     // the last operation that failed and has not succeeded since
 	failure  error  // its error
 	failures int    // attempts to open the images since the last success
+
+	suspect   bool // the last instance was fenced, and no record has been read since
+	strangers int  // fences of this gateway that no gateway has made
 }
 
 // removal is under way while forget or evict is not "".
@@ -721,12 +726,17 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 	switch r.Op {
 	case OpConnect:
 		m.me, m.phase = r.Instance, standby
+		m.suspect = m.refused && !r.FencedItself
 		m.refused, m.registered, m.free, m.idle = false, false, false, false
 		m.reread(now)
 	case OpRead:
 		m.record, m.version, m.lessee = r.Record, r.Version, r.Lessee
 		m.fresh, m.problem = !m.again, ""
 		m.registered = m.registered || m.record.instance(m.me.ID) != nil
+		if m.suspect && r.Record.Taker == "" && find(r.Record.Fenced, m.last) == nil {
+			m.strangers++
+		}
+		m.suspect = false
 	case OpWrite:
 		m.version, m.fresh, m.registered = r.Version, !m.again, true
 	case OpFence:
@@ -800,6 +810,8 @@ type Status struct {
 	Hosts       bool // hosts that use the group are connected here
 	// Reason is why this gateway has last taken the group or given it away.
 	Reason string
+	// Strangers counts the fences of this gateway that no gateway of the group has made.
+	Strangers int
 
 	HeldFor time.Duration // the time for which Holder is known, by Group
 	// Checked is the time since the fences were checked, and FencedFor how long they last at least,
@@ -812,6 +824,7 @@ func (m *Machine) Status(now time.Duration) Status {
 	s := Status{
 		Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts,
 		Version: m.version, Reason: m.reason,
+		Strangers: m.strangers,
 	}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()

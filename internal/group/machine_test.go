@@ -254,7 +254,8 @@ func TestReasons(t *testing.T) {
 	testutil.Equal(t, m.whyTaken(), "gateway b is fenced by hand", "")
 }
 
-// TestFencedByStranger: a gateway that was fenced connects again at most once in 10 s.
+// TestFencedByStranger: a gateway that was fenced connects again at most once in 10 s. It counts
+// fences that neither it nor another gateway has made.
 func TestFencedByStranger(t *testing.T) {
 	p := newPair(t)
 	p.pass(3, 0)
@@ -264,8 +265,17 @@ func TestFencedByStranger(t *testing.T) {
 		p.pass(1, 0)
 		p.want("fenced", Inaccessible, Inaccessible)
 		p.pass(12, 0)
+		testutil.Equal(t, p.machine(0).Status(0).Strangers, births, "fences by strangers")
 	}
 	p.want("connected again", Optimized, Inaccessible)
+	p.machine(1).Fence(p.w.clock(1), "a")
+	p.takeover()
+	p.pass(20, 0, 1)
+	testutil.Equal(t, p.machine(0).Status(0).Strangers, 3, "with one by a gateway")
+	m := p.machine(1)
+	m.refused = true
+	m.Done(p.w.clock(1), &Result{Op: OpConnect, Instance: m.me, FencedItself: true})
+	testutil.True(t, !m.suspect, "its own fence counts")
 }
 
 // TestShortFence: a fence that the storage cannot make longer is renewed at its end, before which

@@ -19,6 +19,8 @@ type Engine interface {
 	Fence
 	// Instance returns a random ID, and the addresses of all connections of this instance.
 	Instance() (id string, addrs []string)
+	// FencedItself reports whether a fence of this instance may be its own, for I/O that hangs.
+	FencedItself() bool
 	// Close ends the connections. It waits for operations that have begun.
 	Close()
 }
@@ -62,6 +64,7 @@ type Group struct {
 	machine *Machine
 	access  Access
 	engine  Engine
+	itself  bool // the engine before this one may have fenced itself
 	// unwatch ends the watch of the engine; watched waits for that.
 	unwatch context.CancelFunc
 	watched sync.WaitGroup
@@ -286,6 +289,11 @@ func (g *Group) report(s *Status) {
 	if s.Phase != g.reported.Phase {
 		g.log.Info("the group is "+s.Phase, "holder", s.Holder, "reason", s.Reason)
 	}
+	if s.Strangers != g.reported.Strangers {
+		g.log.Error("another client of the storage has fenced this gateway", "hint", "Find it: no "+
+			"gateway of the group has. With Ceph it ran ceph osd blocklist add, or took the "+
+			"exclusive lock of an image, as rbd rm does.")
+	}
 	if s.Problem != g.reported.Problem && s.Problem != "" {
 		g.log.Warn("the group has a problem", "err", s.Problem)
 	}
@@ -358,6 +366,7 @@ func (g *Group) doConnect(ctx context.Context) *Result {
 	g.unwatch()
 	g.watched.Wait()
 	if g.engine != nil {
+		g.itself = g.engine.FencedItself()
 		g.engine.Close()
 		g.engine = nil
 	}
@@ -372,7 +381,7 @@ func (g *Group) doConnect(ctx context.Context) *Result {
 		keepWatching(watch, e, g.cfg.Poll, func() { g.change((*Machine).Notified) })
 	})
 	id, addrs := e.Instance()
-	return &Result{Instance: &Instance{
+	return &Result{FencedItself: g.itself, Instance: &Instance{
 		ID: id, Gateway: g.cfg.Gateway, Home: g.cfg.Home, Addrs: addrs,
 	}}
 }

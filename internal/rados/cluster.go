@@ -46,6 +46,7 @@ type Cluster struct {
 	calls   chan struct{}
 	users   int // guarded by shared
 	retired atomic.Bool
+	itself  atomic.Bool // FenceSelf has begun
 
 	recording chan struct{} // has a value while Record runs
 	journal   Journal       // has the address of this connection
@@ -232,6 +233,9 @@ func (cl *Cluster) Retire() {
 
 // Retired reports whether Retire was called.
 func (cl *Cluster) Retired() bool { return cl.retired.Load() }
+
+// FencedItself reports whether a fence of this connection may be its own.
+func (cl *Cluster) FencedItself() bool { return cl.itself.Load() }
 
 // forget makes the connection one that is not shared. The caller holds the lock.
 func (cl *Cluster) forget() {
@@ -545,6 +549,7 @@ func (cl *Cluster) fenceSelf() error {
 	defer other.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*monitorTimeout)
 	defer cancel()
+	cl.itself.Store(true)
 	left, err := other.Fence(ctx, []string{addr}, fenceTime)
 	if err != nil {
 		return err

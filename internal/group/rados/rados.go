@@ -57,6 +57,9 @@ func (e *Engine) Cluster() *rados.Cluster { return e.cluster }
 // Instance returns the ID and the addresses of this instance.
 func (e *Engine) Instance() (id string, addrs []string) { return e.id, []string{e.addr} }
 
+// FencedItself reports whether a fence of this instance may be its own.
+func (e *Engine) FencedItself() bool { return e.cluster.FencedItself() }
+
 // Close ends the connection. It waits for the operations that have begun.
 func (e *Engine) Close() {
 	e.background.Wait()
