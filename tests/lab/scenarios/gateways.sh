@@ -44,7 +44,7 @@ repair() {
     kill | term) gateway_start $active ;;
     drain) gateway_ana $active set 1 configured >/dev/null ;;
     stop) after_pause ;;
-    late) after_pause replug $active ;;
+    late) after_pause late_writes ;;
     hosts | ceph | both) replug $active ;;
   esac
 }
@@ -62,6 +62,15 @@ after_pause() {
     --verify_pattern=$PATTERN
 }
 
+# late_writes: the kernel of the stopped gateway sends what it could not, up to two minutes later.
+# When the gateway goes on it would fence itself for I/O that hangs, also if nobody else has.
+late_writes() {
+  ! nothing_queued || fail "no write is queued: none can be late"
+  replug $active; wait_for 150 nothing_queued
+}
+nothing_queued() {
+  on_gateway $active ss -tnH dst $CEPH_ADDR | awk '$3 > 0 {queued = 1} END {exit queued}'
+}
 writing() { # the gateway in use has writes; prints how many
   local n
   n=$(awk '{print $2}' "$(path_of $active)/inflight")
