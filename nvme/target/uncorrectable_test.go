@@ -753,7 +753,7 @@ func TestWriteProtectionLost(t *testing.T) {
 }
 
 // TestRestorePromises: write protection and marks that the stores have from another target are in
-// force when the device is back, also for a write from before whose data comes later. A state that
+// force when the device is back, also for an earlier write with data that comes later. A state that
 // ends with the power is refused.
 func TestRestorePromises(t *testing.T) {
 	held, store, protection := durable(t), newMarkStore(), newProtectionStore()
