@@ -2,12 +2,11 @@ package tcp
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // sockaddr converts an address. A zone is the name or the index of an interface.
@@ -21,23 +20,12 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 			errors.New("no address: give an IPv4 or IPv6 address, or a wildcard (0.0.0.0 or [::])")
 	}
 	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: addr.As16()}
-	switch zone := addr.Zone(); {
-	case zone != "":
-		if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-			s.ZoneId = uint32(n)
-		} else {
-			i, err := net.InterfaceByName(zone)
-			if err != nil {
-				return nil, 0,
-					fmt.Errorf("zone %q: no such network interface: %w", zone, unix.EADDRNOTAVAIL)
-			}
-			s.ZoneId = uint32(i.Index)
-		}
-	case addr.IsLinkLocalUnicast():
+	if addr.Zone() == "" && addr.IsLinkLocalUnicast() {
 		return nil, 0,
 			errors.New("a link-local address needs its interface: write it as address%interface")
 	}
-	return s, unix.AF_INET6, nil
+	s.ZoneId, err = sys.ZoneIndex(addr)
+	return s, unix.AF_INET6, err
 }
 
 // addrPort converts back. Link-local addresses get the name of their interface as their zone, and
@@ -49,11 +37,7 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	case *unix.SockaddrInet6:
 		a := netip.AddrFrom16(s.Addr).Unmap()
 		if s.ZoneId != 0 {
-			zone := strconv.Itoa(int(s.ZoneId))
-			if i, err := net.InterfaceByIndex(int(s.ZoneId)); err == nil {
-				zone = i.Name
-			}
-			a = a.WithZone(zone)
+			a = a.WithZone(sys.Zone(s.ZoneId))
 		}
 		return netip.AddrPortFrom(a, uint16(s.Port))
 	}

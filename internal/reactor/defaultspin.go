@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 const (
@@ -37,20 +39,11 @@ func spinFor(w time.Duration) time.Duration { return min(max(leastSpin, spinWake
 // after another thread has woken it. It is usually 10 to 30 µs, but more than 100 µs on emulated
 // processors. It is measured once, for about 10 ms, and is 0 if that fails.
 var wakeTime = sync.OnceValue(func() time.Duration {
-	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epfd, evfd, err := sys.EpollEvent()
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = unix.Close(epfd) }()
-	evfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = unix.Close(evfd) }()
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(evfd)}
-	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, evfd, &ev); err != nil {
-		return 0
-	}
+	defer func() { _, _ = unix.Close(epfd), unix.Close(evfd) }()
 	var took [wakeSamples]time.Duration
 	var events [1]unix.EpollEvent
 	for i := range took {

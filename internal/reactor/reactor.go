@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Poller is a source of work: the group of a transport, or the handler of the controller.
@@ -128,20 +129,9 @@ var running atomic.Int32
 
 // New makes a reactor. Close frees it.
 func New(cfg Config) (*Reactor, error) {
-	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epfd, evfd, err := sys.EpollEvent()
 	if err != nil {
-		return nil, fmt.Errorf("reactor %d: epoll_create1: %w", cfg.Index, err)
-	}
-	evfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		_ = unix.Close(epfd)
-		return nil, fmt.Errorf("reactor %d: eventfd: %w", cfg.Index, err)
-	}
-	// Edge-triggered: each write is one event, and the counter need not be read.
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(evfd)}
-	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, evfd, &ev); err != nil {
-		_, _ = unix.Close(evfd), unix.Close(epfd)
-		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
+		return nil, fmt.Errorf("reactor %d: %w", cfg.Index, err)
 	}
 	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd, steps: stepTimes{count: list.NewSteps()}}
 	if singleCPU() {

@@ -6,13 +6,10 @@ package ibv
 import "C"
 
 import (
-	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // toC converts an address; the zero AddrPort becomes one that is not valid.
@@ -21,15 +18,11 @@ func toC(a netip.AddrPort) (c C.struct_vb_addr, err error) {
 	if !ip.IsValid() {
 		return c, nil
 	}
-	if zone := ip.Zone(); zone != "" {
-		if ifi, err := net.InterfaceByName(zone); err == nil {
-			c.scope = C.uint32_t(ifi.Index)
-		} else if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-			c.scope = C.uint32_t(n)
-		} else {
-			return c, fmt.Errorf("address %v: no network interface %q: %w", ip, zone, unix.ENODEV)
-		}
+	zone, err := sys.ZoneIndex(ip)
+	if err != nil {
+		return c, err
 	}
+	c.scope = C.uint32_t(zone)
 	ip = ip.Unmap()
 	c.valid = 1
 	c.port = C.uint16_t(a.Port())
@@ -54,11 +47,7 @@ func fromC(c *C.struct_vb_addr) netip.AddrPort {
 	if c.is6 == 0 {
 		ip = netip.AddrFrom4([4]byte(b[:4]))
 	} else if c.scope != 0 && !ip.Is4In6() {
-		zone := strconv.FormatUint(uint64(c.scope), 10)
-		if ifi, err := net.InterfaceByIndex(int(c.scope)); err == nil {
-			zone = ifi.Name
-		}
-		ip = ip.WithZone(zone)
+		ip = ip.WithZone(sys.Zone(uint32(c.scope)))
 	}
 	return netip.AddrPortFrom(ip.Unmap(), uint16(c.port))
 }

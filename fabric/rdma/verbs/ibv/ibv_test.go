@@ -240,7 +240,8 @@ func TestAddr(t *testing.T) {
 		t.Errorf("no address became %v, %v", fromC(&a), err)
 	}
 	_, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1"))
-	testutil.True(t, errors.Is(err, unix.ENODEV) && strings.Contains(err.Error(), "nosuchif0"),
+	testutil.Is(t, err, unix.EADDRNOTAVAIL, "an unknown interface")
+	testutil.True(t, strings.Contains(err.Error(), "nosuchif0"),
 		"address with an unknown interface: %v", err)
 }
 

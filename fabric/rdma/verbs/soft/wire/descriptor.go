@@ -26,26 +26,19 @@ type descriptor struct {
 }
 
 func openDescriptor(now func() time.Duration) (*descriptor, error) {
-	d := &descriptor{epoll: -1, event: -1, timer: -1, now: now}
+	d := &descriptor{timer: -1, now: now}
 	var err error
-	if d.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("epoll_create1: %w", err)
-	}
-	d.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		d.close()
-		return nil, fmt.Errorf("eventfd: %w", err)
+	if d.epoll, d.event, err = sys.EpollEvent(); err != nil {
+		return nil, err
 	}
 	d.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
 	if err != nil {
 		d.close()
 		return nil, fmt.Errorf("timerfd_create: %w", err)
 	}
-	for _, fd := range []int{d.event, d.timer} { // an edge for each event: nothing is read
-		if err := d.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN|unix.EPOLLET); err != nil {
-			d.close()
-			return nil, err
-		}
+	if err := d.watch(unix.EPOLL_CTL_ADD, d.timer, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		d.close()
+		return nil, err
 	}
 	return d, nil
 }

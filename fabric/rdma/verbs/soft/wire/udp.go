@@ -6,12 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // UDPOptions narrow the sockets of a UDP network. The zero value is right except for tests.
@@ -351,7 +351,7 @@ func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 	if family(local) != f {
 		return fail(unix.EAFNOSUPPORT)
 	}
-	zone, err := zoneIndex(remote)
+	zone, err := sys.ZoneIndex(remote)
 	if err != nil {
 		return fail(err)
 	}
@@ -360,7 +360,7 @@ func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	localZone, err := zoneIndex(local)
+	localZone, err := sys.ZoneIndex(local)
 	if err != nil {
 		return fail(err)
 	}
@@ -404,20 +404,4 @@ func address(a netip.AddrPort, zone uint32) unix.Sockaddr {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 	}
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16(), ZoneId: zone}
-}
-
-// zoneIndex returns the index of the interface that is the zone of a.
-func zoneIndex(a netip.Addr) (uint32, error) {
-	zone := a.Zone()
-	if zone == "" {
-		return 0, nil
-	}
-	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		return uint32(n), nil
-	}
-	i, err := net.InterfaceByName(zone)
-	if err != nil {
-		return 0, fmt.Errorf("zone %q: %w", zone, err)
-	}
-	return uint32(i.Index), nil
 }

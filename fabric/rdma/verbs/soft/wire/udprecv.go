@@ -2,8 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -213,18 +211,10 @@ func (b *inbox) zone(index uint32) string {
 		if len(b.zones) == maxZones {
 			clear(b.zones)
 		}
-		name = zoneName(index)
+		name = sys.Zone(index)
 		b.zones[index] = name
 	}
 	return name
-}
-
-func zoneName(index uint32) string {
-	i, err := net.InterfaceByIndex(int(index))
-	if err != nil { // it has just gone
-		return fmt.Sprint(index)
-	}
-	return i.Name
 }
 
 // metadata is the content of the control messages of a datagram. local is not valid if the packet

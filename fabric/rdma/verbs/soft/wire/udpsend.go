@@ -91,7 +91,7 @@ func (c *udpConn) resolve(p *Path) error {
 	case c.sender[f] < 0:
 		return errors.New("no " + families[f].name)
 	}
-	zone, err := zoneIndex(remote)
+	zone, err := sys.ZoneIndex(remote)
 	if err != nil {
 		return err
 	}
