@@ -2,7 +2,7 @@
 //
 // The files, in the order in which a command passes them; receive.go draws the paths of the data:
 //
-//	listener.go  accepts connections and passes them to a group; kept.go keeps its socket
+//	listener.go  accepts connections and passes them to a group
 //	group.go     finds the connections that have something to do
 //	queue.go     the life of a connection; request.go that of a command
 //	receive.go   takes bytes off a socket and cuts them into PDUs
@@ -25,6 +25,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
+	"github.com/nvmf-target/nvmf-target/internal/listen"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -116,7 +117,7 @@ type Config struct {
 	// that it has not. Reactors call it.
 	KeysExpired func(hostNQN string) bool
 	// Sockets keeps listening sockets while the program is restarted; nil: they are closed.
-	Sockets Sockets
+	Sockets listen.Sockets
 }
 
 // SetDefaults replaces zero values by the defaults.

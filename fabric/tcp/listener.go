@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/event"
+	"github.com/nvmf-target/nvmf-target/internal/listen"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -26,22 +25,10 @@ type listener struct {
 	t      *Transport
 	addr   fabric.Addr
 	portID uint16
-	file   *os.File
-	raw    syscall.RawConn
+	socket *listen.Listener
 	accept func(fabric.Conn)
-	kept   bool // see Sockets
-
-	once   sync.Once
-	closed chan struct{} // closed by Close
 	done   chan struct{} // closed when the goroutine has returned
-	err    error
 }
-
-const (
-	backlog  = 4096 // the kernel caps it at net.core.somaxconn
-	pauseMin = 5 * time.Millisecond
-	pauseMax = time.Second
-)
 
 // Listen opens a port. The address may be a wildcard; [::] also accepts IPv4, regardless of
 // net.ipv6.bindv6only. A link-local address needs its zone. accept must adopt or close each
@@ -52,30 +39,35 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	if err := openssl.Supported(); err != nil && t.tlsPolicy(portID) != fabric.TLSOff {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
 	}
-	fd, bound, err := t.socket(addr.AddrPort)
+	s, err := listen.Open(addr.AddrPort, t.cfg.listen())
 	if err != nil {
-		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
+		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
 	}
 	l := &listener{
-		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID,
-		accept: accept, kept: addr.Port() != 0,
-		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
-		done: make(chan struct{}),
-	}
-	if l.raw, err = l.file.SyscallConn(); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err),
-			l.file.Close())
+		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: s.Addr}, portID: portID,
+		socket: s, accept: accept, done: make(chan struct{}),
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, net.ErrClosed),
-			l.file.Close())
+			s.Close())
 	}
 	t.listeners[l] = struct{}{}
-	go l.run()
+	go func() {
+		defer close(l.done)
+		s.Accept(l.serve)
+	}()
 	return l, nil
 }
+
+// listen returns the options of the transport's sockets.
+func (c *Config) listen() listen.Options {
+	return listen.Options{Sockets: c.Sockets, Log: c.Log, Set: c.setInherited}
+}
+
+// Probe returns the error with which Listen would fail now, or nil. It binds a socket for a moment.
+func Probe(addr netip.AddrPort, c *Config) error { return listen.Probe(addr, c.listen()) }
 
 // tlsPolicy returns the policy for new connections of a listener.
 func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
@@ -99,66 +91,7 @@ var inherited = []struct {
 	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0, "TCP_USER_TIMEOUT"}, // of a kept iWARP socket
 }
 
-// Probe returns the error with which Listen would fail now, or nil. It binds a socket for a moment.
-func Probe(addr netip.AddrPort, c *Config) error {
-	fd, err := bind(addr, c)
-	if err != nil {
-		return explain(err)
-	}
-	return unix.Close(fd)
-}
-
-// listen makes a listening socket and returns its actual address.
-func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err error) {
-	if fd, err = bind(addr, c); err != nil {
-		return -1, bound, err
-	}
-	if err := unix.Listen(fd, backlog); err != nil {
-		_ = unix.Close(fd)
-		return -1, bound, fmt.Errorf("listen: %w", err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, bound, fmt.Errorf("getsockname: %w", err)
-	}
-	return fd, addrPort(name), nil
-}
-
-// bind makes a socket with the options that connections inherit, and binds it to addr.
-func bind(addr netip.AddrPort, c *Config) (fd int, err error) {
-	sa, family, err := sockaddr(addr)
-	if err != nil {
-		return -1, err
-	}
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
-		unix.IPPROTO_TCP)
-	if err != nil {
-		return -1, fmt.Errorf("socket: %w", err)
-	}
-	fail := func(what string, err error) (int, error) {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("%s: %w", what, err)
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return fail("SO_REUSEADDR", err)
-	}
-	if family == unix.AF_INET6 {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
-			return fail("IPV6_V6ONLY", err)
-		}
-	}
-	if err := setInherited(fd, c); err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	if err := unix.Bind(fd, sa); err != nil {
-		return fail("bind", err)
-	}
-	return fd, nil
-}
-
-func setInherited(fd int, c *Config) error {
+func (c *Config) setInherited(fd int) error {
 	for _, o := range inherited {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			return fmt.Errorf("%s: %w", o.what, err)
@@ -186,104 +119,23 @@ func setCongestionControl(fd int, name string) error {
 	return err
 }
 
-// explain adds a hint to common errors.
-func explain(err error) error {
-	switch {
-	case errors.Is(err, unix.EMFILE):
-		return fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
-	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("%w: another process listens there (see ss -ltnp)", err)
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: no interface of this machine has that address now (see ip address)",
-			err)
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: ports below 1024 need the capability CAP_NET_BIND_SERVICE", err)
-	case errors.Is(err, unix.EAFNOSUPPORT):
-		return fmt.Errorf("%w: this kernel has no support for that address family", err)
-	}
-	return err
-}
-
 // Addr is the address listened on, with the real port.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
 // Close stops accepting and waits until the accept function has returned for the last time.
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		close(l.closed)
-		l.drop()
-		l.err = l.file.Close()
-		<-l.done
-		l.t.mu.Lock()
-		delete(l.t.listeners, l)
-		l.t.mu.Unlock()
-	})
-	return l.err
-}
-
-// drop stops keeping the socket.
-func (l *listener) drop() {
-	if s := l.t.cfg.Sockets; s != nil && l.kept {
-		_ = l.raw.Control(func(fd uintptr) { s.Drop(l.addr.AddrPort, int(fd)) })
-	}
-}
-
-// run accepts until Close. After a temporary error (no descriptors, no memory) it pauses and tries
-// again, and logs that once a minute.
-func (l *listener) run() {
-	defer close(l.done)
-	pause := pauseMin
-	var logged time.Time
-	for {
-		fd, sa, err := l.next()
-		switch {
-		case err == nil:
-			pause = pauseMin
-			l.serve(fd, sa)
-			continue
-		case l.isClosed():
-			return
-		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR),
-			errors.Is(err, unix.EPROTO):
-			continue // the peer has given up
-		}
-		if time.Since(logged) >= time.Minute {
-			logged = time.Now()
-			l.t.cfg.Log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
-		}
-		select {
-		case <-l.closed:
-			return
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, pauseMax)
-	}
-}
-
-func (l *listener) isClosed() bool {
-	select {
-	case <-l.closed:
-		return true
-	default:
-		return false
-	}
-}
-
-func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
-	waitErr := l.raw.Read(func(lfd uintptr) bool {
-		fd, sa, err = unix.Accept4(int(lfd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		return err != unix.EAGAIN
-	})
-	if waitErr != nil {
-		return -1, nil, waitErr
-	}
-	return fd, sa, err
+	err := l.socket.Close()
+	<-l.done
+	l.t.mu.Lock()
+	delete(l.t.listeners, l)
+	l.t.mu.Unlock()
+	return err
 }
 
 // serve passes an accepted and admitted socket to the accept function.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
-		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
+		Transport: nvme.TransportTCP, Remote: listen.AddrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
@@ -298,7 +150,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 		_ = c.Close()
 		return
 	}
-	c.info.Local = addrPort(name)
+	c.info.Local = listen.AddrPort(name)
 	l.accept(c)
 }
 

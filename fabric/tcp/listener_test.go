@@ -416,23 +416,24 @@ func TestKeptSockets(t *testing.T) {
 func TestKeptSocketUnfit(t *testing.T) {
 	port := testutil.FreePort(t)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	elsewhere, _, err := listen(netip.MustParseAddrPort("127.0.0.1:0"), &Config{})
-	testutil.Must(t, err)
+	other := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer other.Close()
+	elsewhere := testutil.Value(other.(*net.TCPListener).File())(t)
 	packets := testutil.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer packets.Close()
-	fd := testutil.Value(bind(at, &Config{}))(t)
+	fd := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	testutil.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	testutil.Must(t, unix.Bind(fd, &unix.SockaddrInet4{
+		Port: int(port), Addr: [4]byte{127, 0, 0, 1},
+	}))
 	udp := testutil.Value(packets.(*net.UDPConn).File())(t)
 	for what, f := range map[string]*os.File{
-		"another address":      os.NewFile(uintptr(elsewhere), "elsewhere"),
+		"another address":      elsewhere,
 		"UDP":                  udp,
 		"one that only binds":  os.NewFile(uintptr(fd), "bound"),
-		"a file, not a socket": os.Stdin,
+		"a file, not a socket": testutil.Value(os.Open(os.DevNull))(t),
 	} {
 		s := &store{t, map[netip.AddrPort]*os.File{at: f}, false}
-		if f == os.Stdin {
-			s.kept[at], err = os.Open(os.DevNull)
-			testutil.MustTrue(t, err == nil, "%v", err)
-		}
 		tr := New(Config{Log: quiet, Sockets: s})
 		l, err := tr.Listen(listenAddr(at.String()), 1, refuse)
 		if err != nil {
@@ -443,6 +444,8 @@ func TestKeptSocketUnfit(t *testing.T) {
 			what)
 		testutil.Check(t, l.Close())
 	}
+	testutil.True(t, testutil.Err(net.Dial("tcp", other.Addr().String())) != nil,
+		"a kept socket that is not used accepts")
 }
 
 // variants runs fn with each set of parameters that ICReq can negotiate.

@@ -14,7 +14,7 @@ import (
 )
 
 // Sockets are the listening sockets that the service manager keeps while the target is restarted
-// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0047. It implements tcp.Sockets and
+// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0047. It implements listen.Sockets and
 // wire.Sockets.
 type Sockets struct {
 	log    *slog.Logger
@@ -89,7 +89,7 @@ func nameOf(f *os.File) (string, error) {
 	return storedName(tcp, a.AddrPort()), nil
 }
 
-// Take implements tcp.Sockets, TakeUDP wire.Sockets.
+// Take implements listen.Sockets, TakeUDP wire.Sockets.
 func (s *Sockets) Take(at netip.AddrPort) *os.File    { return s.take(storedName(tcp, at)) }
 func (s *Sockets) TakeUDP(at netip.AddrPort) *os.File { return s.take(storedName(udp, at)) }
 
@@ -113,7 +113,7 @@ func (s *Sockets) take(name string) *os.File {
 	return f
 }
 
-// Keep implements tcp.Sockets, KeepUDP wire.Sockets.
+// Keep implements listen.Sockets, KeepUDP wire.Sockets.
 func (s *Sockets) Keep(at netip.AddrPort, fd int)    { s.keep(storedName(tcp, at), fd) }
 func (s *Sockets) KeepUDP(at netip.AddrPort, fd int) { s.keep(storedName(udp, at), fd) }
 
@@ -125,8 +125,8 @@ func (s *Sockets) keep(name string, fd int) {
 	}
 }
 
-// Drop implements tcp.Sockets. After end it does nothing. The socket is shut down, so that nobody
-// can connect to it even if the service manager keeps it.
+// Drop implements listen.Sockets. After end it does nothing. The socket is shut down, so that
+// nobody can connect to it even if the service manager keeps it.
 func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

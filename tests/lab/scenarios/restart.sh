@@ -4,7 +4,7 @@
 # while there is no target. Printed: the longest write of fio, which is how long the host stalls.
 # RULE=no: without the rule.
 # variants: tcp rxe siw soft softiw
-# covers: fabric/tcp fabric/rdma fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/cm nvme/target internal/app internal/listeners packaging
+# covers: fabric/tcp fabric/rdma fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/cm nvme/target internal/app internal/listeners internal/listen packaging
 # limit: 400
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-systemd.sh"

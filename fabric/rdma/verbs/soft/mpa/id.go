@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
+	"github.com/nvmf-target/nvmf-target/internal/listen"
 )
 
 // channel is an event channel: a verbs.CM.
@@ -32,7 +33,7 @@ type ID struct {
 	cm   *channel
 	link *link // nil if the queue pair has no socket
 
-	listener listener // of a listener
+	listener *listen.Listener // of a listener
 	// of a request: the connection until it is accepted, the frame, and whether it counts for its
 	// host.
 	conn    net.Conn
@@ -129,8 +130,8 @@ func (id *ID) Destroy() error {
 	if id.Destroyed {
 		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
 	}
-	if id.listener.TCPListener != nil {
-		m.closeListener(id.listener)
+	if id.listener != nil {
+		_ = id.listener.Close()
 		for _, r := range id.Requests() {
 			r.(*ID).destroy() // nobody else will
 		}

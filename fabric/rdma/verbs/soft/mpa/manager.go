@@ -2,6 +2,7 @@ package mpa
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/listen"
 )
 
 // Device is the part of the soft device that connections need.
@@ -68,7 +70,7 @@ type Options struct {
 	// RTR makes the active side offer RTR messages.
 	RTR bool
 	// Sockets keeps the listening sockets for the next program. Default: none.
-	Sockets Sockets
+	Sockets listen.Sockets
 	// Log gets errors of listeners. Default: none.
 	Log *slog.Logger
 }
@@ -226,22 +228,18 @@ func (m *Manager) drain(fd int, drain bool) {
 	})
 }
 
-// control sets the options of a socket; accepted sockets inherit them.
-func (m *Manager) control(network, _ string, c syscall.RawConn) (err error) {
-	set := func(fd, level, option, value int) {
-		if err == nil {
-			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, level, option, value))
-		}
-	}
-	call := c.Control(func(fd uintptr) {
-		s := int(fd)
-		set(s, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-		set(s, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(m.opt.SendTime.Milliseconds()))
-	})
-	if err == nil {
-		err = call
-	}
-	return err
+// control sets the options of a socket that connects.
+func (m *Manager) control(_, _ string, c syscall.RawConn) (err error) {
+	call := c.Control(func(fd uintptr) { err = m.setOptions(int(fd)) })
+	return errors.Join(call, err)
+}
+
+// setOptions sets the options of a socket; accepted sockets inherit them.
+func (m *Manager) setOptions(fd int) error {
+	return os.NewSyscallError("setsockopt", errors.Join(
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(m.opt.SendTime.Milliseconds()))))
 }
 
 // keepAlive ends connections to peers that have disappeared. After SendTime without a packet, the

@@ -1,7 +1,6 @@
 package mpa
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
+	"github.com/nvmf-target/nvmf-target/internal/listen"
 )
 
 // Listen opens a TCP socket.
@@ -23,142 +23,47 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	if err := c.Usable(addr.Addr()); err != nil {
 		return fail(err)
 	}
-	l, err := m.listen(addr)
+	l, err := listen.Open(addr, listen.Options{
+		Sockets: m.opt.Sockets, Log: m.opt.Log, Set: m.setOptions, Errors: &m.stats.AcceptErrors,
+	})
 	if err != nil {
 		return fail(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.Closed {
-		m.closeListener(l)
+		_ = l.Close()
 		return fail(verbs.ErrClosed)
 	}
 	id := c.newID()
 	id.listener = l
-	id.Listen(netip.AddrPortFrom(addr.Addr(), addrPort(l.Addr()).Port()), backlog)
-	m.running.Go(func() { m.accept(id, tos) })
+	id.Listen(netip.AddrPortFrom(addr.Addr(), l.Addr.Port()), backlog)
+	m.running.Go(func() {
+		l.Accept(func(fd int, _ unix.Sockaddr) { m.accept(id, fd, tos) })
+	})
 	return id, nil
 }
 
-// Sockets keeps listening sockets from the end of a program to the start of the next one, as
-// tcp.Sockets describes. Any goroutine calls it.
-type Sockets interface {
-	Take(at netip.AddrPort) *os.File
-	Keep(at netip.AddrPort, fd int)
-	Drop(at netip.AddrPort, fd int)
-}
-
-// A listener is a listening socket.
-type listener struct {
-	*net.TCPListener
-	kept bool
-}
-
-// listen returns a kept socket, or a new one, which is kept unless the system chooses its port.
-func (m *Manager) listen(addr netip.AddrPort) (l listener, err error) {
-	l.kept = m.opt.Sockets != nil && addr.Port() != 0
-	if l.kept {
-		if l.TCPListener = m.adopt(m.opt.Sockets.Take(addr)); l.TCPListener != nil {
-			return l, nil
-		}
-	}
-	network := "tcp" // :: takes IPv4 as well
-	if addr.Addr().Is4() {
-		network = "tcp4"
-	}
-	config := net.ListenConfig{Control: m.control}
-	config.SetMultipathTCP(false)
-	opened, err := config.Listen(m.ctx, network, addr.String())
+// accept takes a connection. The socket of the listener has no configuration of keep-alive probes.
+func (m *Manager) accept(l *ID, fd int, tos uint8) {
+	f := os.NewFile(uintptr(fd), "")
+	c, err := net.FileConn(f) // a duplicate
+	_ = f.Close()
 	if err != nil {
-		return l, err
+		m.stats.AcceptErrors.Add(1)
+		return
 	}
-	l.TCPListener = opened.(*net.TCPListener)
-	if l.kept {
-		l.withFD(func(fd int) { m.opt.Sockets.Keep(addr, fd) })
+	m.stats.Accepted.Add(1)
+	_ = c.(*net.TCPConn).SetKeepAliveConfig(m.keepAlive())
+	m.mu.Lock()
+	ok := m.admit(c)
+	m.mu.Unlock()
+	if !ok {
+		_ = c.Close()
+		return
 	}
-	return l, nil
-}
-
-// adopt returns the listener of a kept socket, with the options of a new one, or nil.
-func (m *Manager) adopt(f *os.File) *net.TCPListener {
-	if f == nil {
-		return nil
-	}
-	defer f.Close()
-	opened, err := net.FileListener(f) // a duplicate
-	if err == nil {
-		if l, ok := opened.(*net.TCPListener); ok {
-			if raw, err := l.SyscallConn(); err == nil && m.control("", "", raw) == nil {
-				return l
-			}
-		}
-		_ = opened.Close()
-	}
-	_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR) // frees the address
-	return nil
-}
-
-// closeListener closes a listening socket, also for the next program.
-func (m *Manager) closeListener(l listener) {
-	if l.kept {
-		l.withFD(func(fd int) { m.opt.Sockets.Drop(addrPort(l.Addr()), fd) })
-	}
-	_ = l.Close()
-}
-
-func (l listener) withFD(fn func(fd int)) {
-	if raw, err := l.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { fn(int(fd)) })
-	}
-}
-
-// The pause after an error doubles, up to the maximum, as in fabric/tcp.
-const (
-	pauseMin = 5 * time.Millisecond
-	pauseMax = time.Second
-)
-
-// accept accepts TCP connections until the listener is closed. After a temporary error (no
-// descriptors, no memory) it pauses and tries again, and logs that once a minute.
-func (m *Manager) accept(l *ID, tos uint8) {
-	pause := pauseMin
-	var logged time.Time
-	for {
-		c, err := l.listener.AcceptTCP()
-		switch {
-		case errors.Is(err, net.ErrClosed), errors.Is(err, unix.EINVAL): // accept(2): shut down
-			return
-		case err != nil:
-			m.stats.AcceptErrors.Add(1)
-			if errors.Is(err, unix.EMFILE) {
-				err = fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
-			}
-			if time.Since(logged) >= time.Minute {
-				logged = time.Now()
-				m.opt.Log.Warn("accept failed, trying again", "listener", l.listener.Addr(),
-					"err", err)
-			}
-			select {
-			case <-time.After(pause):
-			case <-m.ctx.Done():
-				return
-			}
-			pause = min(2*pause, pauseMax)
-			continue
-		}
-		pause = pauseMin
-		m.stats.Accepted.Add(1)
-		_ = c.SetKeepAliveConfig(m.keepAlive()) // a kept listener has no configuration for it
-		m.mu.Lock()
-		ok := m.admit(c)
-		m.mu.Unlock()
-		if !ok {
-			_ = c.Close()
-			continue
-		}
-		setTOS(c, tos)
-		m.running.Go(func() { m.serve(l, c) })
-	}
+	setTOS(c, tos)
+	m.running.Go(func() { m.serve(l, c) })
 }
 
 // setTOS sets the type of service of a connection.
