@@ -278,17 +278,7 @@ func (h *host) Open(n int) ([]wire.Conn, error) {
 }
 
 // Addrs is Network.Addrs.
-func (h *host) Addrs() ([]wire.Interface, error) {
-	h.m.mu.Lock()
-	defer h.m.mu.Unlock()
-	var list []wire.Interface
-	for _, a := range h.addrs {
-		list = append(list, wire.Interface{
-			Name: h.name, Index: 1, Addr: a, MTU: h.m.opts.MTU, Up: true,
-		})
-	}
-	return list, nil
-}
+func (h *host) Addrs() ([]netip.Addr, error) { return h.addrs, nil }
 
 // Route is Network.Route.
 func (h *host) Route(local, remote netip.Addr) (netip.Addr, int, error) {

@@ -171,13 +171,13 @@ func TestProvider(t *testing.T) {
 func TestLinkLocal(t *testing.T) {
 	net := wire.NewUDP(wire.UDPOptions{Port: testutil.FreePort(t)})
 	list := testutil.Value(net.Addrs())(t)
-	at := slices.IndexFunc(list, func(i wire.Interface) bool {
-		return i.Up && i.Addr.Is6() && i.Addr.IsLinkLocalUnicast()
+	at := slices.IndexFunc(list, func(a netip.Addr) bool {
+		return a.Is6() && a.IsLinkLocalUnicast()
 	})
 	if at < 0 {
 		t.Skip("no interface has a link-local IPv6 address")
 	}
-	addr := list[at].Addr
+	addr := list[at]
 	cm := testutil.Value(provider(t, net, 1, patient).NewCM())(t)
 	l := testutil.Value(cm.Listen(netip.AddrPortFrom(addr, 0), 1, 0))(t)
 	next := func(want verbs.EventType) verbs.Event {

@@ -304,7 +304,7 @@ func (m *Manager) receiveREJ(p *wire.Packet, q *message) {
 	if id.Withdraw() {
 		// Next has not returned the request. It leaves nothing behind: otherwise requests that are
 		// withdrawn at once would fill the backlog beyond the limits of half-open connections.
-		id.destroy()
+		id.Drop()
 		return
 	}
 	// As with librdmacm the queue pair fails.

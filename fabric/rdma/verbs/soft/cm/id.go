@@ -116,28 +116,13 @@ func (id *ID) Disconnect() error {
 	return nil
 }
 
-func (id *ID) Destroy() error {
+// Drop implements ids.Dropper.
+func (id *ID) Drop() {
 	m := id.cm.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if id.Destroyed {
-		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
-	}
-	if id.State == ids.Listening {
-		m.listeners = slices.DeleteFunc(m.listeners, func(l *ID) bool { return l == id })
-		for _, r := range id.Requests() {
-			r.(*ID).destroy() // nobody else will
-		}
-	}
-	id.destroy()
-	m.flush()
-	return nil
-}
-
-// destroy forgets the ID and its events.
-func (id *ID) destroy() {
+	m.listeners = slices.DeleteFunc(m.listeners, func(l *ID) bool { return l == id })
 	id.Forget()
 	if id.conn != nil {
 		id.conn.drop()
 	}
+	m.flush()
 }

@@ -94,7 +94,7 @@ func (c *Channel[Q]) Usable(a netip.Addr) error {
 		return nil
 	}
 	list, err := c.Net.Addrs()
-	is := func(i wire.Interface) bool { return Plain(i.Addr) == Plain(a) }
+	is := func(b netip.Addr) bool { return Plain(b) == Plain(a) }
 	if err == nil && !slices.ContainsFunc(list, is) {
 		err = verbs.ErrNoDevice
 	}
@@ -197,6 +197,23 @@ func (id *ID[Q]) Forget() {
 	id.Destroyed = true
 	c.n--
 	c.queue = slices.DeleteFunc(c.queue, func(ev verbs.Event) bool { return ev.ID == id.self })
+}
+
+// A Dropper forgets an ID, and what the protocol has of it. The lock is held.
+type Dropper interface{ Drop() }
+
+// Destroy implements verbs.ID. The requests to a listener that Next has not returned end with it.
+func (id *ID[Q]) Destroy() error {
+	id.Channel.Lock.Lock()
+	defer id.Channel.Lock.Unlock()
+	if id.Destroyed {
+		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
+	}
+	for _, r := range id.Requests() {
+		r.(Dropper).Drop()
+	}
+	id.self.(Dropper).Drop()
+	return nil
 }
 
 func (id *ID[Q]) SetContext(v any) { id.ctx = v }

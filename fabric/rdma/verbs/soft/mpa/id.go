@@ -123,25 +123,11 @@ func (id *ID) Disconnect() error {
 	return nil
 }
 
-func (id *ID) Destroy() error {
-	m := id.cm.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if id.Destroyed {
-		return fmt.Errorf("destroy ID: a second time: %w", unix.EINVAL)
-	}
+// Drop implements ids.Dropper.
+func (id *ID) Drop() {
 	if id.listener != nil {
 		_ = id.listener.Close()
-		for _, r := range id.Requests() {
-			r.(*ID).destroy() // nobody else will
-		}
 	}
-	id.destroy()
-	return nil
-}
-
-// destroy forgets the ID and its events.
-func (id *ID) destroy() {
 	id.Forget()
 	if id.timer != nil {
 		id.timer.Stop()

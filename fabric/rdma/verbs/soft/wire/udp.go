@@ -309,12 +309,12 @@ func attach(fd, opt int, filter []unix.SockFilter) error {
 		opt, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}))
 }
 
-func (u *udp) Addrs() ([]Interface, error) {
+func (u *udp) Addrs() ([]netip.Addr, error) {
 	all, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
-	var list []Interface
+	var list []netip.Addr
 	for _, i := range all {
 		addrs, err := i.Addrs()
 		if err != nil { // it has just gone
@@ -333,7 +333,7 @@ func (u *udp) Addrs() ([]Interface, error) {
 			if addr.IsLinkLocalUnicast() && addr.Is6() {
 				addr = addr.WithZone(i.Name)
 			}
-			list = append(list, Interface{i.Name, i.Index, addr, i.MTU, i.Flags&net.FlagUp != 0})
+			list = append(list, addr)
 		}
 	}
 	return list, nil

@@ -38,21 +38,11 @@ type Network interface {
 	// them. Fails if the port is taken.
 	Open(n int) ([]Conn, error)
 	// Addrs lists the addresses of the machine.
-	Addrs() ([]Interface, error)
+	Addrs() ([]netip.Addr, error)
 	// Route returns the local address for a remote one and the largest RoCE path MTU in between
 	// that the local interface allows: 256, 512, 1024, 2048 or 4096. The zero local address means
 	// any; another one is returned if it is usable.
 	Route(local, remote netip.Addr) (netip.Addr, int, error)
-}
-
-// An Interface is an address of the machine. An interface with several addresses appears once for
-// each.
-type Interface struct {
-	Name  string // eth0
-	Index int
-	Addr  netip.Addr
-	MTU   int // of the link
-	Up    bool
 }
 
 // A Conn is one socket and its transmit batch. One goroutine at a time calls its methods, except
