@@ -29,7 +29,7 @@ type Read struct {
 	Data []mem.Segment
 	// To is the first byte that Copy writes.
 	To int64
-	// Flags are those of writes.
+	// Flags are the flags of writes.
 	Flags backend.Flags
 	// Second is the Write of a pair, and Overwrite its data. Lock keeps others from the blocks of
 	// the pair.

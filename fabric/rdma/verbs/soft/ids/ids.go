@@ -199,7 +199,7 @@ func (id *ID[Q]) Forget() {
 	c.queue = slices.DeleteFunc(c.queue, func(ev verbs.Event) bool { return ev.ID == id.self })
 }
 
-// A Dropper forgets an ID, and what the protocol has of it. The lock is held.
+// A Dropper forgets an ID, and its state in the protocol. The lock is held.
 type Dropper interface{ Drop() }
 
 // Destroy implements verbs.ID. The requests to a listener that Next has not returned end with it.

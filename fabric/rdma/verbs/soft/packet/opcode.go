@@ -66,7 +66,7 @@ type shape struct {
 	size uint8 // of BTH and the extended headers
 }
 
-// parts is the place of a packet in its message, and what it has besides BTH.
+// parts is the place of a packet in its message, and its contents besides BTH.
 type parts uint8
 
 const (

@@ -37,6 +37,6 @@
 // not executed. A packet causes at most one ACK, NAK or CNP, and READ responses to memory the peer
 // may read.
 //
-// Sections in comments are those of the InfiniBand Architecture Specification, volume 1, release
+// Sections in comments are sections of the InfiniBand Architecture Specification, volume 1, release
 // 1.4.
 package roce
