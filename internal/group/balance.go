@@ -21,6 +21,8 @@ type Balance struct {
 	peers   map[string]*peer
 	yields  map[uint32]string // gateways that may have groups of this one, at the last look
 	gave    map[uint32]string // the same, of groups that are gone
+	pair    [2]string         // the gateways of the next move
+	pairAt  time.Duration     // since when they are
 }
 
 // move is a move of a group to a gateway, which is described by all of its instances.
@@ -38,6 +40,9 @@ type peer struct {
 
 // calm is the time after which faults of a peer are forgotten. It waits for half of that at most.
 const calm = time.Hour
+
+// claimPatience is the time after which a gateway that gets no group may be dead.
+const claimPatience = 30 * time.Second
 
 // candidate is a move that has been possible for long enough.
 type candidate struct {
@@ -97,6 +102,7 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 	b.holders = holders
 	list := b.candidates(now, all, counts, instances)
 	if len(list) == 0 {
+		b.pair = [2]string{}
 		return 0, nil
 	}
 	slices.SortFunc(list, func(x, y candidate) int {
@@ -107,6 +113,12 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 			y.liking-x.liking, cmp.Compare(x.group, y.group))
 	})
 	from, to := list[0].from.Gateway, list[0].to.Gateway
+	if pair := [2]string{from, to}; pair != b.pair {
+		b.pair, b.pairAt = pair, now
+	} else if now-b.pairAt >= claimPatience {
+		b.worse(now, to) // it is another one's turn
+		b.pairAt = now
+	}
 	if to == b.gateway {
 		return list[0].group, nil
 	}

@@ -257,6 +257,10 @@ func TestBalanceModel(t *testing.T) {
 		fault, _ = weigh(wrong, 5000, begin)
 		testutil.True(t, fault != "", "mutant %d is not found", wrong)
 	}
+	fault, moved := weigh(level, 300, func(s *scale) {
+		s.holder[2], s.hosts[2], s.down[2], s.events = 1, "", true, 0
+	})
+	testutil.True(t, fault == "" && !moved, "two groups to one: %s", fault)
 }
 
 // scene has the records of two groups, which a serves, and looks of both gateways at them.
@@ -313,6 +317,20 @@ func TestBackOff(t *testing.T) {
 	s.now += calm
 	delete(s.a.peers, "b")
 	s.a.worse(s.now, "b") // nothing is known of it
+}
+
+// TestDeadTarget: a gateway that is dead, but in all records, delays the turn of another one.
+func TestDeadTarget(t *testing.T) {
+	s := newScene(t, time.Minute)
+	s.p.hosts[2] = "all"
+	c := NewBalance("c", time.Minute)
+	for minutes, asked := 0, false; !asked; s.now += time.Second {
+		_, yields := s.a.look(s.now, s.p.status(0, level))
+		wants, _ := c.look(s.now, s.p.status(2, level))
+		asked = yields[wants] == "c0"
+		minutes = int(s.now / time.Minute)
+		testutil.MustTrue(t, minutes < 3, "c gets no group")
+	}
 }
 
 // TestStays: no group moves while there is a reason against that.
