@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -137,4 +142,228 @@ func TestFileKeys(t *testing.T) {
 		}
 	}
 	look("", false, config.Keys(volumes.Backends))
+}
+
+func (l *live) refuse(listeners, subsystems string) error {
+	l.t.Helper()
+	changes, err := l.s.Apply(l.parse(listeners, subsystems))
+	testutil.MustTrue(l.t, err != nil, "applied: %v", changes)
+	return err
+}
+
+// TestLostStorage: if neither the new nor the old storage can be opened, the namespace becomes
+// pending, and its next change is possible.
+func TestLostStorage(t *testing.T) {
+	for _, x := range []string{"x", "y"} { // removed with its storage moved, or modified
+		l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+		l.file("x")
+		l.file("y")
+		works := l.open.Load()
+		l.opens(func(*config.Namespace) (backend.Device, error) { return nil, errOpen })
+		wanted := onFile(3, "x")
+		if x == "y" {
+			wanted = onFile(2, "y")
+		}
+		err := l.refuse(listenAny, sub(anyHosts, inRAM, wanted))
+		testutil.Is(t, err, errOpen, "")
+		list := l.s.engine.Volumes.Pending()
+		testutil.True(t, len(list) == 1 && list[0].NSID == 2, "%s: pending: %v", x, list)
+		l.open.Store(works)
+		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
+		list = l.s.engine.Volumes.Pending()
+		testutil.True(t, len(list) == 0, "%s: pending: %v", x, list)
+	}
+}
+
+// TestUnusableStorage: storage of a pending namespace that no host could use is closed.
+func TestUnusableStorage(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	var unusable *counted
+	l.opens(func(n *config.Namespace) (backend.Device, error) {
+		if n.Timeout != 5*time.Second {
+			return nil, unix.ENXIO
+		}
+		unusable = newCounted(t)
+		unusable.blockSize = 500
+		return unusable, nil
+	})
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	slower := strings.Replace(onFile(2, "x"), "size:", "io_timeout: 5s, size:", 1)
+	_ = l.refuse(listenAny, sub(anyHosts, inRAM, slower))
+	testutil.True(t, unusable != nil && unusable.closed.Load() == 1, "it was not closed")
+}
+
+// queue connects a host with one I/O queue, and memory for a block.
+func (l *live) queue() (*host.Queue, []byte) {
+	l.t.Helper()
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(l.t)
+	q := testutil.Value(c.OpenQueue(l.t.Context(), 1, 16))(l.t)
+	l.t.Cleanup(func() { _ = q.Close() })
+	b := testutil.Value(c.Map(512))(l.t)
+	return q, b
+}
+
+// wantHeld waits for a held operation.
+func (d *counted) wantHeld(t *testing.T) {
+	t.Helper()
+	testutil.Until(t, "an operation reaches the storage", func() bool { return d.Held() > 0 })
+}
+
+// TestRemovedHung: the removal of a subsystem does not wait for storage that does not finish. Until
+// it has finished, nobody else can have the storage.
+func TestRemovedHung(t *testing.T) {
+	t.Parallel()
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	hung.Hold(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
+	hung.wantHeld(t)
+
+	other := strings.ReplaceAll(sub(anyHosts, onFile(1, "x")), testNQN, testNQN+"2")
+	empty := strings.ReplaceAll(sub(anyHosts, inRAM), testNQN, testNQN+"3")
+	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
+	l.apply(listenAny, empty)
+	<-ended // its host is disconnected
+	l.s.engine.ReleaseLimit = time.Millisecond
+	err := l.refuse(listenAny, empty+other)
+	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
+		"namespace 2 of "+testNQN+", which was removed") {
+		t.Error(err)
+	}
+	hung.Release()
+	l.s.engine.ReleaseLimit = testTimeout
+	l.apply(listenAny, empty+other)
+	n := hung.closed.Load()
+	testutil.True(t, n == 1, "the storage was closed %d times", n)
+}
+
+// TestHungStorage: storage that still works on a command cannot move to another namespace. Such a
+// change fails, and ends at once if the target stops.
+func TestHungStorage(t *testing.T) {
+	t.Parallel()
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	ended := make(chan error, 1)
+	read := func() {
+		t.Helper()
+		hung.Hold(nil)
+		go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
+		hung.wantHeld(t)
+	}
+	read()
+	l.s.engine.ReleaseLimit = time.Millisecond
+	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
+	testutil.True(t, strings.Contains(err.Error(), "still works on commands") &&
+		hung.closed.Load() == 0, "%v, closed %d times", err, hung.closed.Load())
+	hung.Release()
+	testutil.Equal(t, <-ended, nil, "the read")
+	testutil.Equal(t, hosttest.Read(t.Context(), q, 2, 0, 1, b), nil,
+		"after the change that failed")
+
+	read()
+	l.s.engine.ReleaseLimit = time.Hour
+	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM, onFile(3, "x"))), make(chan error)
+	go func() {
+		_, err := l.s.Apply(wanted)
+		applied <- err
+	}()
+	stopped := make(chan error)
+	go func() { stopped <- l.s.Stop(t.Context()) }()
+	testutil.Is(t, <-applied, engine.ErrStopped, "applied")
+	hung.Release()
+	testutil.Check(t, <-stopped)
+	<-ended
+	n := hung.closed.Load()
+	testutil.True(t, n == 1, "the storage was closed %d times", n)
+}
+
+// TestNotPending: a namespace that waits to lose its storage to another one is not counted as one
+// with missing storage.
+func TestNotPending(t *testing.T) {
+	t.Parallel()
+	measured := listenAny + "]\nmetrics: {listen: '127.0.0.1:0'}\n#"
+	l := newFaultyLive(t, measured, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(measured, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	ended, applied := make(chan error, 1), make(chan error, 1)
+	hung.Hold(nil)
+	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
+	hung.wantHeld(t)
+	wanted := l.parse(measured, sub(anyHosts, inRAM, onFile(3, "x")))
+	go func() { applied <- testutil.Err(l.s.Apply(wanted)) }()
+	testutil.Until(t, "the namespace is removed",
+		func() bool { return len(l.s.target.Stats()) == 1 })
+	testutil.True(t, strings.Contains(scraped(t, l.s), "\nnvmf_target_namespaces_pending 0\n"),
+		"a namespace is pending")
+	hung.Release()
+	<-ended
+	testutil.Check(t, <-applied)
+}
+
+// TestProblemsOfChanges: clients get the place of a failed change, and the errors of undoing it.
+func TestProblemsOfChanges(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	l.file("x")
+	l.opens(func(*config.Namespace) (backend.Device, error) { return nil, errOpen })
+	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
+	p, ok := errors.AsType[*control.Problem](engine.ForClients(err))
+	testutil.MustTrue(t, ok, "%v", err)
+	testutil.True(t, p.Place == "test.yaml:4:116" && len(p.More) == 1 && p.More[0].Place == "" &&
+		!strings.Contains(p.Detail, "test.yaml"), "%+v: %v", p, err)
+}
+
+// TestWriteProtection: storage is not reopened to refuse writes, because knowledge of lost writes
+// would be forgotten. It is reopened to accept them again.
+func TestWriteProtection(t *testing.T) {
+	onFile := func(more string) string {
+		return sub(anyHosts, "{nsid: 1, backend: file, path: /none, size: 1MiB"+more+"}")
+	}
+	l := newFaultyLive(t, listenAny, onFile(""))
+	opened := 0
+	l.opens(func(*config.Namespace) (backend.Device, error) {
+		opened++
+		return newCounted(t), nil
+	})
+	for _, step := range []struct {
+		more string
+		want int
+	}{{", read_only: true", 0}, {", read_only: true, io_timeout: 5s", 0}, {"", 1}} {
+		l.apply(listenAny, onFile(step.more))
+		testutil.True(t, opened == step.want, "%q: storage was opened %d times, want %d", step.more,
+			opened, step.want)
+		protected := l.s.target.Stats()[0].WriteProtected
+		want := strings.Contains(step.more, "read_only")
+		testutil.True(t, protected == want, "%q: write protected is %v", step.more, protected)
+	}
+}
+
+// TestHostsComeLast: a host that a subsystem gains is added only after a namespace that it must not
+// use has been restricted to others.
+func TestHostsComeLast(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x")))
+	l.file("y")
+	opened := false
+	l.opens(func(*config.Namespace) (backend.Device, error) {
+		opened = true
+		var refused *host.ConnectError
+		_, err := l.connect(testNQN, hostB, 0)
+		testutil.True(t, errors.As(err, &refused), "the host is connected already: %v", err)
+		return newCounted(t), nil
+	})
+	l.apply(listenAny, sub("hosts: ["+hostA+", "+hostB+"]",
+		strings.Replace(onFile(1, "y"), "}", ", hosts: ["+hostA+"]}", 1)))
+	testutil.True(t, opened, "the storage was not opened meanwhile")
+	testutil.Check(t, testutil.Err(l.connect(testNQN, hostB, 0)))
 }
