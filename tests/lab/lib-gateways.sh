@@ -65,8 +65,10 @@ connected() { # NAME: finds the controller of the gateway
 }
 gateways_down() {
   local g
-  umount /tmp/fs
-  e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "ext4 is damaged"; }
+  if mountpoint -q /tmp/fs; then
+    umount /tmp/fs
+    e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "ext4 is damaged"; }
+  fi
   host_disconnect
   # A gateway that has just lost Ceph waits for it, longer than shutdown_timeout.
   for g in a b; do wait_for 60 at_rest $g; gateway_end $g TERM; done
