@@ -40,8 +40,6 @@ func (c *Config) tickPeriod() int64 {
 	return min(max(least/8, 5*time.Millisecond), 250*time.Millisecond).Nanoseconds()
 }
 
-func sinceNanos(t time.Time) int64 { return time.Since(t).Nanoseconds() }
-
 // startTick makes the group check its deadlines.
 func (g *Group) startTick() {
 	g.ticks = true

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,7 +115,7 @@ func newQueue(g *Group, c *conn) *queue {
 	q := &queue{g: g, fd: c.fd, conn: c, partial: make([]byte, 0, partialSize)}
 	q.params.InCapsule = uint32(max(pdu.AdminInCapsule, c.info.InCapsuleSize))
 	q.params.MaxH2CData = uint32(g.t.cfg.MaxH2CData)
-	q.handshakeBy = q.now() + g.t.cfg.ICReqTimeout.Nanoseconds() - sinceNanos(c.accepted)
+	q.handshakeBy = q.now() + (g.t.cfg.ICReqTimeout - time.Since(c.accepted)).Nanoseconds()
 	return q
 }
 

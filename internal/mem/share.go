@@ -137,7 +137,7 @@ func (p *Pool) hostWithin(q *flowQueue, n int, urgent bool) bool {
 	if !urgent && p.isLittle(q, n) {
 		left *= 2
 	}
-	return used+n <= left || used == 0 && (urgent || p.isLarge(n))
+	return used+n <= left || used == 0 && (urgent || n > p.most/largePart)
 }
 
 // namespaceWithin is within for the share of the namespace alone.
@@ -163,8 +163,6 @@ func (p *Pool) left(n int, urgent bool) int {
 func (p *Pool) isLittle(q *flowQueue, n int) bool {
 	return (q.used+n)*littlePart <= p.free(false)-n
 }
-
-func (p *Pool) isLarge(n int) bool { return n > p.most/largePart }
 
 // charge adds the bytes of an allocation, times sign, to the use of its flow.
 func (p *Pool) charge(a *Allocation, sign int) {

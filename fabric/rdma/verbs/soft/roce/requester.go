@@ -141,12 +141,9 @@ type timer struct {
 	retryCount int
 }
 
-func (r *requester) start(s seq) {
-	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
-}
-
 func (r *requester) connect(p *cm.Peer, mtu uint32) {
-	r.start(firstSeq(p.PSN))
+	s := firstSeq(p.PSN)
+	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 	r.mtu = mtu
 	r.reads = make([]chunk, min(p.InitiatorDepth, maxReads))
 	r.window, r.threshold = firstWindow, maxWindow
