@@ -4,7 +4,7 @@
 # doctor and the page report it, and stop when none are.
 # variants: tcp rxe
 # soak: soft
-# covers: fabric/tcp fabric/rdma nvme/target/observe internal/doctor internal/flight internal/rates internal/web internal/metrics
+# covers: fabric/tcp fabric/rdma nvme/target/observe internal/doctor internal/flight internal/rates internal/web internal/web/static internal/metrics
 # cpus: 2
 # limit: 480
 . "$LAB_DIR/lib.sh"
