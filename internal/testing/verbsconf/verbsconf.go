@@ -25,6 +25,9 @@ type Setup struct {
 	Rounds int
 	// Parallel: beside other tests. Allocations runs before, alone.
 	Parallel bool
+	// Part is the part of the suite to run, of Parts; all of it if Parts is 0. Each part takes the
+	// time of its own tests, whose waits add up.
+	Part, Parts int
 }
 
 // addr returns AddrA with port 0.
@@ -38,11 +41,13 @@ func Run(t *testing.T, s Setup) {
 	if s.Rounds == 0 {
 		s.Rounds = 100
 	}
-	t.Run("Allocations", func(t *testing.T) { testAllocations(t, &s) })
+	if s.Part == 0 {
+		t.Run("Allocations", func(t *testing.T) { testAllocations(t, &s) })
+	}
 	if s.Parallel {
 		t.Parallel()
 	}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name string
 		fn   func(*testing.T, *Setup)
 	}{
@@ -77,6 +82,8 @@ func Run(t *testing.T, s Setup) {
 		{"LocalAccess", testLocalAccess},
 		{"ShortReceive", testShortReceive},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.fn(t, &s) })
+		if s.Parts == 0 || i%s.Parts == s.Part {
+			t.Run(c.name, func(t *testing.T) { c.fn(t, &s) })
+		}
 	}
 }

@@ -3,6 +3,7 @@ package soft
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -47,15 +48,22 @@ func TestConformance(t *testing.T) {
 		}, 1, 20, quick},
 	} {
 		v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-		for _, addr := range []netip.Addr{v4, v6} {
-			t.Run(c.name+" to "+addr.String(), func(t *testing.T) {
-				if addr == v6 && c.faults.Loss > 0.1 {
+		parts := 1
+		if c.faults.Loss > 0.1 { // it waits long for what is lost
+			parts = 4
+		}
+		for i := range 2 * parts {
+			addr, part := []netip.Addr{v4, v6}[i/parts], i%parts
+			t.Run(fmt.Sprintf("%s to %v, part %d", c.name, addr, part), func(t *testing.T) {
+				if addr == v6 && parts > 1 {
 					testutil.Soak(t, "it takes long")
 				}
 				mem := wiretest.New(c.faults)
 				a := provider(t, mem.Host("a", v4, v6), c.engines, c.times)
 				b := provider(t, mem.Host("b", v4.Next(), v6.Next()), c.engines, c.times)
-				conformance(t, a, b, addr, c.rounds)
+				conformance(t, a, b, verbsconf.Setup{
+					AddrA: addr, Rounds: c.rounds, Part: part, Parts: parts,
+				})
 			})
 		}
 	}
@@ -77,7 +85,7 @@ func TestConformanceUDP(t *testing.T) {
 			if addr != "::1" {
 				b = host("127.0.0.2", "2001:db8::2") // RFC 3849: nobody has this IPv6 address
 			}
-			conformance(t, a, b, netip.MustParseAddr(addr), 0)
+			conformance(t, a, b, verbsconf.Setup{AddrA: netip.MustParseAddr(addr)})
 		})
 	}
 }
@@ -102,7 +110,7 @@ func TestConformanceTCP(t *testing.T) {
 					t.Cleanup(func() { testutil.Must(t, p.Close()) })
 					return p
 				}
-				conformance(t, open(), open(), netip.MustParseAddr(addr), 0)
+				conformance(t, open(), open(), verbsconf.Setup{AddrA: netip.MustParseAddr(addr)})
 			})
 		}
 	}
@@ -114,14 +122,13 @@ func provider(t *testing.T, net wire.Network, engines int, times cm.Options) *Pr
 	return p
 }
 
-func conformance(t *testing.T, a, b *Provider, addr netip.Addr, rounds int) {
-	verbsconf.Run(t, verbsconf.Setup{
-		A: a, B: b, AddrA: addr, Rounds: rounds, Parallel: true,
-		FailDestroy: func(verbs.QP) func() {
-			a.stuck.Store(true)
-			return func() { a.stuck.Store(false) }
-		},
-	})
+func conformance(t *testing.T, a, b *Provider, s verbsconf.Setup) {
+	s.A, s.B, s.Parallel = a, b, true
+	s.FailDestroy = func(verbs.QP) func() {
+		a.stuck.Store(true)
+		return func() { a.stuck.Store(false) }
+	}
+	verbsconf.Run(t, s)
 }
 
 // counting is a network that counts the calls of Open and fails the first one.
