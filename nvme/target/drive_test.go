@@ -210,11 +210,7 @@ func TestInCapsuleDataIsCopied(t *testing.T) {
 	send := func() {
 		r := b.reqs[0]
 		r.Reset()
-		r.SQE = nvme.SQE{}
-		r.SQE.SetOpcode(nvme.NVMWrite)
-		r.SQE.SetFlags(psdtSGL << 6)
-		r.SQE.SetNSID(1)
-		r.SQE.RW().Set(0, 8, 0)
+		r.SQE = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE
 		r.HostLength, r.InCapsule = 4096, true
 		b.h.Prepare([]*fabric.Request{r})
 		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1},

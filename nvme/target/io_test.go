@@ -330,11 +330,7 @@ func TestRefusedSubmitFreesCapsule(t *testing.T) {
 func (b *bare) prepareReads(n int) []*fabric.Request {
 	for i, r := range b.reqs[:n] {
 		r.Reset()
-		r.SQE = nvme.SQE{}
-		r.SQE.SetOpcode(nvme.NVMRead)
-		r.SQE.SetFlags(psdtSGL << 6)
-		r.SQE.SetNSID(1)
-		r.SQE.RW().Set(uint64(i*8), 8, 0)
+		r.SQE = rw(nvme.NVMRead, 1, uint64(i*8), 8, nil).SQE
 		r.HostLength = 4096
 	}
 	b.h.Prepare(b.reqs[:n])
@@ -388,11 +384,7 @@ func TestNoZeroCopyRead(t *testing.T) {
 func (b *bare) prepareWrites(n int, inCapsule bool) []*fabric.Request {
 	for i, r := range b.reqs[:n] {
 		r.Reset()
-		r.SQE = nvme.SQE{}
-		r.SQE.SetOpcode(nvme.NVMWrite)
-		r.SQE.SetFlags(psdtSGL << 6)
-		r.SQE.SetNSID(1)
-		r.SQE.RW().Set(uint64(i*128), 128, 0)
+		r.SQE = rw(nvme.NVMWrite, 1, uint64(i*128), 128, nil).SQE
 		r.HostLength, r.InCapsule = 64<<10, inCapsule
 	}
 	b.h.Prepare(b.reqs[:n])

@@ -479,7 +479,15 @@ func (d odd) Info() backend.Info { return d.info }
 func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	serial := strings.Repeat("s", 21)
-	ns := func(list ...namespaces.Config) []namespaces.Config { return list }
+	ns := func(list ...namespaces.Config) func(*subsystems.Config) {
+		return func(c *subsystems.Config) { c.Namespaces = list }
+	}
+	on := func(size int64, blockSize int) func(*subsystems.Config) {
+		d := odd{dev, backend.Info{Size: size, BlockSize: blockSize}}
+		return ns(namespaces.Config{NSID: 1, Device: d})
+	}
+	two, last := namespaces.Config{NSID: 2, Device: dev}, namespaces.Config{Device: dev}
+	last.NSID = namespaces.MaxNSID + 1
 	for want, change := range map[string]func(*subsystems.Config){
 		"invalid NQN":             func(c *subsystems.Config) { c.NQN = "nqn.disk\x00" },
 		"is built in":             func(c *subsystems.Config) { c.NQN = nvme.DiscoveryNQN },
@@ -495,33 +503,13 @@ func TestSubsystemConfig(t *testing.T) {
 		"largest transfer 838860": func(c *subsystems.Config) { c.MaxTransfer = 8 << 20 },
 		"largest transfer 32768":  func(c *subsystems.Config) { c.MaxTransfer = 32 << 10 },
 		"host: invalid NQN":       func(c *subsystems.Config) { c.Hosts = []string{""} },
-		"nsid must be 1 to": func(
-			c *subsystems.Config,
-		) {
-			c.Namespaces = ns(namespaces.Config{NSID: namespaces.MaxNSID + 1, Device: dev})
-		},
-		"namespace 0: nsid": func(
-			c *subsystems.Config,
-		) {
-			c.Namespaces = ns(namespaces.Config{Device: dev})
-		},
-		"no device": func(c *subsystems.Config) { c.Namespaces = ns(namespaces.Config{NSID: 1}) },
-		"namespace 2 is given twice": func(c *subsystems.Config) {
-			c.Namespaces = ns(namespaces.Config{NSID: 2, Device: dev},
-				namespaces.Config{NSID: 2, Device: dev})
-		},
-		"block size 520: must be": func(c *subsystems.Config) {
-			c.Namespaces = ns(namespaces.Config{
-				NSID:   1,
-				Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}},
-			})
-		},
-		"size 511 is below one block of": func(c *subsystems.Config) {
-			c.Namespaces = ns(namespaces.Config{
-				NSID:   1,
-				Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}},
-			})
-		},
+
+		"nsid must be 1 to":              ns(last),
+		"namespace 0: nsid":              ns(namespaces.Config{Device: dev}),
+		"no device":                      ns(namespaces.Config{NSID: 1}),
+		"namespace 2 is given twice":     ns(two, two),
+		"block size 520: must be":        on(1<<20, 520),
+		"size 511 is below one block of": on(511, 512),
 	} {
 		t.Run(want, func(t *testing.T) {
 			target := New(Options{})
