@@ -393,7 +393,7 @@ func (s *sequence) device(a *arguments) string {
 	return "ok"
 }
 
-// exchange begins to exchange the device of namespace 1, whose commands wait from then on.
+// exchange begins to exchange the device of namespace 1. Its commands wait from then on.
 func (s *sequence) exchange(a *arguments) string {
 	s.swap = s.r.startExchange(namespaces.Config{
 		ReadOnly: a.flag("read-only"), Limits: qos.Limits{IOPS: int64(a.number("iops", 0))},
