@@ -2,6 +2,7 @@
 package listen
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,9 +46,10 @@ type Listener struct {
 	fd   int
 	file *os.File // of fd, in the runtime's poller
 
-	once   sync.Once
-	closed chan struct{}
-	err    error
+	ctx   context.Context // ends with Close
+	close context.CancelFunc
+	once  sync.Once
+	err   error
 }
 
 const (
@@ -60,14 +62,13 @@ const (
 // net.ipv6.bindv6only. A link-local address needs its zone. A socket with a port chosen by the
 // kernel is not kept, since the next process gets another port.
 func Open(addr netip.AddrPort, o Options) (*Listener, error) {
-	l := &Listener{
-		opt: o, kept: o.Sockets != nil && addr.Port() != 0, closed: make(chan struct{}),
-	}
+	l := &Listener{opt: o, kept: o.Sockets != nil && addr.Port() != 0}
 	var err error
 	if l.fd, l.Addr, err = l.socket(addr); err != nil {
 		return nil, explain(err)
 	}
 	l.file = os.NewFile(uintptr(l.fd), "tcp "+l.Addr.String())
+	l.ctx, l.close = context.WithCancel(context.Background())
 	return l, nil
 }
 
@@ -219,10 +220,10 @@ func explain(err error) error {
 	return err
 }
 
-// Close closes the socket, also for the next program, which ends Accept.
+// Close closes the socket, also for the next program, and ends Accept.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
-		close(l.closed)
+		l.close()
 		if l.kept {
 			l.opt.Sockets.Drop(l.Addr, l.fd)
 		}
@@ -243,7 +244,7 @@ func (l *Listener) Accept(serve func(fd int, peer unix.Sockaddr)) {
 			pause = pauseMin
 			serve(fd, sa)
 			continue
-		case l.isClosed():
+		case l.ctx.Err() != nil:
 			return
 		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR),
 			errors.Is(err, unix.EPROTO):
@@ -257,20 +258,11 @@ func (l *Listener) Accept(serve func(fd int, peer unix.Sockaddr)) {
 			l.opt.Log.Warn("accept failed, trying again", "listener", l.Addr, "err", explain(err))
 		}
 		select {
-		case <-l.closed:
+		case <-l.ctx.Done():
 			return
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, pauseMax)
-	}
-}
-
-func (l *Listener) isClosed() bool {
-	select {
-	case <-l.closed:
-		return true
-	default:
-		return false
 	}
 }
 

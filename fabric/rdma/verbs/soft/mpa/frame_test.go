@@ -179,6 +179,28 @@ func TestNoDescriptors(t *testing.T) {
 		strings.Contains(log.String(), "LimitNOFILE="), "log: %s", &log)
 }
 
+// TestResetBeforeAccept: a peer that resets its connection before it is accepted, which then has no
+// address of the peer, ends nothing else.
+func TestResetBeforeAccept(t *testing.T) {
+	m := New(nil, nil, Options{})
+	cm := testutil.Value(m.NewCM())(t)
+	l := testutil.Value(cm.Listen(netip.MustParseAddrPort("0.0.0.0:0"), 0, 0))(t)
+	at := fmt.Sprintf("127.0.0.1:%d", l.Local().Port())
+	m.mu.Lock()
+	first := testutil.Value(net.Dial("tcp", at))(t)
+	testutil.Until(t, "accept waits for the lock",
+		func() bool { return m.stats.Accepted.Load() == 1 })
+	reset := testutil.Value(net.Dial("tcp", at))(t)
+	testutil.Check(t, reset.(*net.TCPConn).SetLinger(0))
+	testutil.Check(t, reset.Close())
+	m.mu.Unlock()
+	testutil.Until(t, "the reset is noticed", func() bool { return m.stats.Invalid.Load() == 1 })
+	testutil.Equal(t, m.stats.Accepted.Load(), 2, "connections accepted")
+	for _, end := range []func() error{first.Close, l.Destroy, cm.Close, m.Close} {
+		testutil.Check(t, end())
+	}
+}
+
 // TestProbes: an idle connection survives lost probes.
 func TestProbes(t *testing.T) {
 	m := New(nil, nil, Options{})

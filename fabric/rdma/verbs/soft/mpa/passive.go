@@ -54,6 +54,11 @@ func (m *Manager) accept(l *ID, fd int, tos uint8) {
 		return
 	}
 	m.stats.Accepted.Add(1)
+	if c.RemoteAddr() == nil { // the peer has reset it: getpeername(2) fails
+		m.stats.Invalid.Add(1)
+		_ = c.Close()
+		return
+	}
 	_ = c.(*net.TCPConn).SetKeepAliveConfig(m.keepAlive())
 	m.mu.Lock()
 	ok := m.admit(c)
