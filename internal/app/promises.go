@@ -74,20 +74,23 @@ func (p *promises) through(o target.Options) target.Options {
 // share returns the promises that belong to the image of a namespace, see volumes.Config.
 func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion {
 	name := state.Name{NQN: nqn, NSID: nsid}
+	var k *kept
+	if shared { // before the lock: the target calls find with a lock of its own
+		k = &kept{promises: p, name: name, group: group, ns: p.target.Reservations(nqn, nsid)}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was := p.list[name]
 	delete(p.list, name)
-	if !shared {
-		if was != nil {
-			was.ns.Move(reservation.Here)
-		}
-		return nil
+	if shared {
+		k.ns.Move(reservation.Elsewhere)
+		p.list[name] = k
+		return k
 	}
-	k := &kept{promises: p, name: name, group: group, ns: p.target.Reservations(nqn, nsid)}
-	k.ns.Move(reservation.Elsewhere)
-	p.list[name] = k
-	return k
+	if was != nil {
+		was.ns.Move(reservation.Here)
+	}
+	return nil
 }
 
 func (p *promises) find(nqn string, nsid uint32) *kept {
@@ -360,12 +363,12 @@ func (k *kept) change(fn func(*state.Shared)) error {
 	}
 	k.mu.Lock() // first, so that one namespace has one writer
 	defer k.mu.Unlock()
+	if k.object == nil || k.opened != opened { // before it waits: load takes the lock
+		return errNotServed
+	}
 	writers := k.writers[k.group]
 	writers <- struct{}{}
 	defer func() { <-writers }()
-	if k.object == nil || k.opened != opened {
-		return errNotServed
-	}
 	next := *k.now.Load()
 	fn(&next)
 	data, err := state.EncodeShared(k.name, &next)

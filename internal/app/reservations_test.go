@@ -215,7 +215,15 @@ func TestTakeover(t *testing.T) {
 func TestOtherPromises(t *testing.T) {
 	o := &memoryObject{}
 	a, b := newKeeper(t, o), newKeeper(t, o)
-	testutil.Is(t, a.protect(true), backend.ErrOffline, "before the image is open")
+	for range promiseWriters { // of other namespaces wait for the cluster
+		a.r.writers[7] <- struct{}{}
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.protect(true) }()
+	testutil.Is(t, testutil.Receive(t, "the error", done), backend.ErrOffline, "before it is open")
+	for range promiseWriters {
+		<-a.r.writers[7]
+	}
 	testutil.Must(t, a.with.Open(nil, rbdImage))
 	a.has(false)
 	for _, change := range []func() error{
@@ -420,6 +428,26 @@ func TestReservationsReplaced(t *testing.T) {
 	testutil.Equal(t, a.register(1), nvme.Success, "register")
 	testutil.Fails(t, a.with.Open(nil, rbdImage), "other storage", "the former storage")
 	testutil.Equal(t, a.register(2), nvme.Success, "register")
+}
+
+// loading is a store of reservations that calls a function to load some.
+type loading func()
+
+func (l loading) Load(string, uint32) *reservation.State { l(); return nil }
+
+func (loading) Save(string, uint32, *reservation.State) error { return nil }
+
+// TestShareLocks: the lock of promises is free while the target, which has a lock of its own, loads
+// reservations of a new namespace: with that lock it asks whether others are write protected.
+func TestShareLocks(t *testing.T) {
+	p, loads := newKeeper(t, &memoryObject{}).r, 0
+	p.local.Reservations = loading(func() {
+		loads++
+		testutil.MustTrue(t, p.mu.TryLock(), "it is locked")
+		p.mu.Unlock()
+	})
+	p.share(reservedNQN, 2, true, 7)
+	testutil.Equal(t, loads, 1, "loads")
 }
 
 // TestReservationsLocal: reservations of other namespaces stay in this target.
