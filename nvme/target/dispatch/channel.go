@@ -211,14 +211,14 @@ func (ch *Channel) push() int {
 	if ch.quiesce == QuiesceIO || ch.state <= stateOpening || ch.pending.Empty() {
 		return 0
 	}
-	if !ch.marked && ch.state == stateOpen {
-		if dev := ch.ns.Storage.Mark(ch.dev, ch.r.Reactor.Wake); dev != nil {
-			ch.dev, ch.marked = dev, true
-		}
-	}
 	batch, looked := ch.batch()
 	if len(batch) == 0 {
 		return looked
+	}
+	if !ch.marked { // after the checks: a device that was offline may be back with marks
+		if dev := ch.ns.Storage.Mark(ch.dev, ch.r.Reactor.Wake); dev != nil {
+			ch.dev, ch.marked = dev, true
+		}
 	}
 	n := ch.dev.Submit(batch)
 	for _, io := range batch[:n] {

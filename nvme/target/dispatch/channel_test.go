@@ -69,17 +69,24 @@ func (r *reactor) channel(dev backend.Channel) *Channel {
 	}
 }
 
-// storage is a namespace without marks that does not change.
+// storage is a namespace.
 type storage struct {
 	Storage
 	device backend.Device
+	check  func(*backend.IO) error // nil: nothing is refused
+	marked backend.Channel         // looks for marks; nil: there are none
 }
 
 func (s storage) Device() backend.Device { return s.device }
 
-func (storage) Mark(backend.Channel, func()) backend.Channel { return nil }
+func (s storage) Mark(backend.Channel, func()) backend.Channel { return s.marked }
 
-func (storage) Check(*backend.IO) error { return nil }
+func (s storage) Check(io *backend.IO) error {
+	if s.check == nil {
+		return nil
+	}
+	return s.check(io)
+}
 
 // slowChannel is a device that takes room IOs, and gives them back when they are due.
 type slowChannel struct {
@@ -322,7 +329,12 @@ func TestCloseInPush(t *testing.T) {
 	r := newReactor()
 	slow := &slowChannel{room: 1}
 	ch := r.channel(slow)
-	ch.changed, ch.ns.Storage = true, refusing{}
+	ch.changed, ch.ns.Storage = true, storage{check: func(io *backend.IO) error {
+		if io.Op == backend.OpWrite {
+			return backend.ErrOffline
+		}
+		return nil
+	}}
 	closed := false
 	r.Done = func(io *backend.IO) {
 		if io.Op == backend.OpWrite {
@@ -339,14 +351,19 @@ func TestCloseInPush(t *testing.T) {
 	testutil.True(t, closed, "the channel stays open")
 }
 
-// refusing is storage that takes no writes.
-type refusing struct{ storage }
-
-func (refusing) Check(io *backend.IO) error {
-	if io.Op == backend.OpWrite {
-		return backend.ErrOffline
-	}
-	return nil
+// TestMarkAfterCheck: a device that was offline may be back with marks when IOs are checked, and
+// gets none of them without a look at the marks.
+func TestMarkAfterCheck(t *testing.T) {
+	r := newReactor()
+	dev, looks := &slowChannel{room: 1}, &slowChannel{room: 1}
+	ch := r.channel(dev)
+	ch.ns.Storage = storage{check: func(*backend.IO) error {
+		ch.ns.Storage = storage{marked: looks}
+		return nil
+	}}
+	ch.Queue(&backend.IO{Len: 512})
+	r.Process()
+	testutil.True(t, dev.has.Empty() && !looks.has.Empty(), "the device has got an IO")
 }
 
 // comparing is a blocker that counts its comparisons.
