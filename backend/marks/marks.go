@@ -50,6 +50,21 @@ func (u *Kept) Validate() error {
 	return nil
 }
 
+// With returns the marks of u and o, nil for none, of the same storage. There may be too many.
+func (u *Kept) With(o *Kept) *Kept {
+	list := slices.Concat(u.Ranges, cmp.Or(o, &Kept{}).Ranges)
+	slices.SortFunc(list, func(a, b backend.Range) int { return cmp.Compare(a.Off, b.Off) })
+	all := &Kept{Identity: u.Identity}
+	for _, r := range list {
+		if n := len(all.Ranges); n > 0 && all.Ranges[n-1].End >= r.Off {
+			all.Ranges[n-1].End = max(all.Ranges[n-1].End, r.End)
+		} else {
+			all.Ranges = append(all.Ranges, r)
+		}
+	}
+	return all
+}
+
 // mark is a marked range. Its id is larger than the ids of all marks before it.
 type mark struct {
 	backend.Range

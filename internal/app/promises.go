@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ import (
 
 // promises has the stores of a target.
 type promises struct {
-	local  target.Options // has the stores of other namespaces; nil: nothing of them persists
+	local  target.Options // has the stores of other namespaces
 	target *target.Target
 	// open returns the object with this name; reserve notes that a group has promises.
 	open    func(h *rbd.Holder, name string) (grouprados.Object, error)
@@ -64,12 +65,30 @@ func newPromises(g *groups, c *config.Group) *promises {
 
 // through puts the stores of p in front of the stores of o, if there are shared groups.
 func (p *promises) through(o target.Options) target.Options {
-	p.local = o
-	if len(p.writers) > 0 {
-		o.Reservations, o.Protection, o.Uncorrectable = reservations{p}, protection{p}, marked{p}
+	if len(p.writers) == 0 {
+		return o
 	}
+	if o.Protection == nil { // there is no state directory
+		o.Reservations, o.Protection = nowhere[reservation.State]{}, nowhere[bool]{}
+		o.Uncorrectable = nowhere[marks.Kept]{}
+	}
+	p.local = o
+	o.Reservations, o.Protection, o.Uncorrectable = reservations{p}, protection{p}, marked{p}
 	return o
 }
+
+// nowhere is a store that keeps nothing.
+type nowhere[V any] struct{}
+
+var errNoDirectory = errors.New("there is no state directory")
+
+func (nowhere[V]) Load(string, uint32) *V { return nil }
+
+func (nowhere[V]) Save(string, uint32, *V) error { return errNoDirectory }
+
+func (nowhere[V]) Protected(string, uint32) bool { return false }
+
+func (nowhere[V]) SetProtected(string, uint32, bool) error { return errNoDirectory }
 
 // share returns the promises that belong to the image of a namespace, see volumes.Config.
 func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion {
@@ -89,6 +108,11 @@ func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd
 	}
 	if was != nil {
 		was.ns.Move(reservation.Here)
+		if now := was.now.Load(); now != nil && group != 0 && // else it was removed
+			(now.Protected || now.Uncorrectable != nil || now.Reservations.Generation > 0) {
+			p.local.Log.Warn("promises of a namespace that is no longer shared end with the target",
+				"subsystem", nqn, "nsid", nsid)
+		}
 	}
 	return nil
 }
@@ -104,20 +128,12 @@ type reservations struct{ *promises }
 
 // Load returns reservations of the state directory. Open restores the ones of shared groups.
 func (r reservations) Load(nqn string, nsid uint32) *reservation.State {
-	if r.local.Reservations == nil {
-		return nil
-	}
 	return r.local.Reservations.Load(nqn, nsid)
 }
 
-var errNoDirectory = errors.New("there is no state directory")
-
 func (r reservations) Save(nqn string, nsid uint32, now *reservation.State) error {
-	switch k := r.find(nqn, nsid); {
-	case k != nil:
+	if k := r.find(nqn, nsid); k != nil {
 		return k.change(func(s *state.Shared) { s.Reservations = now })
-	case r.local.Reservations == nil:
-		return errNoDirectory
 	}
 	return r.local.Reservations.Save(nqn, nsid, now)
 }
@@ -130,15 +146,12 @@ func (p protection) Protected(nqn string, nsid uint32) bool {
 		now := k.now.Load()
 		return now != nil && now.Protected
 	}
-	return p.local.Protection != nil && p.local.Protection.Protected(nqn, nsid)
+	return p.local.Protection.Protected(nqn, nsid)
 }
 
 func (p protection) SetProtected(nqn string, nsid uint32, protected bool) error {
-	switch k := p.find(nqn, nsid); {
-	case k != nil:
+	if k := p.find(nqn, nsid); k != nil {
 		return k.change(func(s *state.Shared) { s.Protected = protected })
-	case p.local.Protection == nil:
-		return errNoDirectory
 	}
 	return p.local.Protection.SetProtected(nqn, nsid, protected)
 }
@@ -150,18 +163,12 @@ func (m marked) Load(nqn string, nsid uint32) *marks.Kept {
 	if k := m.find(nqn, nsid); k != nil {
 		return cmp.Or(k.now.Load(), &state.Shared{}).Uncorrectable
 	}
-	if m.local.Uncorrectable == nil {
-		return nil
-	}
 	return m.local.Uncorrectable.Load(nqn, nsid)
 }
 
 func (m marked) Save(nqn string, nsid uint32, now *marks.Kept) error {
-	switch k := m.find(nqn, nsid); {
-	case k != nil:
+	if k := m.find(nqn, nsid); k != nil {
 		return k.change(func(s *state.Shared) { s.Uncorrectable = now })
-	case m.local.Uncorrectable == nil:
-		return errNoDirectory
 	}
 	return m.local.Uncorrectable.Save(nqn, nsid, now)
 }
@@ -178,9 +185,9 @@ func (p *promises) problem(group uint32) error {
 	return nil
 }
 
-// kept has the promises of a namespace in a shared group. They are in the cluster in an object of
-// their own, which only the gateway uses that has the image open, since they are read after it is
-// opened. It implements rbd.Companion.
+// kept has the promises of a namespace in a shared group. They are in an object of the cluster that
+// one gateway at a time uses: it reads the object after it has opened the image. It implements
+// rbd.Companion.
 type kept struct {
 	*promises
 	name  state.Name
@@ -256,56 +263,50 @@ func (k *kept) read(o grouprados.Object, identity string) (*state.Shared, uint64
 	if err == nil && version != 0 {
 		now, err = state.DecodeShared(k.name, data)
 	}
-	if err == nil && now.Uncorrectable != nil && now.Uncorrectable.Identity != identity {
+	if err != nil {
+		return nil, 0, err
+	}
+	if now.Uncorrectable != nil && now.Uncorrectable.Identity != identity {
 		now.Uncorrectable = nil
 	}
-	if err == nil && k.inherit(now, version == 0, identity) {
+	forget, err := k.inherit(now, identity)
+	if err == nil && len(forget) > 0 {
 		if err = k.reserve(ctx, k.group); err == nil {
 			data, err = state.EncodeShared(k.name, now)
 		}
 		if err == nil { // if that is late, the version has changed, and it is read again
 			version, err = o.Write(ctx, data, version)
 		}
-		if err == nil {
-			err = k.forgetLocal()
+		for i := 0; i < len(forget) && err == nil; i++ {
+			err = forget[i]()
 		}
 	}
 	return now, version, err
 }
 
 // inherit adds the promises that this gateway has in its state directory, from before they were
-// shared: reservations only if it is the first one. It reports whether there are any.
-func (k *kept) inherit(now *state.Shared, first bool, identity string) (any bool) {
+// shared: reservations only if there never were others. forget removes these from the directory.
+func (k *kept) inherit(now *state.Shared, identity string) (forget []func() error, err error) {
 	l, nqn, nsid := &k.local, k.name.NQN, k.name.NSID
-	if first && l.Reservations != nil {
-		if r := l.Reservations.Load(nqn, nsid); r != nil {
-			now.Reservations, any = r, true
-		}
+	switch r := l.Reservations.Load(nqn, nsid); {
+	case r == nil:
+	case now.Reservations.Generation == 0, reflect.DeepEqual(r, now.Reservations):
+		now.Reservations = r
+		forget = append(forget, func() error { return l.Reservations.Save(nqn, nsid, nil) })
+	default:
+		l.Log.Warn("reservations in the state directory are not used: the cluster has others",
+			"subsystem", nqn, "nsid", nsid)
 	}
-	if l.Protection != nil && l.Protection.Protected(nqn, nsid) {
-		now.Protected, any = true, true
+	if l.Protection.Protected(nqn, nsid) {
+		now.Protected = true
+		forget = append(forget, func() error { return l.Protection.SetProtected(nqn, nsid, false) })
 	}
-	if l.Uncorrectable != nil {
-		m := l.Uncorrectable.Load(nqn, nsid)
-		if m != nil && m.Identity == identity && now.Uncorrectable == nil {
-			now.Uncorrectable, any = m, true
-		}
+	if m := l.Uncorrectable.Load(nqn, nsid); m != nil && m.Identity == identity {
+		now.Uncorrectable = m.With(now.Uncorrectable)
+		forget = append(forget, func() error { return l.Uncorrectable.Save(nqn, nsid, nil) })
+		err = now.Uncorrectable.Validate()
 	}
-	return any
-}
-
-func (k *kept) forgetLocal() (err error) {
-	l, nqn, nsid := &k.local, k.name.NQN, k.name.NSID
-	if l.Reservations != nil {
-		err = l.Reservations.Save(nqn, nsid, nil)
-	}
-	if l.Protection != nil {
-		err = cmp.Or(err, l.Protection.SetProtected(nqn, nsid, false))
-	}
-	if l.Uncorrectable != nil {
-		err = cmp.Or(err, l.Uncorrectable.Save(nqn, nsid, nil))
-	}
-	return err
+	return forget, err
 }
 
 var errReplaced = errors.New("the namespace has other storage now")

@@ -283,6 +283,38 @@ func TestInherited(t *testing.T) {
 		"the state directory still has them")
 }
 
+// TestInheritedLater: a later gateway adds write protection and uncorrectable blocks of its state
+// directory. Reservations stay there if the cluster has others, and none is deleted before it is in
+// the cluster.
+func TestInheritedLater(t *testing.T) {
+	s := testutil.Value(state.Open(t.TempDir()))(t)
+	defer func() { testutil.Check(t, s.Close()) }()
+	o := &memoryObject{}
+	a, b := newKeeper(t, o), newKeeper(t, o, s)
+	testutil.Must(t, a.with.Open(nil, rbdImage))
+	testutil.Must(t, a.mark(1, 4))
+	a.with.Close()
+	old := &marks.Kept{Identity: rbdImage, Ranges: []backend.Range{{Off: 512, End: 1536}}}
+	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, old))
+	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, &reservation.State{
+		Generation: 5, PTPL: true,
+	}))
+	testutil.Must(t, b.with.Open(nil, rbdImage))
+	testutil.Equal(t, b.ns.State().Generation, 5, "generation without others in the cluster")
+	testutil.True(t, fmt.Sprint(marked{b.r}.Load(reservedNQN, 1).Ranges) ==
+		"[{512 1536} {2048 2560}]", "%v", marked{b.r}.Load(reservedNQN, 1))
+	b.with.Close()
+	testutil.Must(t, s.Protection.SetProtected(reservedNQN, 1, true))
+	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, &reservation.State{
+		Generation: 9, PTPL: true,
+	}))
+	testutil.Must(t, b.with.Open(nil, rbdImage))
+	testutil.Equal(t, b.ns.State().Generation, 5, "generation")
+	testutil.True(t, protection{b.r}.Protected(reservedNQN, 1), "it is not write protected")
+	testutil.True(t, s.Reservations.Load(reservedNQN, 1) != nil, "the others are deleted")
+	testutil.True(t, s.Uncorrectable.Load(reservedNQN, 1) == nil, "the blocks are there twice")
+}
+
 // TestFormerHolder: a gateway that has lost an image without noticing cannot replace the
 // reservations of its successor, and reports that.
 func TestFormerHolder(t *testing.T) {

@@ -42,8 +42,8 @@ type Namespace struct {
 	dispatch.Namespace
 	ID    observe.Namespace
 	Marks *marks.Marks
-	// Protected has the state of the write protection by hosts, an nvme.WriteProtection. If another
-	// target changes it, the device is offline.
+	// Protected has the state of the write protection by hosts, an nvme.WriteProtection. It changes
+	// while no reactor has a channel to the device, or the device is offline.
 	Protected *atomic.Uint32
 	// Owner is the subsystem, and Slot the place of the namespace in lists of the caller of Init.
 	Owner any
