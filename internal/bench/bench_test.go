@@ -63,7 +63,8 @@ func TestGolden(t *testing.T) {
 	testutil.Must(t, a.WriteHTML(&page))
 	library := testutil.Value(static.Files.ReadFile(static.UPlot))(t)
 	own := strings.Replace(page.String(), string(library), "", 1)
-	testutil.True(t, len(own)+len(library) == page.Len(), "the page does not have %s", static.UPlot)
+	testutil.True(t, len(own)+len(library) == page.Len() && strings.Contains(own, "MIT License"),
+		"the page does not have %s with its license", static.UPlot)
 	for _, bad := range []string{"<b>", "NaN", "Inf", "http://", "https://", "\x1b", "ZgotmplZ"} {
 		testutil.True(t, !strings.Contains(own, bad), "the page has %q", bad)
 	}

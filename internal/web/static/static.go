@@ -4,10 +4,11 @@ package static
 
 import "embed"
 
-// The names of uPlot, which draws charts.
+// The files of uPlot, which draws charts.
 const (
-	UPlot      = "uPlot-1.6.32.min.js"
-	UPlotStyle = "uPlot-1.6.32.min.css"
+	UPlot        = "uPlot-1.6.32.min.js"
+	UPlotStyle   = "uPlot-1.6.32.min.css"
+	UPlotLicense = "uPlot-LICENSE" // is part of every copy
 )
 
 // Files are the files.
