@@ -134,13 +134,20 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 // watch makes the wait of a gateway longer after it has started again, or has lost a group that
 // this one gave to it.
 func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[string]string) {
+	for _, p := range b.peers {
+		if now-p.at >= calm {
+			p.wait = b.after
+		}
+	}
 	for name, text := range instances {
 		if b.peers[name] == nil {
 			b.peers[name] = &peer{text, b.after, now}
 		}
 		if p := b.peers[name]; p.instances != text {
 			p.instances = text
-			b.worse(now, name)
+			if now-p.at >= claimPatience { // else it may be the same start, in another record
+				b.worse(now, name)
+			}
 		}
 	}
 	for id, s := range all {
@@ -160,14 +167,9 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 }
 
 func (b *Balance) worse(now time.Duration, gateway string) {
-	p := b.peers[gateway]
-	if p == nil {
-		return
+	if p := b.peers[gateway]; p != nil {
+		p.wait, p.at = min(2*p.wait, max(b.after, calm/2)), now
 	}
-	if now-p.at >= calm {
-		p.wait = b.after
-	}
-	p.wait, p.at = min(2*p.wait, max(b.after, calm/2)), now
 }
 
 // candidates returns the moves that have been possible for long enough.

@@ -307,9 +307,18 @@ func TestBackOff(t *testing.T) {
 	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 		testutil.Equal(t, s.moves(), minutes*time.Minute, "the wait")
 		s.p.births[1]++
+		half := s.p.status(0, level)
+		half[1].Instances[1].ID = "b of before" // a record tells of the start before the other one
+		s.a.look(s.now, half)
 	}
+	s.look()
 	s.now += calm
-	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after an hour")
+	s.p.hosts[0] = "others"
+	s.look()
+	s.p.hosts[0] = "all"
+	testutil.Equal(t, s.moves(), time.Minute, "the wait after an hour")
+	s.p.births[1]++
+	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after another start")
 	s.p.holder[1] = 1
 	s.look()
 	s.p.holder[1] = 0

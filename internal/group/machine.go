@@ -172,7 +172,7 @@ type moving struct {
 	moveAt time.Duration // the time from which it may
 	wants  bool          // this gateway asks for the group, by Balance
 	yield  string        // the instance that may have the group if it asks, by Balance
-	reason string        // why this gateway has last taken the group or given it away
+	reason string        // why this gateway last took the group or gave it away
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -808,7 +808,7 @@ type Status struct {
 	Differences []string
 	Drained     bool // this gateway does not take the group
 	Hosts       bool // hosts that use the group are connected here
-	// Reason is why this gateway has last taken the group or given it away.
+	// Reason is why this gateway last took the group or gave it away.
 	Reason string
 	// Strangers counts the fences of this gateway that no gateway of the group has made.
 	Strangers int

@@ -22,7 +22,7 @@ type Group struct {
 	Drained bool `json:"drained"`
 	// Hosts: hosts that use the group are connected here.
 	Hosts bool `json:"hosts"`
-	// Reason is why this gateway has last taken the group or given it away.
+	// Reason is why this gateway last took the group or gave it away.
 	Reason string `json:"reason,omitempty"`
 	// Problem is the reason why this gateway cannot take or keep the group, or cannot read the
 	// configuration of all gateways.
