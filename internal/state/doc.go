@@ -1,7 +1,7 @@
 // Package state keeps promises to hosts that no configuration has: port IDs, the generation of the
 // discovery log, write protection, reservations and uncorrectable blocks. It also keeps the
-// connections to storage clusters: the next process has to prevent their late writes. All is in a
-// directory, which one target at a time has locked:
+// connections to storage clusters: the next process has to prevent their late writes. All of it
+// is in a directory that one target at a time locks:
 //
 //	state                          port IDs, the generation, the managed directory, connections
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
