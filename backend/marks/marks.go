@@ -56,13 +56,18 @@ func (u *Kept) With(o *Kept) *Kept {
 	slices.SortFunc(list, func(a, b backend.Range) int { return cmp.Compare(a.Off, b.Off) })
 	all := &Kept{Identity: u.Identity}
 	for _, r := range list {
-		if n := len(all.Ranges); n > 0 && all.Ranges[n-1].End >= r.Off {
-			all.Ranges[n-1].End = max(all.Ranges[n-1].End, r.End)
-		} else {
-			all.Ranges = append(all.Ranges, r)
-		}
+		all.Ranges = join(all.Ranges, r)
 	}
 	return all
+}
+
+// join adds a range to ascending ones that do not touch. None of these begins after it.
+func join(list []backend.Range, r backend.Range) []backend.Range {
+	if n := len(list); n > 0 && list[n-1].End >= r.Off {
+		list[n-1].End = max(list[n-1].End, r.End)
+		return list
+	}
+	return append(list, r)
 }
 
 // mark is a marked range. Its id is larger than the ids of all marks before it.
@@ -102,11 +107,7 @@ func (m set) size() (n int64) {
 // ranges returns the marked ranges. They do not touch.
 func (m set) ranges() (list []backend.Range) {
 	for _, o := range m {
-		if n := len(list); n > 0 && list[n-1].End == o.Off {
-			list[n-1].End = o.End
-		} else {
-			list = append(list, o.Range)
-		}
+		list = join(list, o.Range)
 	}
 	return list
 }

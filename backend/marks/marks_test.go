@@ -1,6 +1,7 @@
 package marks
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -81,6 +82,14 @@ func (c *slowChannel) Poll(done []*backend.IO) int {
 	n := copy(done, c.back)
 	c.back = c.back[n:]
 	return n
+}
+
+// TestWith: a block is marked if it is in either.
+func TestWith(t *testing.T) {
+	u := &Kept{"a", []backend.Range{{Off: 0, End: 1024}, {Off: 4096, End: 4608}}}
+	got := u.With(&Kept{"a", []backend.Range{{Off: 512, End: 2048}, {Off: 2560, End: 3072}}})
+	testutil.Equal(t, fmt.Sprint(*got), "{a [{0 2048} {2560 3072} {4096 4608}]}", "both")
+	testutil.Equal(t, fmt.Sprint(*u.With(nil)), fmt.Sprint(*u), "of one")
 }
 
 // TestWriteBeforeMark: a write that the device had before its blocks were marked leaves the marks,

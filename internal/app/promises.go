@@ -98,12 +98,13 @@ func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd
 		k = &kept{promises: p, name: name, group: group, ns: p.target.Reservations(nqn, nsid)}
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	was := p.list[name]
-	delete(p.list, name)
-	if shared {
+	if delete(p.list, name); shared {
 		k.ns.Move(reservation.Elsewhere)
 		p.list[name] = k
+	}
+	p.mu.Unlock() // reactors may wait for it
+	if shared {
 		return k
 	}
 	if was != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -97,6 +98,7 @@ type keeper struct {
 	r    *promises
 	with rbd.Companion
 	ns   *reservation.Namespace
+	log  strings.Builder // of r
 }
 
 // newKeeper returns a gateway, with the image closed, and perhaps with a state directory.
@@ -116,6 +118,7 @@ func newKeeper(t *testing.T, o *memoryObject, dir ...*state.Store) *keeper {
 		options.Uncorrectable = s.Uncorrectable
 	}
 	k.r.target = target.New(k.r.through(options))
+	k.r.local.Log = slog.New(slog.NewTextHandler(&k.log, nil))
 	k.with = k.r.share(reservedNQN, 1, true, 7)
 	k.ns = k.r.target.Reservations(reservedNQN, 1)
 	return k
@@ -151,11 +154,15 @@ func (k *keeper) protect(on bool) error {
 }
 
 func (k *keeper) mark(blocks ...int64) error {
+	return marked{k.r}.Save(reservedNQN, 1, markedBlocks(blocks...))
+}
+
+func markedBlocks(blocks ...int64) *marks.Kept {
 	m := &marks.Kept{Identity: rbdImage}
 	for _, b := range blocks {
 		m.Ranges = append(m.Ranges, backend.Range{Off: b * 512, End: (b + 1) * 512})
 	}
-	return marked{k.r}.Save(reservedNQN, 1, m)
+	return m
 }
 
 // has checks the write protection and the marked blocks.
@@ -226,15 +233,9 @@ func TestOtherPromises(t *testing.T) {
 	}
 	testutil.Must(t, a.with.Open(nil, rbdImage))
 	a.has(false)
-	for _, change := range []func() error{
-		func() error { return a.protect(true) }, func() error { return a.mark(1, 3) },
-		func() error {
-			testutil.Equal(t, a.register(1), nvme.Success, "register")
-			return nil
-		},
-	} {
-		testutil.Must(t, change())
-	}
+	testutil.Must(t, a.protect(true))
+	testutil.Must(t, a.mark(1, 3))
+	testutil.Equal(t, a.register(1), nvme.Success, "register")
 	o.err = errors.New("the pool is full")
 	testutil.Is(t, a.protect(false), o.err, "in a full pool")
 	testutil.Is(t, a.mark(), o.err, "in a full pool")
@@ -260,9 +261,8 @@ func TestOtherPromises(t *testing.T) {
 func TestInherited(t *testing.T) {
 	s := testutil.Value(state.Open(t.TempDir()))(t)
 	defer func() { testutil.Check(t, s.Close()) }()
-	other := &marks.Kept{Identity: rbdImage, Ranges: []backend.Range{{Off: 512, End: 1024}}}
 	testutil.Must(t, s.Protection.SetProtected(reservedNQN, 1, true))
-	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, other))
+	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, markedBlocks(1)))
 	five := &reservation.State{Generation: 5, PTPL: true}
 	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, five))
 	o := &memoryObject{}
@@ -294,24 +294,28 @@ func TestInheritedLater(t *testing.T) {
 	testutil.Must(t, a.with.Open(nil, rbdImage))
 	testutil.Must(t, a.mark(1, 4))
 	a.with.Close()
-	old := &marks.Kept{Identity: rbdImage, Ranges: []backend.Range{{Off: 512, End: 1536}}}
-	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, old))
-	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, &reservation.State{
-		Generation: 5, PTPL: true,
-	}))
+	testutil.Must(t, s.Uncorrectable.Save(reservedNQN, 1, markedBlocks(1, 6)))
+	five, nine := &reservation.State{Generation: 5, PTPL: true}, &reservation.State{Generation: 9}
+	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, five))
 	testutil.Must(t, b.with.Open(nil, rbdImage))
 	testutil.Equal(t, b.ns.State().Generation, 5, "generation without others in the cluster")
-	testutil.True(t, fmt.Sprint(marked{b.r}.Load(reservedNQN, 1).Ranges) ==
-		"[{512 1536} {2048 2560}]", "%v", marked{b.r}.Load(reservedNQN, 1))
+	b.has(false, 1, 4, 6)
 	b.with.Close()
 	testutil.Must(t, s.Protection.SetProtected(reservedNQN, 1, true))
-	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, &reservation.State{
-		Generation: 9, PTPL: true,
-	}))
+	testutil.Must(t, s.Reservations.Save(reservedNQN, 1, nine))
 	testutil.Must(t, b.with.Open(nil, rbdImage))
 	testutil.Equal(t, b.ns.State().Generation, 5, "generation")
-	testutil.True(t, protection{b.r}.Protected(reservedNQN, 1), "it is not write protected")
-	testutil.True(t, s.Reservations.Load(reservedNQN, 1) != nil, "the others are deleted")
+	b.has(true, 1, 4, 6)
+	testutil.True(t, s.Reservations.Load(reservedNQN, 1) == nine, "the others are deleted")
+	testutil.True(t, strings.Contains(b.log.String(), "the cluster has others"), "no warning")
+	for group, warns := range []bool{false, true} { // it is removed, or becomes read_only
+		b.log.Reset()
+		b.with.Close()
+		b.with = b.r.share(reservedNQN, 1, true, 7)
+		testutil.Must(t, b.with.Open(nil, rbdImage))
+		testutil.True(t, b.r.share(reservedNQN, 1, false, uint32(group)) == nil, "it is shared")
+		testutil.Equal(t, strings.Contains(b.log.String(), "no longer shared"), warns, "a warning")
+	}
 	testutil.True(t, s.Uncorrectable.Load(reservedNQN, 1) == nil, "the blocks are there twice")
 }
 
@@ -463,21 +467,23 @@ func TestReservationsReplaced(t *testing.T) {
 }
 
 // loading is a store of reservations that calls a function to load some.
-type loading func()
+type loading struct {
+	nowhere[reservation.State]
+	fn func() *reservation.State
+}
 
-func (l loading) Load(string, uint32) *reservation.State { l(); return nil }
-
-func (loading) Save(string, uint32, *reservation.State) error { return nil }
+func (l loading) Load(string, uint32) *reservation.State { return l.fn() }
 
 // TestShareLocks: the lock of promises is free while the target, which has a lock of its own, loads
 // reservations of a new namespace: with that lock it asks whether others are write protected.
 func TestShareLocks(t *testing.T) {
 	p, loads := newKeeper(t, &memoryObject{}).r, 0
-	p.local.Reservations = loading(func() {
+	p.local.Reservations = loading{fn: func() *reservation.State {
 		loads++
 		testutil.MustTrue(t, p.mu.TryLock(), "it is locked")
 		p.mu.Unlock()
-	})
+		return nil
+	}}
 	p.share(reservedNQN, 2, true, 7)
 	testutil.Equal(t, loads, 1, "loads")
 }
