@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
@@ -176,17 +177,15 @@ func (s *Server) home() string {
 
 // countHosts tells the groups of the hosts that are connected.
 func (s *Server) countHosts() {
-	connected := map[string][]string{}
-	for _, c := range s.target.Controllers() {
-		connected[c.Subsystem] = append(connected[c.Subsystem], c.NQN)
-	}
-	used, sizes := map[uint32]map[string]bool{}, map[uint32]hash.Hash64{}
+	connected := hostsOf(s.target.Controllers())
+	used, sizes := map[uint32]map[string]string{}, map[uint32]hash.Hash64{}
+	hosts := map[uint32]string{} // a hash of the ones that use a group, "" for none
 	for _, n := range s.target.Stats() {
 		if sizes[n.ANAGroup] == nil {
-			used[n.ANAGroup], sizes[n.ANAGroup] = map[string]bool{}, fnv.New64a()
+			used[n.ANAGroup], sizes[n.ANAGroup] = map[string]string{}, fnv.New64a()
 		}
-		if len(connected[n.Subsystem]) > 0 {
-			used[n.ANAGroup][n.Subsystem] = true
+		if nqn := n.Subsystem; connected[nqn] != "" {
+			used[n.ANAGroup][nqn] = connected[nqn]
 		}
 		_, _ = fmt.Fprintln(sizes[n.ANAGroup], n.Subsystem, n.NSID, n.SizeBytes)
 	}
@@ -196,7 +195,10 @@ func (s *Server) countHosts() {
 		*offers = offered{s.offered(), generation, time.Now()}
 	}
 	for id, g := range s.groups.list {
-		g.Hosts(len(used[id]) > 0)
+		if len(used[id]) > 0 {
+			hosts[id] = hashed(used[id])
+		}
+		g.Hosts(hosts[id] != "")
 		status, last := g.Status(), s.groups.described[id]
 		now := last
 		now.config, now.sizes, now.ports, now.holder = c, "", offers.ports, status.Sizes()
@@ -209,16 +211,15 @@ func (s *Server) countHosts() {
 			now.version = status.Version
 			now.elsewhere, now.generation = status.Elsewhere(s.atStart.Group.Name)
 		}
-		hosts := hostsOf(used[id], connected)
-		late := (generation > now.generation || hosts != last.hosts) &&
+		late := (generation > now.generation || hosts[id] != last.hosts) &&
 			time.Since(last.at) >= DescribeEvery
 		if last.config != c || last.sizes != now.sizes || late || last.away != now.away ||
 			!slices.Equal(last.ports, now.ports) {
 			f := s.facts(c, id)
 			f.Sizes, f.Ports, f.Generation, f.Drained = now.sizes, now.ports, generation, now.away
-			f.Connected, f.Prefers = hosts, slices.Contains(s.atStart.Group.Prefers, id)
+			f.Connected, f.Prefers = hosts[id], slices.Contains(s.atStart.Group.Prefers, id)
 			g.Describe(f)
-			now.at, now.hosts = time.Now(), hosts
+			now.at, now.hosts = time.Now(), hosts[id]
 		}
 		if now.holder != last.holder {
 			s.groups.gates[id].Describe()
@@ -228,20 +229,26 @@ func (s *Server) countHosts() {
 	if changed {
 		s.listGateways(c)
 	}
-	s.groups.balance.Look(s.groups.list)
+	s.groups.balance.Look(s.groups.list, hosts)
 }
 
-// hostsOf returns a hash of the hosts that are connected to subsystems, "" for none.
-func hostsOf(subsystems map[string]bool, connected map[string][]string) string {
-	if len(subsystems) == 0 {
-		return ""
+// hostsOf returns a hash of the hosts of each subsystem.
+func hostsOf(controllers []observed.Host) map[string]string {
+	lists, hashes := map[string][]string{}, map[string]string{}
+	for i := range controllers {
+		c := &controllers[i]
+		lists[c.Subsystem] = append(lists[c.Subsystem], c.NQN)
 	}
-	h := fnv.New64a()
-	for _, nqn := range slices.Sorted(maps.Keys(subsystems)) {
-		hosts := slices.Sorted(slices.Values(connected[nqn]))
-		_, _ = fmt.Fprintf(h, "%q %q ", nqn, slices.Compact(hosts))
+	for nqn, list := range lists {
+		slices.Sort(list)
+		hashes[nqn] = hashed(slices.Compact(list))
 	}
-	return fmt.Sprintf("%x", h.Sum64())
+	return hashes
+}
+
+// hashed returns a hash of a list or a map of texts. Hosts choose some, so it resists collisions.
+func hashed(texts any) string {
+	return fmt.Sprintf("%.16x", sha256.Sum256(fmt.Appendf(nil, "%q", texts)))
 }
 
 // facts returns the settings of a group for other gateways. Identifiers that are not configured

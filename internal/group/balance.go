@@ -3,6 +3,7 @@ package group
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +24,7 @@ type Balance struct {
 	gave    map[uint32]string // the same, of groups that are gone
 	pair    [2]string         // the gateways of the next move
 	pairAt  time.Duration     // since when they are
+	known   map[uint64]Facts  // the ones that moves depend on, by a hash of all of an instance
 }
 
 // move is a move of a group to a gateway, which is described by all of its instances.
@@ -56,17 +58,38 @@ func NewBalance(gateway string, after time.Duration) *Balance {
 	return &Balance{
 		gateway: gateway, after: after, since: map[move]time.Duration{},
 		peers: map[string]*peer{}, yields: map[uint32]string{}, gave: map[uint32]string{},
+		known: map[uint64]Facts{},
 	}
 }
 
-// Look moves groups if it is time to. It is called about once a second with all groups.
-func (b *Balance) Look(groups map[uint32]*Group) {
+var seed = maphash.MakeSeed()
+
+// facts returns the facts of an instance that moves depend on.
+func (b *Balance) facts(i *Instance) Facts {
+	sum := maphash.Bytes(seed, i.Facts)
+	f, ok := b.known[sum]
+	if !ok {
+		if len(b.known) > 128*maxInstances { // more than all groups have
+			clear(b.known)
+		}
+		all := i.facts() // which takes 70 µs for 16 namespaces
+		f = Facts{Connected: all.Connected, Drained: all.Drained, Prefers: all.Prefers}
+		b.known[sum] = f
+	}
+	return f
+}
+
+// Look moves groups if it is time to. It is called about once a second with all groups and a hash
+// of the hosts that use each, which is published later.
+func (b *Balance) Look(groups map[uint32]*Group, hosts map[uint32]string) {
 	now, all := boottime(), map[uint32]Status{}
 	if b.after == 0 {
 		return
 	}
 	for id, g := range groups {
-		all[id] = g.Status()
+		s := g.Status()
+		s.connected = hosts[id]
+		all[id] = s
 	}
 	wants, yields := b.look(now, all)
 	for id, g := range groups {
@@ -80,21 +103,20 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 	yields map[uint32]string,
 ) {
 	counts, instances, holders := map[string]int{}, map[string]string{}, ""
+	groups := map[string]int{} // that a gateway takes part in
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		s := all[id]
+		if s.Holder == b.gateway && s.Phase != phases[serving] {
+			s.Holder = "" // it may be on its way
+		}
 		counts[s.Holder]++
 		holders += fmt.Sprintf("%q ", s.Holder)
 		for i := range s.Instances {
 			instances[s.Instances[i].Gateway] += s.Instances[i].ID + " "
+			groups[s.Instances[i].Gateway]++
 		}
 	}
-	for id := range all {
-		maps.DeleteFunc(instances, func(gateway, _ string) bool {
-			return !slices.ContainsFunc(all[id].Instances, func(i Instance) bool {
-				return i.Gateway == gateway
-			})
-		})
-	}
+	maps.DeleteFunc(instances, func(name, _ string) bool { return groups[name] < len(all) })
 	b.watch(now, all, instances)
 	if holders != b.holders || counts[""] > 0 {
 		clear(b.since)
@@ -188,8 +210,10 @@ func (b *Balance) candidates(now time.Duration, all map[uint32]Status, counts ma
 				counts[from.Gateway] < counts[to.Gateway]+2 {
 				continue
 			}
-			f, t := from.facts(), to.facts()
-			if t.Drained || f.Connected == "" || f.Connected != t.Connected {
+			f, t := b.facts(from), b.facts(to)
+			here := from.Gateway == b.gateway || to.Gateway == b.gateway
+			if t.Drained || f.Connected == "" || f.Connected != t.Connected ||
+				here && f.Connected != s.connected {
 				continue
 			}
 			m := move{id, instances[to.Gateway]}
@@ -198,14 +222,8 @@ func (b *Balance) candidates(now time.Duration, all map[uint32]Status, counts ma
 				since[m] = at
 			}
 			if now-since[m] >= b.peers[to.Gateway].wait {
-				liking := 0
-				if t.Prefers {
-					liking++
-				}
-				if f.Prefers {
-					liking--
-				}
-				list = append(list, candidate{id, from, to, liking})
+				one := map[bool]int{true: 1}
+				list = append(list, candidate{id, from, to, one[t.Prefers] - one[f.Prefers]})
 			}
 		}
 	}

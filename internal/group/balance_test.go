@@ -52,7 +52,7 @@ const (
 func (p *place) status(g int, wrong tilt) map[uint32]Status {
 	all := map[uint32]Status{}
 	for i, h := range p.holder {
-		s := Status{Phase: phases[standby], Holder: string(rune('a' + h))}
+		s := Status{Phase: phases[standby], Holder: string(rune('a' + h)), connected: p.hosts[g]}
 		if h == g {
 			s.Phase = phases[serving]
 		}
@@ -60,7 +60,7 @@ func (p *place) status(g int, wrong tilt) map[uint32]Status {
 			name := string(rune('a' + x))
 			f := Facts{Connected: p.hosts[x], Prefers: x == i}
 			if wrong == anyHosts {
-				f.Connected = "all"
+				f.Connected, s.connected = "all", "all"
 			}
 			s.Instances = append(s.Instances, Instance{
 				ID: fmt.Sprint(name, p.births[x]), Gateway: name, Facts: f.bytes(),
@@ -328,6 +328,25 @@ func TestBackOff(t *testing.T) {
 	s.a.worse(s.now, "b") // nothing is known of it
 }
 
+// TestManyGroups: a look at 64 groups and gateways, none of which can move, decodes no facts that
+// it has seen before.
+func TestManyGroups(t *testing.T) {
+	all := map[uint32]Status{}
+	for id := range uint32(64) {
+		s := Status{Phase: phases[serving], Holder: "0"}
+		for g := range maxInstances {
+			name := fmt.Sprint(g)
+			s.Instances = append(s.Instances, Instance{
+				ID: name, Gateway: name, Facts: (&Facts{Connected: name}).bytes(),
+			})
+		}
+		all[id] = s
+	}
+	b := NewBalance("0", time.Minute)
+	allocs := testutil.AllocsPerRun(1, func() { b.look(time.Hour, all) })
+	testutil.True(t, allocs < 20_000, "%v allocations", allocs)
+}
+
 // TestDeadTarget: a gateway that is dead, but in all records, delays the turn of another one.
 func TestDeadTarget(t *testing.T) {
 	s := newScene(t, time.Minute)
@@ -350,6 +369,8 @@ func TestStays(t *testing.T) {
 		"a group has no holder":       func(s *Status) { s.Holder = "" },
 		"there is a problem":          func(s *Status) { s.Problem = "x" },
 		"the settings differ":         func(s *Status) { s.Differences = []string{"x"} },
+		"a group is being given away": func(s *Status) { s.Phase = phases[stopping] },
+		"hosts have come or gone":     func(s *Status) { s.connected = "x" },
 		"b does not take part in all": func(s *Status) { s.Instances = s.Instances[:1] },
 		"nobody has hosts": func(s *Status) {
 			for i := range s.Instances {
@@ -369,7 +390,7 @@ func TestStays(t *testing.T) {
 			all[id] = one
 			_, yields := s.a.clone().look(s.now, all)
 			testutil.True(t, yields[id] == "", "%s: %v", reason, yields)
-			if one.Holder == "" || len(one.Instances) == 1 {
+			if one.Holder == "" || len(one.Instances) == 1 || one.Phase == phases[stopping] {
 				testutil.Equal(t, len(yields), 0, "%s: moves of other groups", reason)
 			}
 		}
@@ -381,5 +402,5 @@ func TestStays(t *testing.T) {
 	wants, to := s.look()
 	testutil.True(t, wants == 0 && to == "", "%d to %q of a tie", wants, to)
 	off := NewBalance("a", 0)
-	off.Look(map[uint32]*Group{1: nil}) // which are not looked at
+	off.Look(map[uint32]*Group{1: nil}, nil) // which are not looked at
 }

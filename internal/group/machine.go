@@ -813,7 +813,8 @@ type Status struct {
 	// Strangers counts the fences of this gateway that no gateway of the group has made.
 	Strangers int
 
-	HeldFor time.Duration // the time for which Holder is known, by Group
+	HeldFor   time.Duration // the time for which Holder is known, by Group
+	connected string        // a hash of the hosts that are connected here, by Balance
 	// Checked is the time since the fences were checked, and FencedFor how long they last at least,
 	// if this gateway serves the group.
 	Checked, FencedFor time.Duration
@@ -823,8 +824,7 @@ type Status struct {
 func (m *Machine) Status(now time.Duration) Status {
 	s := Status{
 		Phase: phases[m.phase], Problem: m.problem, Drained: m.drained, Hosts: m.hosts,
-		Version: m.version, Reason: m.reason,
-		Strangers: m.strangers,
+		Version: m.version, Reason: m.reason, Strangers: m.strangers,
 	}
 	if s.Problem == "" && m.failure != nil {
 		s.Problem = m.failure.Error()
