@@ -171,6 +171,7 @@ type moving struct {
 	idle   bool          // the group may move
 	moveAt time.Duration // the time from which it may
 	wants  bool          // this gateway asks for the group, by Balance
+	asked  bool          // its claim is for that
 	yield  string        // the instance that may have the group if it asks, by Balance
 	reason string        // why this gateway last took the group or gave it away
 }
@@ -528,7 +529,7 @@ const elsewhere = "another gateway takes it"
 // whyTaken returns the reason of a takeover that begins.
 func (m *Machine) whyTaken() string {
 	switch h := m.record.Holder; {
-	case h == nil && m.record.Claim == m.me.ID && m.wants:
+	case h == nil && m.record.Claim == m.me.ID && m.asked:
 		return "this gateway served fewer groups"
 	case h == nil && m.record.Claim == m.me.ID:
 		return "another gateway gave it away"
@@ -537,7 +538,7 @@ func (m *Machine) whyTaken() string {
 	case h.ID == m.evict:
 		return "gateway " + h.Gateway + " is fenced by hand"
 	case h.Gateway == m.me.Gateway:
-		return "an earlier process had it"
+		return "this gateway had it before"
 	default:
 		return "the lease of gateway " + h.Gateway + " was over"
 	}
@@ -642,7 +643,7 @@ func (m *Machine) hold(now time.Duration) *Action {
 // claim asks the holder for the group if the holder has no hosts, or serves more groups.
 func (m *Machine) claim(now time.Duration) *Action {
 	r := m.record
-	if r.Holder == nil || !m.hosts || m.drained {
+	if r.Holder == nil || !m.hosts || m.drained || now < m.holdOff {
 		m.idle = false
 		return nil
 	}
@@ -653,7 +654,7 @@ func (m *Machine) claim(now time.Duration) *Action {
 	case !m.idle:
 		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
 	case now >= m.moveAt && r.Claim != m.me.ID:
-		m.moveAt = now + m.cfg.MoveAfter
+		m.moveAt, m.asked = now+m.cfg.MoveAfter, m.wants
 		return m.write(func(r *Record) { r.Claim = m.me.ID })
 	}
 	return nil
@@ -672,7 +673,8 @@ func (m *Machine) signOff(now time.Duration) *Action {
 				return
 			}
 			r.Holder = nil
-			if r.Claim == "" || r.Claim == m.me.ID {
+			to := r.instance(r.Claim)
+			if to == nil || to.ID == m.me.ID || to.facts().Drained {
 				r.Claim = m.heir()
 			}
 		})
@@ -733,6 +735,7 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.record, m.version, m.lessee = r.Record, r.Version, r.Lessee
 		m.fresh, m.problem = !m.again, ""
 		m.registered = m.registered || m.record.instance(m.me.ID) != nil
+		m.asked = m.asked && m.record.Claim == m.me.ID
 		if m.suspect && r.Record.Taker == "" && find(r.Record.Fenced, m.last) == nil {
 			m.strangers++
 		}

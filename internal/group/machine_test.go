@@ -157,10 +157,19 @@ func TestDrainedHeir(t *testing.T) {
 		p := newPair(t)
 		p.machine(1).Describe(0, (&Facts{Drained: drained}).bytes())
 		p.pass(3, 0, 1)
-		p.machine(0).Drain(p.w.clock(0), true)
-		p.pass(3, 0)
-		testutil.True(t, p.w.record.Holder == nil, "a has not signed off: %+v", p.w.record)
-		testutil.Equal(t, p.w.record.Claim == "", drained, "drained %v: no heir", drained)
+		b := p.machine(1).me.ID
+		for _, claim := range []string{b, "", "gone"} {
+			r := *p.w.record
+			r.Claim = claim
+			p.w.record, p.w.version = &r, p.w.version+1
+			p.machine(0).Drain(p.w.clock(0), true)
+			p.pass(3, 0)
+			testutil.True(t, p.w.record.Holder == nil, "a has not signed off: %+v", p.w.record)
+			testutil.Equal(t, p.w.record.Claim, map[bool]string{false: b}[drained],
+				"drained %v, claim of %q: the heir", drained, claim)
+			p.machine(0).Drain(p.w.clock(0), false)
+			p.pass(9, 0)
+		}
 	}
 }
 
@@ -201,6 +210,12 @@ func TestHostsElsewhere(t *testing.T) {
 	p.machine(1).Hosts(p.w.clock(1), false)
 	p.pass(60, 0, 1)
 	p.want("without any hosts", Inaccessible, Optimized)
+	reason := p.machine(1).reason
+	p.machine(0).Hosts(p.w.clock(0), true)
+	p.machine(0).holdOff = p.w.clock(0) + 60
+	p.pass(50, 0, 1)
+	p.want("with hosts at one that would not take it", Inaccessible, Optimized)
+	testutil.Equal(t, p.machine(1).reason, reason, "why b has it")
 }
 
 // TestBalanced: a group moves to a gateway that asks for it, without a fence, if the holder agrees.
@@ -222,6 +237,10 @@ func TestBalanced(t *testing.T) {
 	p.pass(30, 0, 1)
 	p.want("of a gateway that does not ask", Optimized, Inaccessible)
 	p.machine(1).Balance(p.w.clock(1), true, "")
+	p.x.poll(p.w, 1)
+	p.x.finish(p.w, 1)
+	p.pass(1, 0)
+	p.machine(1).Balance(p.w.clock(1), false, "") // nobody has the group
 	p.pass(8, 0, 1)
 	p.want("with it", Inaccessible, Optimized)
 	testutil.Equal(t, len(p.w.fences), 0, "fences")
@@ -244,7 +263,7 @@ func TestReasons(t *testing.T) {
 	}{
 		{Record{}, "no gateway had it"},
 		{Record{Claim: "a1"}, "another gateway gave it away"},
-		{Record{Holder: &Instance{ID: "a0", Gateway: "a"}}, "an earlier process had it"},
+		{Record{Holder: &Instance{ID: "a0", Gateway: "a"}}, "this gateway had it before"},
 		{Record{Holder: &Instance{ID: "b0", Gateway: "b"}}, "the lease of gateway b was over"},
 	} {
 		m.record = &tc.record
