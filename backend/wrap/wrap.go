@@ -4,7 +4,6 @@
 package wrap
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -75,7 +74,7 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 type channel struct {
 	inner    backend.Channel
 	policy   policy
-	delayed  []*backend.IO // by the time at which they are due, which is their Scratch
+	delayed  list.Heap[backend.IO] // by the time at which they are due
 	ready    list.List[backend.IO]
 	batch    []*backend.IO // from ready, refused by a full device
 	array    [batchSize]*backend.IO
@@ -94,8 +93,8 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			io.Err = err
 			c.done.Push(io, &io.Node)
 		case due > now:
-			io.Scratch = uint64(due)
-			c.delayed = slices.Insert(c.delayed, c.due(uint64(due)), io)
+			*place(io) = 0
+			c.delayed.Set(io, place(io), due)
 		default:
 			c.ready.Push(io, &io.Node)
 		}
@@ -122,12 +121,16 @@ func (c *channel) submit() {
 }
 
 func (c *channel) Poll(done []*backend.IO) int {
-	if len(c.delayed) > 0 {
-		n := c.due(uint64(clock()))
-		for _, io := range c.delayed[:n] {
+	if c.delayed.Len() > 0 {
+		now := clock()
+		for range batchSize {
+			io, due := c.delayed.First()
+			if io == nil || due > now {
+				break
+			}
+			c.delayed.Remove(place(io))
 			c.ready.Push(io, &io.Node)
 		}
-		c.delayed = slices.Delete(c.delayed, 0, n)
 	}
 	c.submit()
 	n := c.done.Fill(done)
@@ -139,20 +142,15 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n + m
 }
 
-// due returns the number of delayed operations that are due at a time.
-func (c *channel) due(at uint64) int {
-	n, _ := slices.BinarySearchFunc(c.delayed, at+1, func(io *backend.IO, at uint64) int {
-		return cmp.Compare(io.Scratch, at)
-	})
-	return n
-}
+// place is the place of an operation in channel.delayed: its Scratch.
+func place(io *backend.IO) *list.Place { return (*list.Place)(&io.Scratch) }
 
 func (c *channel) Arm() bool {
 	if !c.done.Empty() || len(c.batch) > 0 && c.inflight == 0 {
 		return false
 	}
-	if len(c.delayed) > 0 {
-		wait := int64(c.delayed[0].Scratch) - clock()
+	if io, due := c.delayed.First(); io != nil {
+		wait := due - clock()
 		if wait <= 0 || c.timer.set(time.Duration(wait)) != nil {
 			return false
 		}
@@ -173,8 +171,8 @@ func (c *channel) Cancel(io *backend.IO) {
 
 // withdraw takes back an operation. It returns false if the device has it, or it is done.
 func (c *channel) withdraw(io *backend.IO) bool {
-	if i := slices.Index(c.delayed, io); i >= 0 {
-		c.delayed = slices.Delete(c.delayed, i, i+1)
+	if c.delayed.Has(io, place(io)) {
+		c.delayed.Remove(place(io))
 		return true
 	}
 	if i := slices.Index(c.batch, io); i >= 0 {
@@ -191,7 +189,7 @@ func (c *channel) withdraw(io *backend.IO) bool {
 }
 
 func (c *channel) Close() error {
-	if len(c.delayed) > 0 || len(c.batch) > 0 || !c.done.Empty() {
+	if c.delayed.Len() > 0 || len(c.batch) > 0 || !c.done.Empty() {
 		return errors.New("close channel: operations are outstanding")
 	}
 	if err := c.inner.Close(); err != nil {

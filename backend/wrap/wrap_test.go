@@ -72,13 +72,34 @@ func TestDelay(t *testing.T) {
 	}
 	began := clock()
 	c.Submit(ios...)
+	due := c.Channel.(*channel).delayed.At(place(ios[0]))
 	for i, io := range ios {
-		testutil.True(t, io.Scratch == ios[0].Scratch && io.Scratch >= uint64(began+int64(latency)),
-			"at %d: read %d is due at %d, the first at %d", began, i, io.Scratch, ios[0].Scratch)
+		at := c.Channel.(*channel).delayed.At(place(io))
+		testutil.True(t, at == due && at >= began+int64(latency),
+			"at %d: read %d is due at %d, the first at %d", began, i, at, due)
 	}
 	c.Wait(len(ios))
 	d := clock() - began
 	testutil.True(t, d >= int64(latency), "100 reads took %d ns, want at least %v", d, latency)
+}
+
+// TestManyDue: a step takes some operations to the device, however many are due.
+func TestManyDue(t *testing.T) {
+	f := backendtest.NewFaulty(openRAM(t))
+	c := use(t, Delay(f, DelayConfig{Latency: 1}))
+	f.Hold(nil)
+	var ios []*backend.IO
+	for range 3 * batchSize {
+		ios = append(ios, c.Read(0, c.Memory(0, 512)))
+	}
+	c.Submit(ios...)
+	submitted := clock()
+	testutil.Until(t, "all are due", func() bool { return clock() > submitted+1 })
+	c.Channel.Poll(make([]*backend.IO, 1))
+	testutil.Equal(t, f.Held(), batchSize, "operations at the device")
+	testutil.True(t, !c.Channel.Arm(), "sleeps while operations are due")
+	f.Release()
+	c.Wait(len(ios))
 }
 
 func TestJitter(t *testing.T) {

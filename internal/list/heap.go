@@ -32,24 +32,29 @@ func (h *Heap[T]) First() (v *T, at int64) {
 }
 
 // At returns the time of the element at a place, which is in the Heap.
-func (h *Heap[T]) At(p *Place) int64 { return h.all[p.n-1].at }
+func (h *Heap[T]) At(p *Place) int64 { return h.all[*p-1].at }
+
+// Has reports whether v is in the Heap. Its place p may have any value if it is not.
+func (h *Heap[T]) Has(v *T, p *Place) bool {
+	return *p-1 < Place(len(h.all)) && h.all[*p-1].v == v
+}
 
 // Set sets the time of v, and adds it if its place p is in no Heap.
 func (h *Heap[T]) Set(v *T, p *Place, at int64) {
-	if p.n == 0 {
+	if *p == 0 {
 		h.all = append(h.all, timed[T]{})
-		p.n = len(h.all)
+		*p = Place(len(h.all))
 	}
-	h.move(p.n-1, timed[T]{at, member[T]{v, p}})
+	h.move(int(*p-1), timed[T]{at, member[T]{v, p}})
 }
 
 // Remove removes the element at a place. It does nothing if the place is in no Heap.
 func (h *Heap[T]) Remove(p *Place) {
-	if p.n == 0 {
+	if *p == 0 {
 		return
 	}
-	i, end := p.n-1, len(h.all)-1
-	p.n = 0
+	i, end := int(*p-1), len(h.all)-1
+	*p = 0
 	e := h.all[end]
 	h.all[end] = timed[T]{}
 	if h.all = h.all[:end]; i < end {
@@ -82,5 +87,5 @@ func (h *Heap[T]) move(i int, e timed[T]) {
 func (h *Heap[T]) put(i int, e timed[T]) {
 	h.Steps.Add(1)
 	h.all[i] = e
-	e.place.n = i + 1
+	*e.place = Place(i + 1)
 }

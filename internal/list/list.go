@@ -1,6 +1,7 @@
 // Package list has the queues of the I/O path: a first-in first-out list of elements with their own
 // links, so that adding one allocates nothing, and an inbox through which other threads hand
-// elements to its owner. It also cuts the work of a reactor into pieces and counts its steps.
+// elements to its owner. It also orders elements by time, cuts the work of a reactor into pieces,
+// and counts its steps.
 package list
 
 import (

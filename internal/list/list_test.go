@@ -189,6 +189,7 @@ func TestHeap(t *testing.T) {
 				testutil.MustEqual(t, h.At(&all[i].place), at, "time of an element")
 			}
 			testutil.MustEqual(t, all[i].place.Listed(), all[i].at >= 0, "element in the heap")
+			testutil.MustEqual(t, h.Has(&all[i].at, &all[i].place), all[i].at >= 0, "Has")
 		}
 		testutil.MustEqual(t, h.Len(), n, "elements")
 		if v, at := h.First(); v != nil {

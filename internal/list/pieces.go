@@ -38,11 +38,12 @@ type member[T any] struct {
 	place *Place
 }
 
-// Place is the position of an element in a Set, in a field of it; the zero Place is in none.
-type Place struct{ n int } // the index, and 1
+// Place is the position of an element in a Set or Heap, in a field of it. The zero Place is in
+// none.
+type Place uint64 // the index, and 1
 
-// Listed reports whether the element is in a Set.
-func (p *Place) Listed() bool { return p.n > 0 }
+// Listed reports whether the element is in a Set or Heap.
+func (p *Place) Listed() bool { return *p > 0 }
 
 // Len returns the number of elements.
 func (s *Set[T]) Len() int { return len(s.all) }
@@ -64,19 +65,19 @@ func (s *Set[T]) All() iter.Seq[*T] {
 // Add adds v. Its place p must be in no Set.
 func (s *Set[T]) Add(v *T, p *Place) {
 	s.all = append(s.all, member[T]{v, p})
-	p.n = len(s.all)
+	*p = Place(len(s.all))
 }
 
 // Remove removes the element at a place. It does nothing if the place is in no Set.
 func (s *Set[T]) Remove(p *Place) {
-	if p.n == 0 {
+	if *p == 0 {
 		return
 	}
 	last := len(s.all) - 1
-	s.all[p.n-1] = s.all[last] // a Walk that has not reached this index has visited it, or will
-	s.all[p.n-1].place.n = p.n
+	s.all[*p-1] = s.all[last] // a Walk that has not reached this index has visited it, or will
+	*s.all[*p-1].place = *p
 	s.all[last] = member[T]{}
-	s.all, p.n = s.all[:last], 0
+	s.all, *p = s.all[:last], 0
 }
 
 // Walk returns a function for Pieces that visits the current elements, unless they are removed
