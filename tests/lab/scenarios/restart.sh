@@ -18,7 +18,7 @@ NAMESPACES=(1:block::/dev/mapper/first)
 second_path() { # another target, which stays; its connections use their own values
   on_target ip addr add $SECOND/$PREFIX dev veth0
   target_config | sed -e "s|address: \"$ADDR\"|address: $SECOND|" -e 's|mapper/first|mapper/second|' \
-    -e 's|allow_any_host: true|&\n    cntlid_min: 1000|' >/run/second.yaml
+    -e /^metrics:/d -e 's|allow_any_host: true|&\n    cntlid_min: 1000|' >/run/second.yaml
   echo 'control: {socket: /run/second.sock}' >>/run/second.yaml
   STATE_DIRECTORY=/run/second target_exec "$TARGET_BIN" serve --config /run/second.yaml \
     >/run/second.log 2>&1 &
