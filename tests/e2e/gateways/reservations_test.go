@@ -33,15 +33,16 @@ func (w ways) tries(id byte, op *host.Op) bool {
 // protect changes the write protection of namespace 7.
 func (w ways) protect(t *testing.T, id byte, to nvme.WriteProtection) {
 	t.Helper()
-	op := host.Op{Data: make([]byte, 512)}
-	op.Read(7, 1, 1, op.Data)
-	w.do(id, &op)
-	op = host.Op{}
-	op.SQE.SetOpcode(nvme.AdminSetFeatures)
-	op.SQE.SetNSID(7)
-	op.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(to))
-	cqe, err := w[0].ctrl.Admin(t.Context(), &op)
-	testutil.MustTrue(t, err == nil && cqe.Status().OK(), "write protection: %v, %v", err, cqe)
+	var read, set host.Op
+	read.Read(7, 1, 1, make([]byte, 512))
+	set.SQE.SetOpcode(nvme.AdminSetFeatures)
+	set.SQE.SetNSID(7)
+	set.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(to))
+	testutil.Until(t, "write protection", func() bool { // on a busy machine the group may move
+		w.do(id, &read)
+		cqe, err := w[0].ctrl.Admin(t.Context(), &set)
+		return err == nil && cqe.Status().OK()
+	})
 }
 
 // reserve carries out a reservation command, which succeeds.
