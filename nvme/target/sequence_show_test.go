@@ -135,6 +135,11 @@ func fields(record any, names []string) string {
 		}
 		words = append(words, name+"="+fieldValue(name, f))
 	}
+	for _, name := range names {
+		if !v.FieldByName(name).IsValid() {
+			words = append(words, "no "+name)
+		}
+	}
 	return wrapWords(words)
 }
 
