@@ -416,7 +416,7 @@ func TestKeptSockets(t *testing.T) {
 func TestKeptSocketUnfit(t *testing.T) {
 	port := testutil.FreePort(t)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	other := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	other := testutil.Value(net.Listen("tcp", fmt.Sprint("127.0.0.1:", testutil.FreePort(t))))(t)
 	defer other.Close()
 	elsewhere := testutil.Value(other.(*net.TCPListener).File())(t)
 	packets := testutil.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t)

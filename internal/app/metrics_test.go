@@ -35,7 +35,8 @@ func scraped(t *testing.T, s *Server) string {
 // TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not
 // read does not delay the end.
 func TestMetricsWhileDraining(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
+	s := newServer(t, Options{Config: parse(t, anyPort,
+		fmt.Sprintf("metrics: {listen: '127.0.0.1:%d'}", testutil.FreePort(t)))})
 	s.usageTimeout, s.latencyTimeout = time.Millisecond, time.Millisecond // of a reactor
 	testutil.Must(t, s.Start())
 	at := s.metrics.server.Addr().String()
@@ -55,8 +56,8 @@ func TestMetricsWhileDraining(t *testing.T) {
 		}
 		c.Close()
 	}
-	testutil.True(t, strings.Contains(scraped(t, s), `nvmf_target_namespace_ready{nsid="1",subsystem="`+
-		testNQN+`"} 1`), "the namespace is not shown as ready")
+	ready := `nvmf_target_namespace_ready{nsid="1",subsystem="` + testNQN + `"} 1`
+	testutil.True(t, strings.Contains(scraped(t, s), ready), "the namespace is not shown as ready")
 	release()
 	testutil.Check(t, <-stopped)
 	testutil.Is(t, testutil.Err(net.Dial("tcp", at)), syscall.ECONNREFUSED,
