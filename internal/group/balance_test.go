@@ -263,7 +263,7 @@ func TestBalanceModel(t *testing.T) {
 	testutil.True(t, fault == "" && !moved, "two groups to one: %s", fault)
 }
 
-// scene has the records of two groups, which a serves, and looks of both gateways at them.
+// scene has the records of three groups, which a serves, and looks of both gateways at them.
 type scene struct {
 	*testing.T
 	p    place
