@@ -41,8 +41,7 @@ func loop(t *testing.T, size int64, args ...string) (device, file string) {
 
 func mustOpen(t *testing.T, cfg Config) backend.Device {
 	t.Helper()
-	d := testutil.Value(Open(cfg))(t)
-	return d
+	return testutil.Value(Open(cfg))(t)
 }
 
 func mustClose(t *testing.T, d backend.Device) {

@@ -41,8 +41,7 @@ func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
 		err = unix.Ftruncate(cfg.FD, size)
 	}
 	testutil.Must(t, err)
-	d := testutil.Value(New(cfg))(t)
-	return d
+	return testutil.Value(New(cfg))(t)
 }
 
 func mustClose(tb testing.TB, dev backend.Device) {

@@ -25,8 +25,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 func mustOpen(tb testing.TB, cfg Config) backend.Device {
 	tb.Helper()
-	dev := testutil.Value(Open(cfg))(tb)
-	return dev
+	return testutil.Value(Open(cfg))(tb)
 }
 
 func mustClose(tb testing.TB, dev backend.Device) {

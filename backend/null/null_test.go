@@ -13,8 +13,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func TestConformance(t *testing.T) {
 	for _, blockSize := range []int{512, 4096} {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
-			dev := testutil.Value(Open(Config{Size: 1 << 40, BlockSize: blockSize}))(t)
-			return dev
+			return testutil.Value(Open(Config{Size: 1 << 40, BlockSize: blockSize}))(t)
 		}, backendtest.Options{Forgets: true, ZeroCopyReads: true})
 	}
 }

@@ -46,8 +46,7 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 	if engine == disk.IOUring {
 		dc.Driver = ringed{drv}
 	}
-	d := testutil.Value(disk.New(dc))(t)
-	return d
+	return testutil.Value(disk.New(dc))(t)
 }
 
 // ringed passes commands through a ring to /dev/null, which accepts any since Linux 6.4, after the

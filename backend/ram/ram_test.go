@@ -18,8 +18,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 func mustOpen(tb testing.TB, size int64, blockSize int) backend.Device {
 	tb.Helper()
-	dev := testutil.Value(Open(Config{Size: size, BlockSize: blockSize}))(tb)
-	return dev
+	return testutil.Value(Open(Config{Size: size, BlockSize: blockSize}))(tb)
 }
 
 func TestConformance(t *testing.T) {

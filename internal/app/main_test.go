@@ -70,8 +70,7 @@ reactors: {count: 2, memory: 16MiB}
 // parsed makes a configuration of a text.
 func parsed(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c := testutil.Value(Parse("test.yaml", []byte(text), nil))(t)
-	return c
+	return testutil.Value(Parse("test.yaml", []byte(text), nil))(t)
 }
 
 // loader loads a file, as Serve does.

@@ -164,8 +164,7 @@ func ramDevice(t testing.TB, size int64, bs int) backend.Device {
 
 func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
 	t.Helper()
-	d := testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: bs}))(t)
-	return d
+	return testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: bs}))(t)
 }
 
 // closeLast closes a device after everything that was registered later, the harness for instance.

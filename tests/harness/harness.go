@@ -103,8 +103,7 @@ func Main(m *testing.M) {
 // Parse parses a configuration file with this text.
 func Parse(t testing.TB, text string) *config.Config {
 	t.Helper()
-	c := testutil.Value(app.Parse("test.yaml", []byte(text), nil))(t)
-	return c
+	return testutil.Value(app.Parse("test.yaml", []byte(text), nil))(t)
 }
 
 // Start starts a server. The end of the test stops it.
@@ -248,6 +247,5 @@ func (h *Harness) RAM(size int64, blockSize int) backend.Device {
 // OpenRAM opens a RAM device.
 func OpenRAM(t testing.TB, size int64, blockSize int) backend.Device {
 	t.Helper()
-	d := testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: blockSize}))(t)
-	return d
+	return testutil.Value(ram.Open(ram.Config{Size: size, BlockSize: blockSize}))(t)
 }

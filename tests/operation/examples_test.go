@@ -32,8 +32,7 @@ import (
 // valid.
 func TestPackagedConfigurations(t *testing.T) {
 	read := func(name string) []byte {
-		text := testutil.Value(os.ReadFile("../../packaging/" + name))(t)
-		return text
+		return testutil.Value(os.ReadFile("../../packaging/" + name))(t)
 	}
 	files := map[string][]byte{}
 	for _, name := range []string{"nvmf-target.yaml", "container/nvmf-target.yaml"} {
