@@ -209,36 +209,58 @@ func (d *counted) wantHeld(t *testing.T) {
 	testutil.Until(t, "an operation reaches the storage", func() bool { return d.Held() > 0 })
 }
 
+// hungLive is a live target with namespace 2 on storage that a test can hold.
+type hungLive struct {
+	*faultyLive
+	hung  *counted
+	read  func() error // from namespace 2
+	ended chan error   // has the result of begin
+}
+
+func newHungLive(t *testing.T, listeners string) *hungLive {
+	t.Helper()
+	l := &hungLive{
+		newFaultyLive(t, listeners, sub(anyHosts, inRAM)), newCounted(t), nil,
+		make(chan error, 1),
+	}
+	l.file("x")
+	l.opens(func(*config.Namespace) (backend.Device, error) { return l.hung, nil })
+	l.apply(listeners, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	l.read = func() error { return hosttest.Read(t.Context(), q, 2, 0, 1, b) }
+	return l
+}
+
+// begin begins a read that the storage holds.
+func (l *hungLive) begin() {
+	l.t.Helper()
+	l.hung.Hold(nil)
+	go func() { l.ended <- l.read() }()
+	l.hung.wantHeld(l.t)
+}
+
 // TestRemovedHung: the removal of a subsystem does not wait for storage that does not finish. Until
 // it has finished, nobody else can have the storage.
 func TestRemovedHung(t *testing.T) {
 	t.Parallel()
-	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
-	l.file("x")
-	hung := newCounted(t)
-	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
-	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
-	q, b := l.queue()
-	hung.Hold(nil)
-	ended := make(chan error, 1)
-	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
-	hung.wantHeld(t)
+	l := newHungLive(t, listenAny)
+	l.begin()
 
 	other := strings.ReplaceAll(sub(anyHosts, onFile(1, "x")), testNQN, testNQN+"2")
 	empty := strings.ReplaceAll(sub(anyHosts, inRAM), testNQN, testNQN+"3")
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	l.apply(listenAny, empty)
-	<-ended // its host is disconnected
+	<-l.ended // its host is disconnected
 	l.s.engine.ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
 	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
 		"namespace 2 of "+testNQN+", which was removed") {
 		t.Error(err)
 	}
-	hung.Release()
+	l.hung.Release()
 	l.s.engine.ReleaseLimit = testTimeout
 	l.apply(listenAny, empty+other)
-	n := hung.closed.Load()
+	n := l.hung.closed.Load()
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
 
@@ -246,30 +268,17 @@ func TestRemovedHung(t *testing.T) {
 // change fails, and ends at once if the target stops.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
-	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
-	l.file("x")
-	hung := newCounted(t)
-	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
-	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
-	q, b := l.queue()
-	ended := make(chan error, 1)
-	read := func() {
-		t.Helper()
-		hung.Hold(nil)
-		go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
-		hung.wantHeld(t)
-	}
-	read()
+	l := newHungLive(t, listenAny)
+	l.begin()
 	l.s.engine.ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
 	testutil.True(t, strings.Contains(err.Error(), "still works on commands") &&
-		hung.closed.Load() == 0, "%v, closed %d times", err, hung.closed.Load())
-	hung.Release()
-	testutil.Equal(t, <-ended, nil, "the read")
-	testutil.Equal(t, hosttest.Read(t.Context(), q, 2, 0, 1, b), nil,
-		"after the change that failed")
+		l.hung.closed.Load() == 0, "%v, closed %d times", err, l.hung.closed.Load())
+	l.hung.Release()
+	testutil.Equal(t, <-l.ended, nil, "the read")
+	testutil.Equal(t, l.read(), nil, "after the change that failed")
 
-	read()
+	l.begin()
 	l.s.engine.ReleaseLimit = time.Hour
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM, onFile(3, "x"))), make(chan error)
 	go func() {
@@ -279,10 +288,10 @@ func TestHungStorage(t *testing.T) {
 	stopped := make(chan error)
 	go func() { stopped <- l.s.Stop(t.Context()) }()
 	testutil.Is(t, <-applied, engine.ErrStopped, "applied")
-	hung.Release()
+	l.hung.Release()
 	testutil.Check(t, <-stopped)
-	<-ended
-	n := hung.closed.Load()
+	<-l.ended
+	n := l.hung.closed.Load()
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
 
@@ -291,24 +300,16 @@ func TestHungStorage(t *testing.T) {
 func TestNotPending(t *testing.T) {
 	t.Parallel()
 	measured := listenAny + "]\nmetrics: {listen: '127.0.0.1:0'}\n#"
-	l := newFaultyLive(t, measured, sub(anyHosts, inRAM))
-	l.file("x")
-	hung := newCounted(t)
-	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
-	l.apply(measured, sub(anyHosts, inRAM, onFile(2, "x")))
-	q, b := l.queue()
-	ended, applied := make(chan error, 1), make(chan error, 1)
-	hung.Hold(nil)
-	go func() { ended <- hosttest.Read(t.Context(), q, 2, 0, 1, b) }()
-	hung.wantHeld(t)
+	l, applied := newHungLive(t, measured), make(chan error, 1)
+	l.begin()
 	wanted := l.parse(measured, sub(anyHosts, inRAM, onFile(3, "x")))
 	go func() { applied <- testutil.Err(l.s.Apply(wanted)) }()
 	testutil.Until(t, "the namespace is removed",
 		func() bool { return len(l.s.target.Stats()) == 1 })
 	testutil.True(t, strings.Contains(scraped(t, l.s), "\nnvmf_target_namespaces_pending 0\n"),
 		"a namespace is pending")
-	hung.Release()
-	<-ended
+	l.hung.Release()
+	<-l.ended
 	testutil.Check(t, <-applied)
 }
 

@@ -166,7 +166,7 @@ type removal struct {
 	evict      string // the holder, which is fenced before its lease is over
 }
 
-// moving says whether the group moves from the holder to another gateway.
+// moving is the state of moves of the group to another gateway.
 type moving struct {
 	idle   bool          // the group may move
 	moveAt time.Duration // the time from which it may

@@ -236,7 +236,7 @@ func groups(s sink, g *observed.Group) {
 func namespace(s sink, ns *observed.Namespace) {
 	each(s, "namespace_commands_total",
 		"Operations of the storage that succeeded, by kind; each range of a Dataset "+
-			"Management is a discard. Those that failed are in namespace_errors_total.",
+			"Management is a discard. Failed ones are in namespace_errors_total.",
 		"op", map[string]uint64{
 			"read": ns.Reads, "write": ns.Writes, "flush": ns.Flushes,
 			"write_zeroes": ns.WriteZeroes, "discard": ns.Discards,

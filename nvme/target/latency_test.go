@@ -674,7 +674,7 @@ func TestTelemetryOfRefusals(t *testing.T) {
 		"%v, and where there is none %v", hidden, absent)
 }
 
-// TestTelemetryIsBounded: however much there is, a capture is small, and says that it is not all.
+// TestTelemetryIsBounded: a capture has a maximum size, and reports that it is incomplete.
 func TestTelemetryIsBounded(t *testing.T) {
 	sub := ramSubsystem(t, 300)
 	for i := range sub.Namespaces {

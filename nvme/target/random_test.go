@@ -291,7 +291,7 @@ type stressQueue struct {
 	ended chan struct{}
 }
 
-// errEnded says that the queue has ended, which the stress test causes.
+// errEnded is the error of a queue that the stress test ends.
 var errEnded = errors.New("queue is ended")
 
 func (h *stressHost) dial(c *core) *stressQueue {

@@ -713,7 +713,7 @@ type gateState struct {
 	name string
 	// enter returns the queue that the commands are sent on.
 	enter func(t *testing.T) (*harness, *fabrictest.Queue)
-	// refused says how a command fails; 0: as in no state.
+	// refused returns the status of a refused command; 0: as in no state.
 	refused func(op nvme.Opcode, c column) nvme.Status
 	waits   bool // it is limited, and waits
 }

@@ -284,7 +284,7 @@ func TestAbortDelayed(t *testing.T) {
 	l := r.target.Stats()
 	testutil.True(t, l[0].Ready && l[0].Orphans == 0 && l[0].Timeouts == 1, "%+v", l[0])
 	testutil.True(t, !strings.Contains(r.log.String(), "answer"),
-		"the log says that the storage does not answer, which has not seen the command")
+		"the log blames the storage, which has not seen the command")
 }
 
 const (
@@ -317,8 +317,8 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestConcealedForGood: where security is required, nothing says that there was a subsystem, or
-// that a host was allowed.
+// TestConcealedForGood: where security is required, no answer reveals that there was a subsystem,
+// or that a host was allowed.
 func TestConcealedForGood(t *testing.T) {
 	r := securityHarness(t, subsystems.SecurityAuth)
 	outcome := func(what string) {
