@@ -69,8 +69,9 @@ type Device interface {
 	// CreateCQ makes a completion queue with at least the given entries; ch may be nil (polling
 	// only); vector is taken modulo NumCompVectors.
 	CreateCQ(entries int, ch CompChannel, vector int) (CQ, error)
-	// Watch calls fn with the asynchronous events of the device, already acknowledged and one after
-	// the other, until stop is called. fn must neither block nor call stop. A call may still run
+	// Watch calls fn with the asynchronous events of the device, one after the other, until stop is
+	// called. fn must neither block, nor free objects, nor call stop: freeing the object of an
+	// event may wait until fn returns, so that its number is not used again. A call may still run
 	// when stop returns.
 	Watch(fn func(AsyncEvent)) (stop func(), err error)
 }

@@ -95,10 +95,11 @@ func (d *device) readAsync() bool {
 		ev.SRQ, _ = w.objects[unsafe.Pointer(e.srq)].(verbs.SRQ)
 		fns := slices.Clone(w.fns)
 		w.mu.Unlock()
-		C.ibv_ack_async_event(&e.event)
 		for _, fn := range fns {
 			(*fn)(ev)
 		}
+		// Not before: a queue pair that is freed meanwhile may pass its number on to another one.
+		C.ibv_ack_async_event(&e.event)
 	}
 }
 
