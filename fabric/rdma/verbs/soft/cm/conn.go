@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/roce"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
@@ -43,7 +44,7 @@ type conn struct {
 	active        bool
 	local, remote uint32 // communication IDs
 	tid           uint64
-	peer          Peer
+	peer          roce.Peer
 	mad           [madSize]byte // the last message, to be repeated
 
 	timer    list.Place    // in Manager.timers
@@ -60,7 +61,7 @@ type conn struct {
 
 // newConn makes a connection with a communication ID of its own.
 func (m *Manager) newConn(id *ID, path wire.Path) *conn {
-	c := &conn{m: m, id: id, peer: Peer{Path: path}, tid: random64()}
+	c := &conn{m: m, id: id, peer: roce.Peer{Path: path}, tid: random64()}
 	for c.local == 0 || m.conns[c.local] != nil {
 		c.local = uint32(random64())
 	}

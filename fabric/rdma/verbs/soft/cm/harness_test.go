@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/roce"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/wiretest"
@@ -285,7 +286,7 @@ type queue struct {
 	verbs.QP
 	dev              *device
 	num              uint32
-	peer             *Peer
+	peer             *roce.Peer
 	failed, gone     bool
 	onFirst, onFatal func()
 }
@@ -295,7 +296,7 @@ func (q *queue) PSN() uint32    { return q.num * 3 & packet.PSNMask }
 func (q *queue) ToError() error { q.failed = true; return nil }
 func (q *queue) Destroy() error { q.gone = true; return nil }
 
-func (q *queue) Connect(p Peer) error {
+func (q *queue) Connect(p roce.Peer) error {
 	if q.peer != nil || q.failed || q.gone {
 		return unix.EINVAL
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/roce"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
@@ -36,24 +37,7 @@ type QP interface {
 	PSN() uint32
 	// Connect makes it ready to receive and to send. It fails if the queue pair is connected, or in
 	// the error state.
-	Connect(Peer) error
-}
-
-// A Peer is the other side of a connection, and how to talk to it.
-type Peer struct {
-	Path     wire.Path
-	QPN, PSN uint32
-	// ResponderResources bounds the RDMA READs to serve at once, InitiatorDepth the ones to issue.
-	ResponderResources, InitiatorDepth uint8
-	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
-	AckTimeout           uint8
-	RetryCount, RNRRetry uint8
-	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
-	// ms.
-	MinRNRTimer uint8
-	// First and Fatal, unless they are nil, are called once: when the first valid packet of the
-	// peer has arrived, and when the queue pair fails by itself. They neither block nor call it.
-	First, Fatal func()
+	Connect(roce.Peer) error
 }
 
 // Options are times and limits. Zero means Linux's value (infiniband/core/cma.c), unless noted.

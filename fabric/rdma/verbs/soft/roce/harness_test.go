@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -46,8 +45,8 @@ type options struct {
 	wiretest.Options
 	send, recv, cqe int
 	mtu             int
-	reads           uint8   // in both directions
-	peer            cm.Peer // everything but addresses, numbers and depths
+	reads           uint8 // in both directions
+	peer            Peer  // everything but addresses, numbers and depths
 }
 
 func (o *options) defaults() {

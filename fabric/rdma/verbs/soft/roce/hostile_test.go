@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -492,7 +491,7 @@ func TestReadsInOneBatch(t *testing.T) {
 // millisecond, even if the peer asks for more, and the neighbour does not notice.
 func TestNoReceive(t *testing.T) {
 	x := newAttacker(t, options{
-		peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
+		peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 7, MinRNRTimer: 1},
 	})
 	sent := x.count(packet.KindSend)
 	begin := x.now()
@@ -511,7 +510,7 @@ func TestNoReceive(t *testing.T) {
 // TestRNRRetries counts the repetitions of a finite count.
 func TestRNRRetries(t *testing.T) {
 	for _, n := range []uint8{0, 1, 3} {
-		p := newPair(t, options{peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
+		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: n}})
 		sent := 0 // a NAK that comes twice counts once
 		p.mem.SetFaults(wiretest.Options{Duplicate: 1, Filter: func(pk *wire.Packet) bool {
 			if pk.Local.Addr() == p.a.addr {
@@ -528,7 +527,7 @@ func TestRNRRetries(t *testing.T) {
 		testutil.Equal(t, p.b.dead, 0, "calls of Fatal of the peer")
 	}
 	// The count is for each message.
-	p := newPair(t, options{peer: cm.Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 1}})
+	p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: 7, RNRRetry: 1}})
 	for i := range 3 {
 		p.a.send(uint64(i), 0, 64)
 		p.until("an RNR NAK", func() bool { return p.a.st.RNRReceived.Load() == uint64(i)+1 })
@@ -543,7 +542,7 @@ func TestRNRRetries(t *testing.T) {
 func TestSilentPeer(t *testing.T) {
 	for _, lost := range []string{"requests", "answers"} {
 		t.Run(lost, func(t *testing.T) {
-			o := options{peer: cm.Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+			o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
 			x := newAttacker(t, o)
 			victim := x.a.qp.Num()
 			sent := 0

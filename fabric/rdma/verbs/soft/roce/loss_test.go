@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -420,7 +419,7 @@ func TestLateRead(t *testing.T) {
 // TestLostRead: the wait for the answer to a READ ends in time, with and without repetitions.
 func TestLostRead(t *testing.T) {
 	for retries := range uint8(8) {
-		p := newPair(t, options{peer: cm.Peer{AckTimeout: 16, RetryCount: retries, RNRRetry: 7}})
+		p := newPair(t, options{peer: Peer{AckTimeout: 16, RetryCount: retries, RNRRetry: 7}})
 		p.mem.SetFaults(wiretest.Options{Loss: 1})
 		begin := p.now()
 		p.a.rdma(1, verbs.WRRDMARead, 0, 64, p.b.at(0), p.b.mr.RKey())

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -60,6 +59,23 @@ type QP struct {
 	stats *Stats
 }
 
+// A Peer is the other side of a connection, and how to talk to it.
+type Peer struct {
+	Path     wire.Path
+	QPN, PSN uint32
+	// ResponderResources bounds the RDMA READs to serve at once, InitiatorDepth the ones to issue.
+	ResponderResources, InitiatorDepth uint8
+	// AckTimeout is the time after which a packet is sent again: 4.096 µs << n.
+	AckTimeout           uint8
+	RetryCount, RNRRetry uint8
+	// MinRNRTimer is the code of the time that the peer waits when it finds no receive; 0 is 655
+	// ms.
+	MinRNRTimer uint8
+	// First and Fatal, unless they are nil, are called once: when the first valid packet of the
+	// peer has arrived, and when the queue pair fails by itself. They neither block nor call it.
+	First, Fatal func()
+}
+
 // Stats counts the events of all queue pairs of a device.
 type Stats struct {
 	Retransmissions atomic.Uint64 // times a requester went back, for any reason
@@ -101,7 +117,7 @@ func New(pd verbs.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
 func (q *QP) PSN() uint32 { return q.psn }
 
 // Connect implements cm.QP. The queue pair sends and receives from now on.
-func (q *QP) Connect(p cm.Peer) (err error) {
+func (q *QP) Connect(p Peer) (err error) {
 	if p.Path.MTU < 256 || p.Path.MTU > 4096 || p.Path.MTU&(p.Path.MTU-1) != 0 {
 		return fmt.Errorf("connect queue pair: path MTU %d: %w", p.Path.MTU, unix.EINVAL)
 	}

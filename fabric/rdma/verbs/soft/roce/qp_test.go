@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -80,7 +79,7 @@ func TestShared(t *testing.T) {
 		side, peer *side
 		first      func()
 	}{{q, other, p.b, p.a, func() { first++ }}, {other, q, p.a, p.b, nil}} {
-		testutil.Must(t, s.q.Connect(cm.Peer{
+		testutil.Must(t, s.q.Connect(Peer{
 			Path: wire.Path{Local: s.side.addr, Remote: s.peer.addr, MTU: 1024},
 			QPN:  s.to.Num(), PSN: s.to.PSN(), AckTimeout: 14, RetryCount: 1, RNRRetry: 7,
 			First: s.first,
@@ -136,10 +135,10 @@ func TestRefused(t *testing.T) {
 	q := testutil.Value(New(p.a.pd, init, nil))(t)
 	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend}}, nil)
 	testutil.Is(t, err, unix.EINVAL, "PostSend before Connect")
-	testutil.Is(t, q.Connect(cm.Peer{Path: wire.Path{MTU: 1500}}), unix.EINVAL, "an MTU of 1,500")
+	testutil.Is(t, q.Connect(Peer{Path: wire.Path{MTU: 1500}}), unix.EINVAL, "an MTU of 1,500")
 	testutil.Is(t, p.a.cq.Destroy(), unix.EBUSY, "Destroy of a completion queue in use")
 	testutil.Must(t, q.Destroy())
-	again := cm.Peer{Path: wire.Path{MTU: 1024}}
+	again := Peer{Path: wire.Path{MTU: 1024}}
 	testutil.Is(t, p.a.qp.Connect(again), unix.EINVAL, "second Connect")
 	testutil.Equal(t, p.a.qp.MaxInline(), 0, "inline bytes")
 
@@ -292,7 +291,7 @@ func TestLatePeer(t *testing.T) {
 // TestStalledProcess has a machine that does not run its process for longer than all retries take.
 // The acknowledgment has arrived meanwhile, after more packets than a turn receives.
 func TestStalledProcess(t *testing.T) {
-	o := options{peer: cm.Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
+	o := options{peer: Peer{AckTimeout: 14, RetryCount: 3, RNRRetry: 7}}
 	p := newPair(t, o)
 	pairs := []*pair{p}
 	for range 2 * wire.MaxBatch / firstWindow {

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
@@ -141,7 +140,7 @@ type timer struct {
 	retryCount int
 }
 
-func (r *requester) connect(p *cm.Peer, mtu uint32) {
+func (r *requester) connect(p *Peer, mtu uint32) {
 	s := firstSeq(p.PSN)
 	r.una, r.next, r.max, r.numberedTo, r.recover, r.lostAt = s, s, s, s, s, s
 	r.mtu = mtu

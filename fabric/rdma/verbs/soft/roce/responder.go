@@ -2,7 +2,6 @@ package roce
 
 import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/cm"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/engine"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/packet"
 )
@@ -58,7 +57,7 @@ type read struct {
 	repeats         int  // requests in a row that asked again for nearly all of it
 }
 
-func (r *responder) connect(p *cm.Peer) {
+func (r *responder) connect(p *Peer) {
 	r.reads = make([]read, min(p.ResponderResources, maxReads))
 	r.acked = r.expected - 1
 	r.rnrTimer = p.MinRNRTimer & 31
