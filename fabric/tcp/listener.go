@@ -56,7 +56,7 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	t.listeners[l] = struct{}{}
 	go func() {
 		defer close(l.done)
-		s.Accept(l.serve)
+		s.Accept(func(fd int, sa unix.Sockaddr) error { l.serve(fd, sa); return nil })
 	}()
 	return l, nil
 }

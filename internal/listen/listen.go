@@ -34,7 +34,7 @@ type Options struct {
 	Log     *slog.Logger // gets errors of accepting
 	// Set sets the options that accepted sockets inherit. A kept socket gets the current ones.
 	Set func(fd int) error
-	// Errors, unless it is nil, counts failures of accept(2), each followed by a pause.
+	// Errors, unless it is nil, counts failures to accept, each followed by a pause.
 	Errors *atomic.Uint64
 }
 
@@ -63,6 +63,9 @@ const (
 // kernel is not kept, since the next process gets another port.
 func Open(addr netip.AddrPort, o Options) (*Listener, error) {
 	l := &Listener{opt: o, kept: o.Sockets != nil && addr.Port() != 0}
+	if i, err := sys.ZoneIndex(addr.Addr()); err == nil && i != 0 { // sockets are kept by its name
+		addr = netip.AddrPortFrom(addr.Addr().WithZone(sys.Zone(i)), addr.Port())
+	}
 	var err error
 	if l.fd, l.Addr, err = l.socket(addr); err != nil {
 		return nil, explain(err)
@@ -233,16 +236,18 @@ func (l *Listener) Close() error {
 }
 
 // Accept calls serve with connections until Close. After a temporary error (no descriptors, no
-// memory) it pauses and tries again, and logs that once a minute.
-func (l *Listener) Accept(serve func(fd int, peer unix.Sockaddr)) {
+// memory), of accept(2) or of serve, it pauses and tries again, and logs that once a minute.
+func (l *Listener) Accept(serve func(fd int, peer unix.Sockaddr) error) {
 	pause := pauseMin
 	var logged time.Time
 	for {
 		fd, sa, err := l.next()
+		if err == nil {
+			err = serve(fd, sa)
+		}
 		switch {
 		case err == nil:
 			pause = pauseMin
-			serve(fd, sa)
 			continue
 		case l.ctx.Err() != nil:
 			return

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -199,6 +200,14 @@ func TestResetBeforeAccept(t *testing.T) {
 	for _, end := range []func() error{first.Close, l.Destroy, cm.Close, m.Close} {
 		testutil.Check(t, end())
 	}
+}
+
+// TestNoConnection: a connection that cannot be served is reported to the listener, which logs it.
+func TestNoConnection(t *testing.T) {
+	m := New(nil, nil, Options{})
+	fd := testutil.Value(unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
+	testutil.True(t, m.accept(nil, fd, 0) != nil, "no error")
+	testutil.Check(t, m.Close())
 }
 
 // TestProbes: an idle connection survives lost probes.

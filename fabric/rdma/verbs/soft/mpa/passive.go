@@ -39,25 +39,25 @@ func (c *channel) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID,
 	id.listener = l
 	id.Listen(netip.AddrPortFrom(addr.Addr(), l.Addr.Port()), backlog)
 	m.running.Go(func() {
-		l.Accept(func(fd int, _ unix.Sockaddr) { m.accept(id, fd, tos) })
+		l.Accept(func(fd int, _ unix.Sockaddr) error { return m.accept(id, fd, tos) })
 	})
 	return id, nil
 }
 
 // accept takes a connection. The socket of the listener has no configuration of keep-alive probes.
-func (m *Manager) accept(l *ID, fd int, tos uint8) {
+// It fails if there is no descriptor left.
+func (m *Manager) accept(l *ID, fd int, tos uint8) error {
 	f := os.NewFile(uintptr(fd), "")
 	c, err := net.FileConn(f) // a duplicate
 	_ = f.Close()
 	if err != nil {
-		m.stats.AcceptErrors.Add(1)
-		return
+		return err
 	}
 	m.stats.Accepted.Add(1)
 	if c.RemoteAddr() == nil { // the peer has reset it: getpeername(2) fails
 		m.stats.Invalid.Add(1)
 		_ = c.Close()
-		return
+		return nil
 	}
 	_ = c.(*net.TCPConn).SetKeepAliveConfig(m.keepAlive())
 	m.mu.Lock()
@@ -65,10 +65,11 @@ func (m *Manager) accept(l *ID, fd int, tos uint8) {
 	m.mu.Unlock()
 	if !ok {
 		_ = c.Close()
-		return
+		return nil
 	}
 	setTOS(c, tos)
 	m.running.Go(func() { m.serve(l, c) })
+	return nil
 }
 
 // setTOS sets the type of service of a connection.
