@@ -93,14 +93,21 @@ func (d *device) readAsync() bool {
 		w.mu.Lock()
 		ev.CQ, _ = w.objects[unsafe.Pointer(e.cq)].(verbs.CQ)
 		ev.SRQ, _ = w.objects[unsafe.Pointer(e.srq)].(verbs.SRQ)
-		fns := slices.Clone(w.fns)
 		w.mu.Unlock()
-		for _, fn := range fns {
-			(*fn)(ev)
-		}
-		// Not before: a queue pair that is freed meanwhile may pass its number on to another one.
-		C.ibv_ack_async_event(&e.event)
+		w.pass(ev, func() { C.ibv_ack_async_event(&e.event) })
 	}
+}
+
+// pass gives an event to the watchers and acknowledges it. Not in the other order: a queue pair
+// that is freed in between may pass its number on to another one.
+func (w *watchers) pass(ev verbs.AsyncEvent, acknowledge func()) {
+	w.mu.Lock()
+	fns := slices.Clone(w.fns)
+	w.mu.Unlock()
+	for _, fn := range fns {
+		(*fn)(ev)
+	}
+	acknowledge()
 }
 
 // add registers a queue for events by its C address; remove undoes that.

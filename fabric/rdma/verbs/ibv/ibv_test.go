@@ -174,6 +174,20 @@ func TestDataPathAllocations(t *testing.T) {
 	}
 }
 
+// TestAcknowledgement: all watchers know an event before it is acknowledged.
+func TestAcknowledgement(t *testing.T) {
+	var w watchers
+	var seen []string
+	for _, name := range []string{"first", "second"} {
+		fn := func(ev verbs.AsyncEvent) { seen = append(seen, name+" "+ev.Type.String()) }
+		w.fns = append(w.fns, &fn)
+	}
+	w.pass(verbs.AsyncEvent{Type: verbs.AsyncQPReqErr, QPNum: 7},
+		func() { seen = append(seen, "acknowledged") })
+	testutil.EqualSlices(t, seen,
+		[]string{"first QP_REQ_ERR", "second QP_REQ_ERR", "acknowledged"}, "order")
+}
+
 func BenchmarkPollEmpty(b *testing.B) {
 	s := newStub()
 	defer s.free()
