@@ -111,7 +111,7 @@ func tcpKeys(c *tcp.Config) []lang.Key {
 				"round trip for an R2T. Set it lower when large writes crowd out small ones on a "+
 				"slow link.").NeedsRestart(),
 		lang.NewKey("queue_memory",
-			lang.Bytes(&c.QueueMemory, tcp.MinQueueMemory, lang.NoLimit, lang.AnySize),
+			lang.Bytes(&c.Memory, tcp.MinQueueMemory, lang.NoLimit, lang.AnySize),
 			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
 				"their depth. The default is enough for 8,400 queues of depth 128. Set it when "+
 				"the log reports queues that are refused because of it."),
@@ -126,7 +126,7 @@ func tcpKeys(c *tcp.Config) []lang.Key {
 				"for it and it is not worth the CPU time."),
 		lang.NewKey("data_digest", lang.Not(&c.NoDataDigest),
 			"The same for data, which costs more."),
-	}, connectionLimits(&c.MaxConnections, &c.MaxConnectionsPerHost, tcp.ConnectionsLimit)...)
+	}, connectionLimits(&c.Connections, &c.PerHost, tcp.ConnectionsLimit)...)
 }
 
 func rdmaKeys(c *rdma.Config) []lang.Key {
@@ -138,7 +138,7 @@ func rdmaKeys(c *rdma.Config) []lang.Key {
 				"writes of more than 4 KiB are common and no host runs Linux 5.4 to 5.12, which "+
 				"corrupt such writes.").NeedsRestart(),
 		lang.NewKey("queue_memory",
-			lang.Bytes(&c.QueueMemory, rdma.MinQueueMemory, lang.NoLimit, lang.AnySize),
+			lang.Bytes(&c.Memory, rdma.MinQueueMemory, lang.NoLimit, lang.AnySize),
 			"Registered memory of all queues: depth times (in-capsule size + 80 bytes) each. "+
 				"The default is enough for 1,900 queues of depth 128. Set it when the log reports "+
 				"queues that are refused because of it."),
@@ -148,7 +148,7 @@ func rdmaKeys(c *rdma.Config) []lang.Key {
 				"except on iWARP. Commands wait when hosts send more at once. Set it when many "+
 				"deep queues would need too much memory.").
 			Without("0, no shared receive queue").NeedsRestart(),
-	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.QueuesLimit)...)
+	}, connectionLimits(&c.Connections, &c.PerHost, rdma.QueuesLimit)...)
 }
 
 func diskKeys(e *disk.Engine) []lang.Key {

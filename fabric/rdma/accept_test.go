@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -252,6 +254,9 @@ func (b *harness) qpNum() (n uint32) {
 	return n
 }
 
+// Events that nobody looks at.
+const commEst, gidChange verbs.AsyncType = 4, 18
+
 func TestAsyncEventsOfQueuePairs(t *testing.T) {
 	for _, ev := range []verbs.AsyncType{
 		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
@@ -259,7 +264,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 	} {
 		b, q := joined(t, harnessOptions{}, ioParam(8))
 		num := b.qpNum()
-		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
+		b.f.Raise("target", verbs.AsyncEvent{Type: commEst, QPNum: num})
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
 		testutil.MustEqual(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
@@ -300,7 +305,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 	b, q := joined(t, harnessOptions{}, ioParam(8))
 	for _, ev := range []verbs.AsyncType{
 		verbs.AsyncPortErr, verbs.AsyncPortActive,
-		verbs.AsyncGIDChange, verbs.AsyncType(77),
+		gidChange, verbs.AsyncType(77),
 	} {
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
 	}
@@ -321,14 +326,13 @@ func TestAsyncCannotBeWatched(t *testing.T) {
 
 // Missing settings get their defaults, and others stay unchanged.
 func TestDefaults(t *testing.T) {
-	c := Config{InCapsuleSize: -1, MaxQueues: 7}
+	c := Config{InCapsuleSize: -1, Limits: admission.Limits{Connections: 7}}
 	c.SetDefaults()
-	testutil.True(t, c.MaxDepth == DefaultDepth && c.QueueMemory == DefaultQueueMemory &&
-		c.SRQSize == 0 && c.DrainTimeout == DefaultDrainTimeout && c.InCapsuleSize == 0 &&
-		c.MaxQueues == 7, "%+v", c)
+	testutil.True(t, c.MaxDepth == 128 && c.Memory == 1<<30 && c.SRQSize == 0 &&
+		c.DrainTimeout == time.Second && c.InCapsuleSize == 0 && c.Connections == 7, "%+v", c)
 	c = Config{SRQSize: 129}
 	c.SetDefaults()
-	testutil.True(t, c.SRQSize == 2*srqSlabSlots && c.InCapsuleSize == DefaultInCapsule, "%+v", c)
+	testutil.True(t, c.SRQSize == 2*srqSlabSlots && c.InCapsuleSize == 4<<10, "%+v", c)
 }
 
 // A connection that is closed instead of adopted is refused. Adopting it afterwards fails.
@@ -392,7 +396,7 @@ func TestListenerTOS(t *testing.T) {
 
 // Queues that do not fit into the memory are refused. Queues that leave make room.
 func TestQueueMemory(t *testing.T) {
-	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
+	b := newHarness(t, harnessOptions{cfg: Config{Limits: admission.Limits{Memory: 1 << 20}}})
 	two := ioParam(100) // 408 KiB each, and 24 with Connect
 	q := b.host.associate(b.addr(), two)
 	b.host.associate(b.addr(), two)

@@ -33,13 +33,14 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Config is the configuration of New. A zero field means its default; defaults and limits are the
-// constants below. The program keeps to the limits, which package config checks.
+// Config is the configuration of New. A zero field means its default, see SetDefaults. The program
+// keeps to the limits, the constants below, which package config checks.
 type Config struct {
 	// Provider is the RDMA stack of the devices. Required.
 	Provider verbs.Provider
@@ -66,14 +67,10 @@ type Config struct {
 	// Such a device needs a sink of READs that any peer with its key can write, so this memory is
 	// kept apart from everything else.
 	StagingSize int
-	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
-	// including queues being connected. Both are at most QueuesLimit. Package admission divides
-	// them and QueueMemory between the queues of allowed hosts and others.
-	MaxQueues, MaxQueuesPerHost int
-	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
-	// data, by default about 4.2 KiB for each command of a queue's depth. A queue that does not fit
-	// is refused.
-	QueueMemory int64
+	// Limits bound the queues of the transport and of one source address, including queues being
+	// connected, and their registered memory: capsules and in-capsule data, by default about 4.2
+	// KiB for each command of a queue's depth. A queue that does not fit is refused.
+	admission.Limits
 	// SRQSize is the number of receives, up to SRQSizeLimit, that the queues of a reactor and
 	// device share through one shared receive queue, rounded up to a multiple of 128. If it is 0,
 	// each queue has receives for its own depth. See srq.go.
@@ -101,26 +98,14 @@ type Config struct {
 	DrainTimeout time.Duration
 }
 
-// Defaults and limits of Config.
+// The limits of a Config.
 const (
-	DefaultDepth            = 128
-	DepthLimit              = 1024
-	DefaultInCapsule        = 4 << 10
-	InCapsuleLimit          = 64 << 10
-	InCapsuleUnit           = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
-	DefaultStaging          = 16 << 20
-	DefaultMaxQueues        = 4096
-	QueuesLimit             = 0xFFFF
-	DefaultMaxQueuesPerHost = 1024
-	DefaultQueueMemory      = 1 << 30
-	MinQueueMemory          = 576 << 10 // a queue of default depth
-	SRQSizeLimit            = 1 << 15
-
-	DefaultConnectTimeout = 15 * time.Second
-	DefaultSendTimeout    = 30 * time.Second
-	DefaultMemoryTimeout  = 20 * time.Second
-	DefaultLingerTimeout  = time.Second
-	DefaultDrainTimeout   = time.Second
+	DepthLimit     = 1024
+	InCapsuleLimit = 64 << 10
+	InCapsuleUnit  = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
+	QueuesLimit    = 0xFFFF
+	MinQueueMemory = 576 << 10 // a queue of default depth
+	SRQSizeLimit   = 1 << 15
 )
 
 const (
@@ -137,19 +122,20 @@ const (
 // SetDefaults replaces zero values by the defaults.
 func (c *Config) SetDefaults() {
 	c.Log = cmp.Or(c.Log, slog.Default())
-	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultDepth)
-	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, DefaultInCapsule)
+	c.MaxDepth = cmp.Or(c.MaxDepth, 128)
+	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, 4<<10)
 	c.InCapsuleSize = max(c.InCapsuleSize, 0)
-	c.StagingSize = cmp.Or(c.StagingSize, DefaultStaging)
-	c.MaxQueues = cmp.Or(c.MaxQueues, DefaultMaxQueues)
-	c.MaxQueuesPerHost = cmp.Or(c.MaxQueuesPerHost, DefaultMaxQueuesPerHost)
-	c.QueueMemory = cmp.Or(c.QueueMemory, DefaultQueueMemory)
+	c.StagingSize = cmp.Or(c.StagingSize, 16<<20)
+	c.Connections = cmp.Or(c.Connections, 4096)
+	c.PerHost = cmp.Or(c.PerHost, 1024)
+	c.Memory = cmp.Or(c.Memory, 1<<30)
+	c.Turns = true
 	c.SRQSize = roundUp(c.SRQSize, srqSlabSlots)
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
-	c.SendTimeout = cmp.Or(c.SendTimeout, DefaultSendTimeout)
-	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, DefaultMemoryTimeout)
-	c.LingerTimeout = cmp.Or(c.LingerTimeout, DefaultLingerTimeout)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 15*time.Second)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 30*time.Second)
+	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, 20*time.Second)
+	c.LingerTimeout = cmp.Or(c.LingerTimeout, time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, time.Second)
 }
 
 // limits returns the limits for checking connect requests.

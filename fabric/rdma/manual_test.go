@@ -477,7 +477,7 @@ func (b *harness) stick() {
 
 // newEvictHarness returns a harness with budgets for 16 connections of an address.
 func newEvictHarness(t *testing.T, o harnessOptions) *harness {
-	o.cfg.MaxQueues = 64
+	o.cfg.Connections = 64
 	return newHarness(t, o)
 }
 
@@ -678,7 +678,7 @@ func TestHolderEnds(t *testing.T) {
 			victim.send(&s, nil)
 			m.until(t, m.g.cfg.Memory.HasWaiters)
 			for waited := int64(0); !m.q.failed; waited += m.g.t.cfg.tickInterval() {
-				testutil.MustTrue(t, waited <= DefaultMemoryTimeout.Nanoseconds()/2,
+				testutil.MustTrue(t, waited <= m.g.t.cfg.MemoryTimeout.Nanoseconds()/2,
 					"the host keeps the memory")
 				m.loop.clock += m.g.t.cfg.tickInterval()
 				m.g.tick()

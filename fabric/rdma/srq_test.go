@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -238,8 +239,10 @@ func TestSRQFallsBack(t *testing.T) {
 func TestSRQMemoryIsBounded(t *testing.T) {
 	b := newHarness(t,
 		harnessOptions{cfg: Config{
-			SRQSize:     4 * srqSlabSlots,
-			QueueMemory: int64(slabSize(srqSlabSlots, 4096, 0)) + 64<<10,
+			SRQSize: 4 * srqSlabSlots,
+			Limits: admission.Limits{
+				Memory: int64(slabSize(srqSlabSlots, 4096, 0)) + 64<<10,
+			},
 		}})
 	q := b.host.connect(b.addr(), ioParam(100))
 	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(100)), cmwire.NoResources, "")
@@ -320,7 +323,9 @@ func inCapsuleWrite(op nvme.Opcode, cid uint16) nvme.SQE {
 // TestConnectionShares: a host that takes all connections it can get leaves another one its share,
 // and admin queues the last ones.
 func TestConnectionShares(t *testing.T) {
-	b := newHarness(t, harnessOptions{cfg: Config{MaxQueues: 64, MaxQueuesPerHost: 64}})
+	b := newHarness(t, harnessOptions{
+		cfg: Config{Limits: admission.Limits{Connections: 64, PerHost: 64}},
+	})
 	take := func(host uint64) (n int) {
 		for {
 			q := b.host.connect(b.addr(), ioParam(8))
@@ -471,16 +476,16 @@ func TestHandlerRefuses(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"queues":          {MaxQueues: 2},
-		"queues per host": {MaxQueuesPerHost: 2},
+	for name, l := range map[string]admission.Limits{
+		"queues":          {Connections: 2},
+		"queues per host": {PerHost: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{cfg: cfg})
-			b.h.Unproven.Store(cfg.MaxQueuesPerHost > 0)
+			b := newHarness(t, harnessOptions{cfg: Config{Limits: l}})
+			b.h.Unproven.Store(l.PerHost > 0)
 			q := b.host.associate(b.addr(), ioParam(8))
 			b.host.associate(b.addr(), ioParam(8))
-			if cfg.MaxQueuesPerHost > 0 { // it might prove its NQN
+			if l.PerHost > 0 { // it might prove its NQN
 				over := b.host.connect(b.addr(), ioParam(8))
 				st := over.do(command(opConnect, 1, 8, 0), nil)
 				testutil.Equal(t, st, nvme.ConnectInvalidParameters, "")

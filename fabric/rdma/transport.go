@@ -62,7 +62,7 @@ func New(cfg Config) *Transport {
 		cfg.Lost = func(uint16) {}
 	}
 	t := &Transport{
-		cfg: cfg, log: ratelog.New(cfg.Log), admission: admission.New(cfg.admissionLimits()),
+		cfg: cfg, log: ratelog.New(cfg.Log), admission: admission.New(cfg.Limits),
 		listening: make(map[verbs.ID]*listener), listeners: make(map[*listener]struct{}),
 		devices: make(map[verbs.Device]*device), groups: make(map[*group]struct{}),
 		noSRQ: make(map[verbs.Device]struct{}), cms: make(map[fabric.Stack]*manager),
@@ -72,21 +72,14 @@ func New(cfg Config) *Transport {
 	return t
 }
 
-// Update changes MaxDepth, MaxQueues, MaxQueuesPerHost and QueueMemory to the values of a valid
-// configuration. Existing connections keep their resources, and their controllers the depth
-// announced to their hosts. One call at a time, on any goroutine.
+// Update changes MaxDepth and Limits to the values of a valid configuration. Existing connections
+// keep their resources, and their controllers the depth announced to their hosts. One call at a
+// time, on any goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
 	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))
 	t.next.Store(&cfg)
-	t.admission.SetLimits(cfg.admissionLimits())
-}
-
-func (c *Config) admissionLimits() admission.Limits {
-	return admission.Limits{
-		Connections: c.MaxQueues, PerHost: c.MaxQueuesPerHost, Memory: c.QueueMemory,
-		Turns: true,
-	}
+	t.admission.SetLimits(cfg.Limits)
 }
 
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }

@@ -38,29 +38,13 @@ const (
 	MinInCapsuleSize = 4 << 10
 	MaxInCapsuleSize = 1 << 20
 	MinQueueMemory   = 160 << 10 // a queue of the default depth
-	ConnectionsLimit = 1 << 16   // for MaxConnections and MaxConnectionsPerHost
-	// MaxEvicted is the number of evicted connections that may be open beyond MaxConnections.
+	ConnectionsLimit = 1 << 16   // for Limits.Connections and Limits.PerHost
+	// MaxEvicted is the number of evicted connections that may be open beyond Limits.Connections.
 	MaxEvicted = admission.MaxEvicted
 )
 
-// The defaults of a Config.
-const (
-	DefaultQueueDepth            = 128
-	DefaultInCapsuleSize         = 128 << 10
-	DefaultMaxH2CData            = 1 << 20
-	DefaultICReqTimeout          = 10 * time.Second
-	DefaultConnectTimeout        = 10 * time.Second
-	DefaultDataTimeout           = 30 * time.Second
-	DefaultSendTimeout           = 30 * time.Second
-	DefaultMemoryTimeout         = 20 * time.Second
-	DefaultLingerTimeout         = 10 * time.Second
-	DefaultQueueMemory           = 1 << 30
-	DefaultMaxConnections        = 8192
-	DefaultMaxConnectionsPerHost = 4096
-)
-
-// Config is the configuration of New. Zero values mean the defaults above. The program keeps to the
-// limits, which package config checks.
+// Config is the configuration of New. Zero values mean the defaults, see SetDefaults. The program
+// keeps to the limits, which package config checks.
 type Config struct {
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
@@ -92,19 +76,15 @@ type Config struct {
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30
 	// s (TCP section 3.5). After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
-	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 864 bytes for each
-	// command of its depth. A connection that does not fit is closed, and a Connect command
-	// refused. Data memory (the reactors' pools) and the kernel's memory for sockets are not
-	// included.
-	QueueMemory int64
+	// Limits bound the connections of the transport and of one source address, and the memory of
+	// their queues: 16 KiB for each and 864 bytes for each command of its depth. A connection that
+	// does not fit is closed, and a Connect command refused. Data memory (the reactors' pools) and
+	// the kernel's memory for sockets are not included.
+	admission.Limits
 	// CongestionControl is the congestion control of the target's side of connections (tcp(7),
 	// TCP_CONGESTION); one that the system restricts needs CAP_NET_ADMIN. The default "" is the
 	// system's. It affects the speed of reads; the host's affects writes.
 	CongestionControl string
-	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
-	// source address. Package admission divides them and QueueMemory between the connections of
-	// allowed hosts and others.
-	MaxConnections, MaxConnectionsPerHost int
 	// TLS returns the policy for new connections of a listener; nil means that none uses TLS. PSKs
 	// returns the PSKs with an identity, none if it is unknown; both must take the same time. It
 	// must be set if TLS is. Any goroutine calls them, and PSKs makes new secrets in each call.
@@ -123,16 +103,17 @@ type Config struct {
 // SetDefaults replaces zero values by the defaults.
 func (c *Config) SetDefaults() {
 	c.Log = cmp.Or(c.Log, slog.Default())
-	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultQueueDepth)
-	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, DefaultInCapsuleSize)
-	c.MaxH2CData = cmp.Or(c.MaxH2CData, DefaultMaxH2CData)
-	c.ICReqTimeout = cmp.Or(c.ICReqTimeout, DefaultICReqTimeout)
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
-	c.DataTimeout = cmp.Or(c.DataTimeout, DefaultDataTimeout)
-	c.SendTimeout = cmp.Or(c.SendTimeout, DefaultSendTimeout)
-	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, DefaultMemoryTimeout)
-	c.LingerTimeout = cmp.Or(c.LingerTimeout, DefaultLingerTimeout)
-	c.QueueMemory = cmp.Or(c.QueueMemory, DefaultQueueMemory)
-	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
-	c.MaxConnectionsPerHost = cmp.Or(c.MaxConnectionsPerHost, DefaultMaxConnectionsPerHost)
+	c.MaxDepth = cmp.Or(c.MaxDepth, 128)
+	c.InCapsuleSize = cmp.Or(c.InCapsuleSize, 128<<10)
+	c.MaxH2CData = cmp.Or(c.MaxH2CData, 1<<20)
+	c.ICReqTimeout = cmp.Or(c.ICReqTimeout, 10*time.Second)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 10*time.Second)
+	c.DataTimeout = cmp.Or(c.DataTimeout, 30*time.Second)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 30*time.Second)
+	c.MemoryTimeout = cmp.Or(c.MemoryTimeout, 20*time.Second)
+	c.LingerTimeout = cmp.Or(c.LingerTimeout, 10*time.Second)
+	c.Connections = cmp.Or(c.Connections, 8192)
+	c.PerHost = cmp.Or(c.PerHost, 4096)
+	c.Memory = cmp.Or(c.Memory, 1<<30)
+	c.Turns = true
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
@@ -379,7 +380,7 @@ func serveBusy(t *testing.T, connections int) *busy {
 		"11111111-2222-3333-4444-555555555555", "nqn.2026-11.io.nvmf-target:disk0"))(t)
 	b := &busy{begun: make(chan struct{}, 64), goOn: make(chan struct{})}
 	b.target = serve(t, options{cfg: Config{
-		MaxConnections: connections, ICReqTimeout: time.Hour,
+		Limits: admission.Limits{Connections: connections}, ICReqTimeout: time.Hour,
 		TLS: func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed },
 		PSKs: func([]byte) []auth.TLSPSK {
 			b.begun <- struct{}{}

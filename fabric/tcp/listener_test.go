@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -100,9 +101,9 @@ func TestWildcards(t *testing.T) {
 }
 
 func TestConnectionLimits(t *testing.T) {
-	for _, cfg := range []Config{{MaxConnectionsPerHost: 3}, {MaxConnections: 3}} {
-		tg := serve(t, options{cfg: cfg})
-		tg.d.Unproven.Store(cfg.MaxConnectionsPerHost > 0)
+	for _, l := range []admission.Limits{{PerHost: 3}, {Connections: 3}} {
+		tg := serve(t, options{cfg: Config{Limits: l}})
+		tg.d.Unproven.Store(l.PerHost > 0)
 		connectionLimits(t, tg)
 	}
 }

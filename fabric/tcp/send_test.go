@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -365,7 +366,9 @@ func TestStages(t *testing.T) {
 // once. Existing queues continue, and ended ones make room.
 func TestQueueMemory(t *testing.T) {
 	var log testutil.Log
-	tg := serve(t, options{cfg: Config{QueueMemory: 291 << 10, Log: log.Logger()}})
+	tg := serve(t, options{cfg: Config{
+		Limits: admission.Limits{Memory: 291 << 10}, Log: log.Logger(),
+	}})
 	a := tg.connect(t, pdu.Params{}, 100, 0) // 124 KiB
 	b := tg.connect(t, pdu.Params{}, 100, 0)
 	deep := tg.dial(t)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
@@ -597,7 +598,8 @@ func TestEvict(t *testing.T) {
 
 // A flood of connections evicts the oldest ones, but no connections of hosts.
 func TestFloodEvicts(t *testing.T) {
-	tg, host := served(t, options{cfg: Config{MaxConnections: 64}}, pdu.Params{}, 4, 0)
+	tg, host := served(t, options{cfg: Config{Limits: admission.Limits{Connections: 64}}},
+		pdu.Params{}, 4, 0)
 	var strangers []*client
 	for range 60 { // the budget of an allowed address is 16
 		strangers = append(strangers, tg.dial(t))

@@ -42,28 +42,21 @@ func New(cfg Config) *Transport {
 	cfg.SetDefaults()
 	t := &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log), listeners: make(map[*listener]struct{}),
-		admission: admission.New(cfg.limits()),
+		admission: admission.New(cfg.Limits),
 	}
 	t.next.Store(&cfg)
 	t.deepest.Store(int64(cfg.MaxDepth))
 	return t
 }
 
-// Update changes MaxDepth, NoHeaderDigest, NoDataDigest, MaxConnections, MaxConnectionsPerHost and
-// QueueMemory to the values of a valid configuration. Existing connections keep their resources,
-// and their controllers the depth announced to their hosts. One call at a time, on any goroutine.
+// Update changes MaxDepth, NoHeaderDigest, NoDataDigest and Limits to the values of a valid
+// configuration. Existing connections keep their resources, and their controllers the depth
+// announced to their hosts. One call at a time, on any goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
 	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))
 	t.next.Store(&cfg)
-	t.admission.SetLimits(cfg.limits())
-}
-
-func (c *Config) limits() admission.Limits {
-	return admission.Limits{
-		Connections: c.MaxConnections, PerHost: c.MaxConnectionsPerHost, Memory: c.QueueMemory,
-		Turns: true,
-	}
+	t.admission.SetLimits(cfg.Limits)
 }
 
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }

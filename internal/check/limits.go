@@ -54,10 +54,10 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 		return ps
 	}
 	var limit unix.Rlimit // Go has raised the soft limit to the hard one
-	files := uint64(c.TCP.MaxConnections + tcp.MaxEvicted + otherFiles*(1+len(volumes.All(c))))
+	files := uint64(c.TCP.Connections + tcp.MaxEvicted + otherFiles*(1+len(volumes.All(c))))
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
 		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
-			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),
+			"need %d open files, and the limit is %d", c.TCP.Connections, files, limit.Cur),
 			"Set LimitNOFILE= in the systemd unit (ulimit -n), or lower max_connections."))
 	}
 	return ps

@@ -37,7 +37,7 @@ func TestIdleMany(t *testing.T) {
 	bare := bareSockets(t, 16, 5*time.Second) // a keep alive each 5 s of 16 hosts
 	for _, v := range []Variant{{Name: "tcp"}, {Name: "rdma", IsRDMA: true}} {
 		t.Run(v.Name, func(t *testing.T) {
-			h := New(t, Options{RDMA: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
+			h := New(t, Options{RDMA: func(c *rdma.Config) { c.PerHost = 2048 }})
 			for range 16 {
 				c := h.Dial(v, func(o *host.Options) { o.KATO = 10 * time.Second })
 				for qid := uint16(1); qid <= 64; qid++ {

@@ -18,8 +18,8 @@ import (
 // gives the reason, the others continue, and closing one makes room.
 func TestQueueMemory(t *testing.T) {
 	limit := func(o *Options) {
-		o.TCP = func(c *tcp.Config) { c.QueueMemory = 1 << 20 }
-		o.RDMA = func(c *rdma.Config) { c.QueueMemory = 6 << 20 }
+		o.TCP = func(c *tcp.Config) { c.Memory = 1 << 20 }
+		o.RDMA = func(c *rdma.Config) { c.Memory = 6 << 20 }
 	}
 	eachTransport(t, limit, func(t *testing.T, h *Env, v Variant) {
 		c := h.Dial(v)

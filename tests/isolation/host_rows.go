@@ -74,7 +74,7 @@ var hostRows = []row{
 	{
 		name: "deep queues", culprit: Host, attacks: "queue memory",
 		links: onTCP, busy: true, alone: true,
-		change: func(c *config.Config) { c.TCP.MaxDepth, c.TCP.QueueMemory = 1024, 16<<20 },
+		change: func(c *config.Config) { c.TCP.MaxDepth, c.TCP.Memory = 1024, 16<<20 },
 		run:    func(ctx context.Context, a *attack) error { return takeQueues(ctx, a, 1024) },
 	},
 	{

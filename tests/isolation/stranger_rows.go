@@ -257,8 +257,8 @@ var floodRows = func() (list []row) {
 
 // fewConnections lowers the limits so that a hundred connections are a flood.
 func fewConnections(c *config.Config) {
-	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 128, 64
-	c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48
+	c.TCP.Connections, c.TCP.PerHost = 128, 64
+	c.RDMA.Connections, c.RDMA.PerHost = 64, 48
 }
 
 // place has the addresses and the machines of strangers.
