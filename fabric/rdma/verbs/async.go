@@ -3,28 +3,19 @@ package verbs
 // AsyncType is the type of an event of a device, with the values of enum ibv_event_type.
 type AsyncType uint32
 
-// The events.
+// The events that anyone looks at.
 const (
-	AsyncCQErr AsyncType = iota
-	AsyncQPFatal
-	AsyncQPReqErr
-	AsyncQPAccessErr
-	AsyncCommEst
-	AsyncSQDrained
-	AsyncPathMig
-	AsyncPathMigErr
-	AsyncDeviceFatal
-	AsyncPortActive
-	AsyncPortErr
-	AsyncLIDChange
-	AsyncPKeyChange
-	AsyncSMChange
-	AsyncSRQErr
-	AsyncSRQLimitReached
-	AsyncQPLastWQEReached
-	AsyncClientReregister
-	AsyncGIDChange
-	AsyncWQFatal
+	AsyncCQErr            AsyncType = 0
+	AsyncQPFatal          AsyncType = 1
+	AsyncQPReqErr         AsyncType = 2
+	AsyncQPAccessErr      AsyncType = 3
+	AsyncPathMigErr       AsyncType = 7
+	AsyncDeviceFatal      AsyncType = 8
+	AsyncPortActive       AsyncType = 9
+	AsyncPortErr          AsyncType = 10
+	AsyncSRQErr           AsyncType = 14
+	AsyncQPLastWQEReached AsyncType = 16
+	AsyncWQFatal          AsyncType = 19
 )
 
 var asyncNames = [...]string{

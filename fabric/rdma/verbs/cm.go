@@ -71,24 +71,20 @@ type ConnParam struct {
 // EventType is enum rdma_cm_event_type, same order and values.
 type EventType uint32
 
-// The events.
+// The events that anyone looks at.
 const (
-	EventAddrResolved EventType = iota
-	EventAddrError
-	EventRouteResolved
-	EventRouteError
-	EventConnectRequest
-	EventConnectResponse
-	EventConnectError
-	EventUnreachable
-	EventRejected
-	EventEstablished
-	EventDisconnected
-	EventDeviceRemoval
-	EventMulticastJoin
-	EventMulticastError
-	EventAddrChange
-	EventTimewaitExit
+	EventAddrResolved   EventType = 0
+	EventAddrError      EventType = 1
+	EventRouteResolved  EventType = 2
+	EventConnectRequest EventType = 4
+	EventConnectError   EventType = 6
+	EventUnreachable    EventType = 7
+	EventRejected       EventType = 8
+	EventEstablished    EventType = 9
+	EventDisconnected   EventType = 10
+	EventDeviceRemoval  EventType = 11
+	EventAddrChange     EventType = 14
+	EventTimewaitExit   EventType = 15
 )
 
 var eventNames = [...]string{
