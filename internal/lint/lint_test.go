@@ -28,11 +28,14 @@ func allowed(t *testing.T) map[string][]string { return testutil.Sections(t, "im
 
 // special lists the importers of packages that need care: packages, or single files.
 var special = map[string][]string{
-	"C": {"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/rados"},
+	"C": {
+		"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/rados",
+		"internal/testing/ibvstub",
+	},
 	"unsafe": {
 		"backend/rbd", "fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/list",
-		"internal/mem", "internal/rados", "internal/sys", "internal/uring",
-		"fabric/rdma/verbs/soft/engine/halfkick_test.go",
+		"internal/mem", "internal/rados", "internal/sys", "internal/testing/ibvstub",
+		"internal/uring", "fabric/rdma/verbs/soft/engine/halfkick_test.go",
 	},
 }
 

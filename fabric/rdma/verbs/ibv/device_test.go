@@ -17,6 +17,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbsconf"
 )
 
+// breakCommands makes the kernel refuse all commands for the device of a queue pair until restore
+// is called: the descriptor of commands is then the read end of a pipe.
+func breakCommands(vqp verbs.QP) (restore func()) {
+	var pipe [2]int
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	commands := int(vqp.(*qp).c.context.cmd_fd)
+	saved, err := unix.FcntlInt(uintptr(commands), unix.F_DUPFD_CLOEXEC, 0)
+	must(err)
+	must(unix.Pipe2(pipe[:], unix.O_CLOEXEC))
+	must(unix.Dup3(pipe[0], commands, unix.O_CLOEXEC))
+	return func() {
+		must(unix.Dup3(saved, commands, unix.O_CLOEXEC))
+		for _, fd := range []int{saved, pipe[0], pipe[1]} {
+			must(unix.Close(fd))
+		}
+	}
+}
+
 // addresses lists one address of each family for every RDMA device of this machine. It finds them
 // by trying to listen.
 func addresses(t *testing.T) []netip.Addr {

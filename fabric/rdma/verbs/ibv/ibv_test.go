@@ -7,12 +7,25 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/ibvstub"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
+
+// stub has the queues of an ibvstub.Stub as those of this package.
+type stub struct{ *ibvstub.Stub }
+
+func newStub() stub      { return stub{ibvstub.New()} }
+func (s stub) qp() *qp   { q := new(qp); set(&q.c, s.QP()); return q }
+func (s stub) srq() *srq { q := new(srq); set(&q.c, s.SRQ()); return q }
+func (s stub) cq() *cq   { q := new(cq); set(&q.c, s.CQ()); return q }
+
+// set makes a pointer to a C structure of one of p.
+func set[T any](to **T, p unsafe.Pointer) { *to = (*T)(p) }
 
 // total is the sum computed by the stub's driver.
 func total(wrs []verbs.SendWR, sges []verbs.SGE) (sum uint64) {
@@ -63,7 +76,7 @@ func recvBatch(n int) []verbs.RecvWR {
 
 func TestPost(t *testing.T) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	// One chain, several chains, and queues that fill at every position of a chain.
 	for _, n := range []int{0, 1, 2, 63, 64, 65, 200} {
 		for _, room := range []int{0, 1, 63, 64, 65, 199, 1000} {
@@ -74,7 +87,7 @@ func TestPost(t *testing.T) {
 			}
 			check := func(call string, got int, err error, wantSum uint64) {
 				t.Helper()
-				posted, sum := s.seen()
+				posted, sum := s.Seen()
 				if got != want || posted != want || sum != wantSum || !errors.Is(err, wantErr) {
 					t.Errorf("%s of %d with room for %d: %d, %v, driver saw %d, sum %#x; "+
 						"want %d, %v, sum %#x", call, n, room, got, err, posted, sum, want,
@@ -82,7 +95,7 @@ func TestPost(t *testing.T) {
 				}
 			}
 			wrs, sges := sendBatch(n)
-			s.room(room)
+			s.Room(room)
 			got, err := s.qp().PostSend(wrs, sges)
 			check("PostSend", got, err, total(wrs[:want], sges))
 
@@ -91,10 +104,10 @@ func TestPost(t *testing.T) {
 			for _, w := range recvs[:want] {
 				sum += w.WRID + totalSGE(w.SGE[:w.NumSGE])
 			}
-			s.room(room)
+			s.Room(room)
 			got, err = s.qp().PostRecv(recvs)
 			check("PostRecv", got, err, sum)
-			s.room(room)
+			s.Room(room)
 			got, err = s.srq().PostRecv(recvs)
 			check("SRQ.PostRecv", got, err, sum)
 		}
@@ -104,8 +117,8 @@ func TestPost(t *testing.T) {
 // TestPostBounds posts work requests with elements beyond the array.
 func TestPostBounds(t *testing.T) {
 	s := newStub()
-	defer s.free()
-	s.room(10)
+	defer s.Free()
+	s.Room(10)
 	for _, w := range []verbs.SendWR{
 		{FirstSGE: 2, NumSGE: 1},
 		{FirstSGE: 1, NumSGE: 2},
@@ -119,16 +132,16 @@ func TestPostBounds(t *testing.T) {
 	n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}})
 	testutil.True(t, n == 0 && errors.Is(err, unix.EINVAL),
 		"PostRecv of 3 elements: %d, %v, want EINVAL", n, err)
-	n, _ = s.seen()
+	n, _ = s.Seen()
 	testutil.True(t, n == 0, "the driver got %d", n)
 }
 
 func TestPoll(t *testing.T) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	for _, have := range []int{0, 1, 63, 64, 65, 200} {
 		for _, size := range []int{0, 1, 64, 65, 256} {
-			s.complete(have)
+			s.Complete(have)
 			wcs := make([]verbs.WC, size+1)
 			n, err := s.cq().Poll(wcs[:size])
 			testutil.MustTrue(t, n == min(have, size) && err == nil, "Poll of %d with %d: %d, %v",
@@ -146,22 +159,22 @@ func TestPoll(t *testing.T) {
 			}
 		}
 	}
-	s.complete(-1)
+	s.Complete(-1)
 	n, err := s.cq().Poll(make([]verbs.WC, 4))
 	testutil.MustTrue(t, n == 0 && err != nil, "Poll of a dead queue: %d, %v", n, err)
 }
 
 func TestDataPathAllocations(t *testing.T) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	q, c, r := s.qp(), s.cq(), s.srq()
 	if n := testutil.AllocsPerRun(100, func() {
 		var wcs [32]verbs.WC // on the stack: passing it to C must not make it escape
 		var wrs [32]verbs.SendWR
 		var recvs [32]verbs.RecvWR
 		var sges [32]verbs.SGE
-		s.room(96)
-		s.complete(32)
+		s.Room(96)
+		s.Complete(32)
 		sent, _ := q.PostSend(wrs[:], sges[:])
 		received, _ := q.PostRecv(recvs[:])
 		shared, _ := r.PostRecv(recvs[:])
@@ -190,7 +203,7 @@ func TestAcknowledgement(t *testing.T) {
 
 func BenchmarkPollEmpty(b *testing.B) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	c := s.cq()
 	wcs := make([]verbs.WC, 32)
 	for b.Loop() {
@@ -200,11 +213,11 @@ func BenchmarkPollEmpty(b *testing.B) {
 
 func BenchmarkPoll32(b *testing.B) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	c := s.cq()
 	wcs := make([]verbs.WC, 32)
 	for b.Loop() {
-		s.complete(32)
+		s.Complete(32)
 		_, _ = c.Poll(wcs)
 	}
 }
@@ -214,10 +227,10 @@ func BenchmarkPostSend32(b *testing.B) { benchmarkPostSend(b, 32) }
 
 func benchmarkPostSend(b *testing.B, n int) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	q := s.qp()
 	wrs, sges := sendBatch(n)
-	s.room(1 << 40)
+	s.Room(1 << 40)
 	for b.Loop() {
 		_, _ = q.PostSend(wrs, sges)
 	}
@@ -225,10 +238,10 @@ func benchmarkPostSend(b *testing.B, n int) {
 
 func BenchmarkPostRecv32(b *testing.B) {
 	s := newStub()
-	defer s.free()
+	defer s.Free()
 	q := s.qp()
 	wrs := recvBatch(32)
-	s.room(1 << 40)
+	s.Room(1 << 40)
 	for b.Loop() {
 		_, _ = q.PostRecv(wrs)
 	}

@@ -1,6 +1,6 @@
 // A queue pair and a completion queue with a driver that does nothing, to measure the binding.
-#ifndef NVMF_IBV_STUB_H
-#define NVMF_IBV_STUB_H
+#ifndef NVMF_IBVSTUB_H
+#define NVMF_IBVSTUB_H
 
 #include <infiniband/verbs.h>
 
