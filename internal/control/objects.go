@@ -14,103 +14,64 @@ import (
 
 // This file has the requests for single objects. PUT and DELETE can be repeated.
 
-// kinds are the objects that requests create, change, show and delete.
-func (s *Server) kinds() []kind {
-	return []kind{
-		{
-			"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem",
-			one(s, s.subsystem),
-		},
-		{
-			"/v1/subsystems/{nqn}/namespaces/{nsid}", "a namespace",
-			"Create or change a namespace", one(s, s.namespace),
-		},
-		{
-			"/v1/subsystems/{nqn}/hosts/{host}", "a host of a subsystem",
-			"Let a host connect to a subsystem", one(s, s.host),
-		},
-		{
-			"/v1/hosts/{host}", "a host", "Create or change the settings of a host for all " +
-				"subsystems; secrets that are not given stay", one(s, s.host),
-		},
-		{
-			"/v1/hosts/{host}/keys/{key}", "a secret of a host",
-			"Set or rotate a secret of a host; none can be read",
-			look{},
-		},
-		{
-			"/v1/listeners/{listener}", "a listener", "Create or change a listener",
-			one(s, s.listener),
-		},
-		{
-			"/v1/referrals/{referral}", "a referral", "Create or change a referral",
-			one(s, s.referral),
-		},
+// objectRoutes are the requests that create, change, show and delete objects.
+func (s *Server) objectRoutes() []route {
+	const subsystem, host = "/v1/subsystems/{nqn}", "/v1/hosts/{host}"
+	return slices.Concat(
+		kind(s, subsystem, "a subsystem", "Create or change a subsystem", s.subsystem),
+		kind(s, subsystem+"/namespaces/{nsid}", "a namespace", "Create or change a namespace",
+			s.namespace),
+		kind(s, subsystem+"/hosts/{host}", "a host of a subsystem",
+			"Let a host connect to a subsystem", s.host),
+		kind(s, host, "a host", "Create or change the settings of a host for all "+
+			"subsystems; secrets that are not given stay", s.host),
+		s.writes(host+"/keys/{key}", "a secret of a host",
+			"Set or rotate a secret of a host; none can be read", HostKey{}),
+		kind(s, "/v1/listeners/{listener}", "a listener", "Create or change a listener",
+			s.listener),
+		kind(s, "/v1/referrals/{referral}", "a referral", "Create or change a referral",
+			s.referral),
+		[]route{
+			{
+				"POST " + subsystem + "/namespaces",
+				"Create a namespace with an NSID that is free, or change the one with this uuid",
+				Admin,
+				observed.Keys{},
+				NamespaceID{},
+				s.create,
+			},
+			one(s, subsystem+"/namespaces", "The namespaces of a subsystem", s.namespaces),
+			Get[observed.Host]{subsystem + "/controllers/{cntlid}", "Look at an association"}.
+				route(s.controller),
+			Get[observed.Listener]{"/v1/ports/{port}", "Look at an address where hosts connect"}.
+				route(s.port),
+			Get[observed.Group]{"/v1/groups/{group}", "Look at an ANA group shared by gateways"}.
+				route(s.group),
+			lists(GetObjects, s.src.Objects),
+			lists(Get[[]Referral]{"/v1/referrals", "The referrals"}, s.src.Referrals),
+		})
+}
+
+// kind has the requests for a kind of object.
+func kind[T any](s *Server, path, name, create string,
+	find func(Object, *observed.Configured) (T, bool),
+) []route {
+	return append(s.writes(path, name, create, observed.Keys{}),
+		one(s, path, "Look at "+name, find))
+}
+
+// writes has the requests that create, change and delete an object.
+func (s *Server) writes(path, name, create string, body any) []route {
+	return []route{
+		{"PUT " + path, create, Admin, body, Plan{}, s.put},
+		{"DELETE " + path, "Delete " + name, Admin, nil, Plan{}, s.remove},
 	}
-}
-
-type kind struct {
-	path, name, create string
-	look               look
-}
-
-// look is how a GET of an object is answered: the type, as in route, and the handler; zero: not.
-type look struct {
-	answer any
-	handle func(*http.Request) (any, error)
-}
-
-func (s *Server) objectRoutes() (all []route) {
-	for _, k := range s.kinds() {
-		var body any = HostKey{}
-		if k.look.handle != nil {
-			body = observed.Keys{}
-			all = append(all, route{
-				"GET " + k.path, "Look at " + k.name, Read, nil, k.look.answer, k.look.handle,
-			})
-		}
-		all = append(all,
-			route{"PUT " + k.path, k.create, Admin, body, Plan{}, s.put},
-			route{"DELETE " + k.path, "Delete " + k.name, Admin, nil, Plan{}, s.remove})
-	}
-	return append(all, []route{
-		{
-			"POST /v1/subsystems/{nqn}/namespaces",
-			"Create a namespace with an NSID that is free, or change the one with this uuid", Admin,
-			observed.Keys{},
-			NamespaceID{},
-			s.create,
-		},
-		{
-			"GET /v1/subsystems/{nqn}/namespaces", "The namespaces of a subsystem", Read, nil,
-			[]observed.Namespace{},
-			one(s, s.namespaces).handle,
-		},
-		{
-			"GET /v1/subsystems/{nqn}/controllers/{cntlid}", "Look at an association", Read, nil,
-			observed.Host{},
-			s.controller,
-		},
-		{
-			"GET /v1/ports/{port}", "Look at an address where hosts connect", Read, nil,
-			observed.Listener{},
-			s.port,
-		},
-		{
-			"GET /v1/groups/{group}", "Look at an ANA group shared by gateways", Read, nil,
-			observed.Group{},
-			s.group,
-		},
-		lists(GetObjects, s.src.Objects),
-		lists(Get[[]Referral]{"/v1/referrals", "The referrals"}, s.src.Referrals),
-	}...)
 }
 
 // one looks at an object of the configuration.
-func one[T any](s *Server, find func(Object, *observed.Configured) (T, bool),
-) look {
-	var answer T
-	return look{answer, func(r *http.Request) (any, error) {
+func one[T any](s *Server, path, summary string, find func(Object, *observed.Configured) (T, bool),
+) route {
+	return Get[T]{path, summary}.route(func(r *http.Request) (any, error) {
 		o, err := target(r)
 		if err != nil {
 			return nil, err
@@ -123,7 +84,7 @@ func one[T any](s *Server, find func(Object, *observed.Configured) (T, bool),
 			return v, nil
 		}
 		return nil, NotThere(r.URL.Path, "/v1/objects") // it was deleted meanwhile
-	}}
+	})
 }
 
 // NotThere is the problem of a request for something missing. list is the path of the others.
