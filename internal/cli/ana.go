@@ -19,12 +19,12 @@ func anaCommand() *cobra.Command {
 	listener := ""
 	set := command("set GROUP STATE", "Set the state of an ANA group by hand", cobra.ExactArgs(2),
 		func(ctx context.Context, c *control.Client, args []string) ([]control.ANA, error) {
-			group, err := strconv.ParseUint(args[0], 10, 32)
+			group, err := positive[uint32]("GROUP", args[0])
 			if err != nil {
-				return nil, fmt.Errorf("GROUP is a number from 1, not %q", args[0])
+				return nil, err
 			}
 			return control.PostANA.To(ctx, c, control.ANASet{
-				Group: uint32(group), State: args[1], Listener: listener,
+				Group: group, State: args[1], Listener: listener,
 			})
 		}, anaStates)
 	set.Long = "Set the state of an ANA group for a failover by hand: optimized, non-optimized, " +
@@ -50,19 +50,20 @@ func anaStates(t *table, list []control.ANA) {
 }
 
 func groupCommand() *cobra.Command {
-	forget := command("forget GATEWAY", "Forget a gateway that is gone for good",
-		cobra.ExactArgs(1),
-		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
-			return control.PostForget.To(ctx, c, control.GatewayID{Gateway: args[0]})
-		}, groups)
+	gateway := func(use, short string, do control.Post[control.GatewayID, []observed.Group],
+	) *cobra.Command {
+		return command(use, short, cobra.ExactArgs(1),
+			func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
+				return do.To(ctx, c, control.GatewayID{Gateway: args[0]})
+			}, groups)
+	}
+	forget := gateway("forget GATEWAY", "Forget a gateway that is gone for good",
+		control.PostForget)
 	forget.Long = forget.Short + ", in all groups. Use it only if its processes have ended: its " +
 		"machine is off, or has another name now. A gateway that still runs takes part again. " +
 		"One that holds a group cannot be forgotten."
-	fence := command("fence GATEWAY", "Fence another gateway, and take over its groups",
-		cobra.ExactArgs(1),
-		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
-			return control.PostFence.To(ctx, c, control.GatewayID{Gateway: args[0]})
-		}, groups)
+	fence := gateway("fence GATEWAY", "Fence another gateway, and take over its groups",
+		control.PostFence)
 	fence.Long = fence.Short + ", without waiting for the end of its lease: the storage refuses " +
 		"its connections from now on. Use it if you know that its machine is half dead. If it " +
 		"still runs, it connects again and takes part, without these groups."

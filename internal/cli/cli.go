@@ -276,7 +276,7 @@ func resizeCommand() *cobra.Command {
 }
 
 func namespaceID(args []string) (control.NamespaceID, error) {
-	nsid, err := parseNSID(args[1])
+	nsid, err := positive[uint32]("NSID", args[1])
 	return control.NamespaceID{Subsystem: args[0], NSID: nsid}, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,14 +39,6 @@ func applyCommand() *cobra.Command {
 	return cmd
 }
 
-func parseVersion(text string) (uint64, error) {
-	version, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || version == 0 {
-		return 0, fmt.Errorf("VERSION is a number from 1, not %q", text)
-	}
-	return version, nil
-}
-
 func historyCommand() *cobra.Command {
 	version := uint64(0)
 	cmd := command("history [VERSION]",
@@ -56,7 +47,7 @@ func historyCommand() *cobra.Command {
 			err error,
 		) {
 			if len(args) > 0 {
-				version, err = parseVersion(args[0])
+				version, err = positive[uint64]("VERSION", args[0])
 			}
 			if err == nil {
 				list, err = control.GetGroupVersions.From(ctx, c)
@@ -99,7 +90,7 @@ func rollbackCommand() *cobra.Command {
 	cmd := confirmed("rollback VERSION", "Return to an earlier version of the shared configuration",
 		cobra.ExactArgs(1),
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
-			version, err := parseVersion(args[0])
+			version, err := positive[uint64]("VERSION", args[0])
 			if err != nil {
 				return control.Plan{}, err
 			}

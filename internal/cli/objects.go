@@ -168,16 +168,17 @@ func referralOf(args []string) (control.Object, error) {
 }
 
 func namespaceOf(args []string) (control.Object, error) {
-	nsid, err := parseNSID(args[1])
+	nsid, err := positive[uint32]("NSID", args[1])
 	return control.Object{Subsystem: args[0], NSID: nsid}, err
 }
 
-func parseNSID(text string) (uint32, error) {
-	nsid, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || nsid == 0 {
-		return 0, fmt.Errorf("NSID is a number from 1, not %q", text)
+// positive parses a number from 1, the argument with this name.
+func positive[T uint32 | uint64](name, text string) (n T, err error) {
+	all, err := strconv.ParseUint(text, 10, 64)
+	if n = T(all); err != nil || n == 0 || uint64(n) != all {
+		return 0, fmt.Errorf("%s is a number from 1, not %q", name, text)
 	}
-	return uint32(nsid), nil
+	return n, nil
 }
 
 // readFile reads a file; - means standard input.
