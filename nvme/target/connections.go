@@ -40,29 +40,21 @@ type connection struct {
 // takes it about a tenth of a microsecond. The error is that of ctx, if it ends before all reactors
 // have answered.
 func (t *Target) Connections(ctx context.Context) ([]observed.Connection, error) {
-	t.mu.Lock()
-	handlers := slices.Clone(t.handlers)
-	t.mu.Unlock()
-	answers := make(chan *connections, len(handlers))
-	for _, h := range handlers {
+	parts, err := answers(ctx, t, func(h *Handler, answer func(*connections)) {
 		c := &connections{alive: map[*controller]keepAliveInfo{}}
 		c.list = make([]connection, 0, h.sessionCount.Load())
-		h.post(func() {
-			h.inPieces(h.sessions.Walk(c.add), func() { answers <- c })
-		})
+		h.post(func() { h.inPieces(h.sessions.Walk(c.add), func() { answer(c) }) })
+	})
+	if err != nil {
+		return nil, err
 	}
 	all := map[uint64]connection{} // each once, even if a reactor has visited it twice
 	alive := map[*controller]keepAliveInfo{}
-	for range handlers {
-		select {
-		case c := <-answers:
-			for _, i := range c.list {
-				all[i.id] = i
-			}
-			maps.Copy(alive, c.alive)
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+	for _, c := range parts {
+		for _, i := range c.list {
+			all[i.id] = i
 		}
+		maps.Copy(alive, c.alive)
 	}
 	list := make([]observed.Connection, 0, len(all))
 	for _, i := range all {
@@ -79,6 +71,28 @@ func (t *Target) Connections(ctx context.Context) ([]observed.Connection, error)
 			cmp.Compare(a.CNTLID, b.CNTLID), cmp.Compare(a.QID, b.QID),
 			a.Remote.Compare(b.Remote))
 	})
+	return list, nil
+}
+
+// answers asks all reactors and returns their answers. The error is that of ctx, if it ends before
+// all reactors have answered; then there are no answers.
+func answers[T any](ctx context.Context, t *Target, ask func(h *Handler, answer func(T)),
+) (list []T, err error) {
+	t.mu.Lock()
+	handlers := slices.Clone(t.handlers)
+	t.mu.Unlock()
+	came := make(chan T, len(handlers))
+	for _, h := range handlers {
+		ask(h, func(v T) { came <- v })
+	}
+	for range handlers {
+		select {
+		case v := <-came:
+			list = append(list, v)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	return list, nil
 }
 
@@ -102,39 +116,19 @@ func (c *controller) askQueues(most int) (<-chan []observed.Connection, int) {
 	return answers, len(sessions)
 }
 
-// DataShare is how much data memory of all reactors an owner has and may have, in bytes.
-type DataShare struct{ Used, Most int }
-
-// DataShares returns the shares of the hosts and networks that use subsystems. The error is that of
-// ctx, if it ends before all reactors have answered.
-func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, error) {
-	t.mu.Lock()
-	handlers := slices.Clone(t.handlers)
-	t.mu.Unlock()
-	answers := make(chan map[subnet.Owner]DataShare, len(handlers))
-	for _, h := range handlers {
-		h.post(func() {
-			list := map[subnet.Owner]DataShare{}
-			h.inPieces(h.shares.All.Walk(func(o *shares.Owner) int {
-				if h.memory != nil {
-					list[o.Key] = DataShare{Used: o.Used(), Most: h.memory.Most(&o.Share)}
-				}
-				return 1
-			}), func() { answers <- list })
-		})
-	}
-	all := map[subnet.Owner]DataShare{}
-	for range handlers {
-		select {
-		case list := <-answers:
-			for key, s := range list {
-				all[key] = DataShare{all[key].Used + s.Used, all[key].Most + s.Most}
-			}
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+// DataShares returns the shares that hosts and networks have of the data memory of all reactors, in
+// bytes. The error is that of ctx, if it ends before all reactors have answered.
+func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]shares.Data, error) {
+	parts, err := answers(ctx, t, func(h *Handler, answer func(map[subnet.Owner]shares.Data)) {
+		h.post(func() { h.shares.Data(h.memory, answer) })
+	})
+	all := map[subnet.Owner]shares.Data{}
+	for _, list := range parts {
+		for key, s := range list {
+			all[key] = shares.Data{Used: all[key].Used + s.Used, Most: all[key].Most + s.Most}
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // add appends a queue, and returns how many steps that takes. Reactor of the queue.

@@ -185,7 +185,7 @@ func manyOwners(r *harness, n int) {
 	for i := range n {
 		hosts = append(hosts, h.shares.Join(fmt.Sprint(i), true, testPeer.Addr()))
 	}
-	var list atomic.Pointer[map[subnet.Owner]DataShare]
+	var list atomic.Pointer[map[subnet.Owner]shares.Data]
 	go func() {
 		all, _ := r.target.DataShares(r.t.Context())
 		list.Store(&all)

@@ -85,6 +85,20 @@ type Flow struct {
 	Turns     compound.Flow
 }
 
+// Data is how much data memory an owner has and may have, in bytes.
+type Data struct{ Used, Most int }
+
+// Data calls done with the data memory of the owners, in a later turn.
+func (t *Table) Data(memory *mem.Pool, done func(map[subnet.Owner]Data)) {
+	list := map[subnet.Owner]Data{}
+	t.Pieces(t.All.Walk(func(o *Owner) int {
+		if memory != nil {
+			list[o.Key] = Data{Used: o.Used(), Most: memory.Most(&o.Share)}
+		}
+		return 1
+	}), func() { done(list) })
+}
+
 // owner returns the owner with a key, for one more host.
 func (t *Table) owner(key subnet.Owner) *Owner {
 	o := t.Owners[key]
