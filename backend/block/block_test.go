@@ -129,13 +129,11 @@ func TestDescribed(t *testing.T) {
 		!i.ReadOnly && i.VolatileCache && i.Identity != "", "%+v", i)
 	mustClose(t, d)
 	d = mustOpen(t, Config{Path: device, ReadOnly: true})
-	c := backendtest.NewClient(t, d, 4096)
+	c := backendtest.Use(t, d, 4096)
 	err := c.Do(c.Write(0, c.Memory(0, 4096)))
 	testutil.True(t, errors.Is(err, backend.ErrReadOnly) && d.Info().ReadOnly,
 		"a write to a read-only device: %v", err)
 	c.MustDo(c.Read(0, c.Memory(0, 4096)), &backend.IO{Op: backend.OpFlush})
-	c.Close()
-	mustClose(t, d)
 }
 
 // TestSpaceComesBack: discards and zeroes that may unmap free space in the storage below the
@@ -153,7 +151,7 @@ func TestSpaceComesBack(t *testing.T) {
 				testutil.Must(t, unix.Stat(file, &st))
 				return st.Blocks << 9
 			}
-			c := backendtest.NewClient(t, d, 1<<20)
+			c := backendtest.Use(t, d, 1<<20)
 			for _, io := range []*backend.IO{
 				{Op: backend.OpDiscard, Len: 16 << 20},
 				{Op: backend.OpWriteZeroes, Flags: backend.Unmap, Len: 16 << 20},
@@ -166,8 +164,6 @@ func TestSpaceComesBack(t *testing.T) {
 					t.Errorf("%v: %d of %d bytes are still allocated", io.Op, allocated(), before)
 				}
 			}
-			c.Close()
-			mustClose(t, d)
 		})
 	}
 }

@@ -144,7 +144,7 @@ func TestFailedFlushStays(t *testing.T) {
 		d := newDisk(t, 1<<20, true, e)
 		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		d.inject = f.inject
-		c := backendtest.NewClient(t, d, 8192)
+		c := backendtest.Use(t, d, 8192)
 		b := c.Memory(0, 4096)
 		flush := &backend.IO{Op: backend.OpFlush}
 		c.MustDo(flush)
@@ -160,8 +160,6 @@ func TestFailedFlushStays(t *testing.T) {
 		expect(t, c, c.Read(0, b), nil)
 		testutil.True(t, strings.Count(log.String(), "takes no more writes") == 1, "log: %q",
 			log.String())
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -177,7 +175,7 @@ func TestFailedFUAStays(t *testing.T) {
 			}
 			return res
 		}
-		c := backendtest.NewClient(t, d, 8192)
+		c := backendtest.Use(t, d, 8192)
 		w := c.Write(0, c.Memory(0, 4096))
 		w.Flags = backend.FUA
 		c.MustDo(w)
@@ -190,8 +188,6 @@ func TestFailedFUAStays(t *testing.T) {
 		result.Store(0)
 		expect(t, c, w, backend.ErrIO)
 		expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrIO)
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -201,7 +197,7 @@ func TestFUAIsDurable(t *testing.T) {
 		var f failing
 		d := newDisk(t, 1<<20, false, e)
 		d.inject = f.inject
-		c := backendtest.NewClient(t, d, 8192)
+		c := backendtest.Use(t, d, 8192)
 		fua := func(op backend.Op) *backend.IO {
 			return &backend.IO{
 				Op: op, Flags: backend.FUA, Len: 4096,
@@ -215,8 +211,6 @@ func TestFUAIsDurable(t *testing.T) {
 		expect(t, c, fua(backend.OpWrite), backend.ErrIO)
 		f.fail.Store(false)
 		expect(t, c, fua(backend.OpWrite), backend.ErrIO)
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -233,7 +227,7 @@ func TestFlushesShare(t *testing.T) {
 				"a flush could have begun beside another")
 			return f.inject(s, res)
 		}
-		c := backendtest.NewClient(t, d, 4096)
+		c := backendtest.Use(t, d, 4096)
 		flushes := make([]*backend.IO, 10)
 		for i := range flushes {
 			flushes[i] = &backend.IO{Op: backend.OpFlush}
@@ -258,8 +252,6 @@ func TestFlushesShare(t *testing.T) {
 			testutil.True(t, errors.Is(io.Err, backend.ErrIO),
 				"a flush that shares a failed one: %v", io.Err)
 		}
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -321,15 +313,13 @@ func TestFaultOffset(t *testing.T) {
 			}
 			return -int32(unix.EIO)
 		}
-		c := backendtest.NewClient(t, d, 64<<10)
+		c := backendtest.Use(t, d, 64<<10)
 		io := c.Read(16384, c.Memory(0, 16384))
 		expect(t, c, io, backend.ErrIO)
 		var at *backend.Fault
 		testutil.True(t, errors.As(io.Err, &at) && at.Off == 16384+8192, "%v, %+v", io.Err, at)
 		expect(t, c, io, backend.ErrIO)
 		testutil.True(t, !errors.As(io.Err, &at), "nothing was read, and yet: %+v", at)
-		c.Close()
-		testutil.Check(t, d.Close())
 	})
 }
 
@@ -339,7 +329,7 @@ func TestTurn(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		const most = turnSteps/opSteps + 1
 		d := newDisk(t, nUnits*minUnit, false, e)
-		c := backendtest.NewClient(t, d, 4096)
+		c := backendtest.Use(t, d, 4096)
 		ch := c.Channel.(*channel)
 		elsewhere := newActor()
 		all := elsewhere.op(backend.OpWrite, 0, nUnits*minUnit)
@@ -384,8 +374,6 @@ func TestTurn(t *testing.T) {
 			}
 		}
 		d.ranges.mustBeFree(t)
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -403,13 +391,11 @@ func TestCachedTransfers(t *testing.T) {
 			}
 			return res
 		}
-		c := backendtest.NewClient(t, d, 1<<20)
+		c := backendtest.Use(t, d, 1<<20)
 		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 		c.MustDo(c.Read(0, c.Memory(0, 1<<20)))
 		n := longest.Load()
 		testutil.True(t, n > 0 && n <= cachedMost, "%d bytes in a transfer", n)
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -420,7 +406,7 @@ func TestWaitingTransfers(t *testing.T) {
 			t.Skip("other threads copy")
 		}
 		d := newDisk(t, 1<<20, false, e)
-		c := backendtest.NewClient(t, d, 1<<20)
+		c := backendtest.Use(t, d, 1<<20)
 		all := newActor().op(backend.OpWrite, 0, 1<<20)
 		testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
 		var ios []*backend.IO
@@ -439,8 +425,6 @@ func TestWaitingTransfers(t *testing.T) {
 			testutil.MustTrue(t, copied <= turns*2*cachedMost, "%d bytes in %d turns", copied,
 				turns)
 		}
-		c.Close()
-		mustClose(t, d)
 	})
 }
 
@@ -456,7 +440,7 @@ func TestCancelWaiting(t *testing.T) {
 
 func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 	d := newDisk(t, nUnits*minUnit, false, e)
-	c := backendtest.NewClient(t, d, 4096)
+	c := backendtest.Use(t, d, 4096)
 	elsewhere := newActor()
 	all := elsewhere.op(backend.OpWrite, 0, nUnits*minUnit)
 	testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
@@ -490,8 +474,6 @@ func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 			io.Err)
 	}
 	d.ranges.mustBeFree(t)
-	c.Close()
-	mustClose(t, d)
 }
 
 // TestCloseChannel: a channel closes while a worker wakes the reactor, and the disk after that.

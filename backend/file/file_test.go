@@ -545,14 +545,12 @@ func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
-		c := backendtest.NewClient(t, d, 1<<20)
+		c := backendtest.Use(t, d, 1<<20)
 		testutil.Must(t, os.Truncate(cfg.Path, 512<<10))
 		expect(t, c, c.Read(0, c.Memory(0, 512<<10)), nil)
 		expect(t, c, c.Read(508<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
 		expect(t, c, c.Read(768<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
 		expect(t, c, c.Read(508<<10, c.Memory(72, 8192)), backend.ErrOutOfRange)
-		c.Close()
-		mustClose(t, d)
 	})
 }
 

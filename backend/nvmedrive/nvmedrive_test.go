@@ -225,7 +225,7 @@ func TestFlushFails(t *testing.T) {
 		return 0, 0
 	}
 	d := on(t, fake, free, disk.Threads)
-	c := backendtest.NewClient(t, d, 1<<20)
+	c := backendtest.Use(t, d, 1<<20)
 	b := c.Memory(0, 4096)
 	copy(b, "old")
 	c.MustDo(c.Write(512, b))
@@ -240,8 +240,6 @@ func TestFlushFails(t *testing.T) {
 			"%v", err)
 	}
 	testutil.Is(t, c.Do(c.Write(0, b)), backend.ErrDegraded, "a write after that")
-	c.Close()
-	testutil.Check(t, d.Close())
 }
 
 // TestRefusals: each error describes the problem and the fix.

@@ -149,7 +149,7 @@ func TestReplaceWhileRead(t *testing.T) {
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
 	dev.readable.Store(dev.frames.count) // reads may have more than their limit
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	var writes [][]mem.Segment
 	for {
@@ -201,8 +201,6 @@ func TestExhausted(t *testing.T) {
 	for _, segs := range writes {
 		r.AbortZeroCopyWrite(segs)
 	}
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // TestReuse: repeatedly overwriting all of a device needs no additional memory, and the memory
@@ -210,7 +208,7 @@ func TestExhausted(t *testing.T) {
 func TestReuse(t *testing.T) {
 	const size = 16 << 20
 	dev := audited{mustOpen(t, size, 4096).(*device), t}
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	for round := range 4 {
 		for off := int64(0); off < size; off += 128 << 10 {
@@ -232,8 +230,6 @@ func TestReuse(t *testing.T) {
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
 	got := used(dev.device)
 	testutil.True(t, got <= 2<<20, "%d bytes are left after a discard", got)
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // TestRetrySteps: however many changes wait for a frame, a Poll tries some of them again, and all
@@ -361,7 +357,7 @@ func TestTrimWakes(t *testing.T) {
 func TestSearchEnds(t *testing.T) {
 	const writes = 3
 	dev := mustOpen(t, 64<<30, 4096).(*device)
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	ch, f := c.Channel.(*channel), &dev.frames
 	for g := range f.used {
 		f.used[g].Store(f.full())
@@ -406,14 +402,12 @@ func TestSearchEnds(t *testing.T) {
 	}
 	f.claim(behind)
 	f.claim(f.count - 1)
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // TestSearchOfOthers: a change that waits for something else does not go on with a search.
 func TestSearchOfOthers(t *testing.T) {
 	dev := mustOpen(t, 64<<30, 4096).(*device)
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	ch := c.Channel.(*channel)
 	fill(c, 0, minFrame, 1)
 	segs, ok := ch.StartZeroCopyRead(nil, 0, minFrame)
@@ -430,8 +424,6 @@ func TestSearchOfOthers(t *testing.T) {
 	dev.blocked.Wake()
 	testutil.Equal(t, ch.Poll(done), 1, "writes")
 	ch.EndZeroCopyRead(segs, 0, minFrame)
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // inHugePages returns the size of the anonymous memory of this process in huge pages, in kB
@@ -517,7 +509,7 @@ func TestHugePagesOfDevices(t *testing.T) {
 	const size = 8 << 20
 	d := mustOpen(t, size, 4096).(*device)
 	d.frames.filled = func() {} // no pass but ours
-	c := backendtest.NewClient(t, d, 1<<20)
+	c := backendtest.Use(t, d, 1<<20)
 	for off := int64(0); off < size; off += 1 << 20 {
 		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
 	}
@@ -527,8 +519,6 @@ func TestHugePagesOfDevices(t *testing.T) {
 		t.Errorf("%d areas were dealt with, no more passes: %v", n, d.huge.pending.Load())
 	}
 	d.frames.region.Unpin(0)
-	c.Close()
-	testutil.Must(t, d.Close())
 }
 
 func TestNever(t *testing.T) {

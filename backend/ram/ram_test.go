@@ -59,7 +59,7 @@ func used(dev backend.Device) (n int64) {
 // populates nothing.
 func TestSparse(t *testing.T) {
 	dev := mustOpen(t, 1<<30+4096, 4096)
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	b := c.Memory(0, 8192)
 	expect := func(what string, frames int64) {
 		t.Helper()
@@ -86,15 +86,13 @@ func TestSparse(t *testing.T) {
 	expect("a discard", 2)
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: 0, Len: 1<<30 + 4096})
 	expect("a discard of everything", 0)
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // TestLongDiscard: a discard of the whole device is made in steps, and others get their turn in
 // between.
 func TestLongDiscard(t *testing.T) {
 	dev := mustOpen(t, 64<<20, 4096)
-	c := backendtest.NewClient(t, dev, 1<<20)
+	c := backendtest.Use(t, dev, 1<<20)
 	b := c.Memory(0, 4096)
 	for off := int64(0); off < 64<<20; off += chunk {
 		c.MustDo(c.Write(off, b))
@@ -113,8 +111,6 @@ func TestLongDiscard(t *testing.T) {
 	c.MustDo()
 	left = used(dev)
 	testutil.True(t, left == 0, "the discard left %d bytes", left)
-	c.Close()
-	testutil.Must(t, dev.Close())
 }
 
 // TestTurn: the channels of a reactor together copy or free what its turn has left.
@@ -229,7 +225,7 @@ func TestProbe(t *testing.T) {
 func TestBatches(t *testing.T) {
 	const block, frame, n = 4096, minFrame, 64
 	d := mustOpen(t, 8<<20, block).(*device)
-	c := backendtest.NewClient(t, d, 2<<20)
+	c := backendtest.Use(t, d, 2<<20)
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	ch := c.Channel.(*channel)
 	reading, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
@@ -278,8 +274,6 @@ func TestBatches(t *testing.T) {
 				"frame %d is not what was written last", off/frame)
 		}
 	}
-	c.Close()
-	testutil.Must(t, d.Close())
 }
 
 // TestUnreadReads: zero-copy reads that never end stop no write. Beyond a limit they are refused,

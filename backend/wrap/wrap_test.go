@@ -49,23 +49,12 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// use opens a client of a wrapped device and closes both at the end.
-func use(t *testing.T, dev backend.Device) *backendtest.Client {
-	t.Helper()
-	c := backendtest.NewClient(t, dev, 1<<20)
-	t.Cleanup(func() {
-		c.Close()
-		testutil.Check(t, dev.Close())
-	})
-	return c
-}
-
 func TestDelay(t *testing.T) {
 	const latency = 20 * time.Millisecond
 	reads := []backend.Op{backend.OpRead}
-	never := use(t, Delay(openRAM(t), DelayConfig{Latency: time.Hour, Ops: reads}))
+	never := backendtest.Use(t, Delay(openRAM(t), DelayConfig{Latency: time.Hour, Ops: reads}), 1<<20)
 	never.MustDo(never.Write(0, never.Memory(0, 512)))
-	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: reads}))
+	c := backendtest.Use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: reads}), 1<<20)
 	ios := make([]*backend.IO, 100)
 	for i := range ios {
 		ios[i] = c.Read(0, c.Memory(i<<9, 512))
@@ -86,7 +75,7 @@ func TestDelay(t *testing.T) {
 // TestManyDue: a step takes some operations to the device, however many are due.
 func TestManyDue(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
-	c := use(t, Delay(f, DelayConfig{Latency: 1}))
+	c := backendtest.Use(t, Delay(f, DelayConfig{Latency: 1}), 1<<20)
 	f.Hold(nil)
 	var ios []*backend.IO
 	for range 3 * batchSize {
@@ -121,11 +110,11 @@ func TestJitter(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	c := use(t, Error(openRAM(t),
+	c := backendtest.Use(t, Error(openRAM(t),
 		ErrorConfig{
 			Err: backend.ErrNoSpace, Offset: 4096, Length: 1024,
 			Ops: []backend.Op{backend.OpWrite, backend.OpFlush},
-		}))
+		}), 1<<20)
 	try := func(io *backend.IO) error {
 		c.Submit(io)
 		c.Wait(1)
@@ -166,7 +155,7 @@ func TestErrorRate(t *testing.T) {
 // TestFullDevice: operations that a full device refuses are submitted again.
 func TestFullDevice(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
-	c := use(t, Delay(f, DelayConfig{}))
+	c := backendtest.Use(t, Delay(f, DelayConfig{}), 1<<20)
 	f.Full(true)
 	ios := make([]*backend.IO, 3*batchSize)
 	for i := range ios {
@@ -180,7 +169,7 @@ func TestFullDevice(t *testing.T) {
 
 func TestCloseWithDelayed(t *testing.T) {
 	dev := Delay(openRAM(t), DelayConfig{Latency: 20 * time.Millisecond})
-	c := use(t, dev)
+	c := backendtest.Use(t, dev, 1<<20)
 	c.Submit(c.Read(0, c.Memory(0, 512)))
 	testutil.True(t, c.Channel.Close() != nil, "closed with a delayed operation")
 	c.Wait(1)
@@ -225,9 +214,9 @@ func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 func TestCancelDelayed(t *testing.T) {
 	inner := openRAM(t)
 	delay := DelayConfig{Latency: time.Hour, Ops: []backend.Op{backend.OpWrite}}
-	c := use(t, Error(Delay(inner, delay), ErrorConfig{
+	c := backendtest.Use(t, Error(Delay(inner, delay), ErrorConfig{
 		Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead},
-	}))
+	}), 1<<20)
 	var ios []*backend.IO
 	for i := range 100 {
 		copy(c.Memory(i<<9, 512), bytes.Repeat([]byte{1}, 512))
@@ -250,7 +239,7 @@ func TestCancelDelayed(t *testing.T) {
 // was submitted to the device or not. The device itself cancels the operations that it has.
 func TestCancelRefused(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
-	c := use(t, Delay(f, DelayConfig{}))
+	c := backendtest.Use(t, Delay(f, DelayConfig{}), 1<<20)
 	f.Hold(nil)
 	held := c.Read(0, c.Memory(0, 512))
 	c.Submit(held)

@@ -477,31 +477,25 @@ func TestTiming(t *testing.T) {
 	// The other key is always at the same place, because memory alignment matters.
 	other := &Key{make([]byte, 64), NoHash}
 	equal := 0
-	t.Run("keys", func(t *testing.T) {
+	compare := func(t *testing.T, to []byte, secrets [2][]byte, same func() bool) {
 		testutil.SameTime(t, samples, func(class int) func() {
-			copy(other.secret, secrets[class])
+			copy(to, secrets[class])
 			return func() {
 				for range 100 {
-					if key.Equal(other) {
+					if same() {
 						equal++
 					}
 				}
 			}
 		})
+	}
+	t.Run("keys", func(t *testing.T) {
+		compare(t, other.secret, secrets, func() bool { return key.Equal(other) })
 	})
 	t.Run("keys of TLS", func(t *testing.T) {
 		key := testutil.Value(NewTLSKey(SHA384))(t)
-		secrets, other := ends(48, key.secret), &TLSKey{make([]byte, 48), SHA384}
-		testutil.SameTime(t, samples, func(class int) func() {
-			copy(other.secret, secrets[class])
-			return func() {
-				for range 100 {
-					if key.Equal(other) {
-						equal++
-					}
-				}
-			}
-		})
+		other := &TLSKey{make([]byte, 48), SHA384}
+		compare(t, other.secret, ends(48, key.secret), func() bool { return key.Equal(other) })
 	})
 	t.Run("responses", func(t *testing.T) {
 		p := &Policy{Keys: []*Key{key}, Groups: []Group{GroupNull}}

@@ -53,6 +53,17 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	return c
 }
 
+// Use is NewClient, but the end of the test closes the client and dev.
+func Use(tb testing.TB, dev backend.Device, size int) *Client {
+	tb.Helper()
+	c := NewClient(tb, dev, size)
+	tb.Cleanup(func() {
+		c.Close()
+		testutil.Check(tb, dev.Close())
+	})
+	return c
+}
+
 // BenchmarkReads makes 32 reads of size bytes per call of Submit and Poll, on a device that
 // completes them at once.
 func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
