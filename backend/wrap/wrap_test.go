@@ -52,7 +52,8 @@ func TestConformance(t *testing.T) {
 func TestDelay(t *testing.T) {
 	const latency = 20 * time.Millisecond
 	reads := []backend.Op{backend.OpRead}
-	never := backendtest.Use(t, Delay(openRAM(t), DelayConfig{Latency: time.Hour, Ops: reads}), 1<<20)
+	never := backendtest.Use(t,
+		Delay(openRAM(t), DelayConfig{Latency: time.Hour, Ops: reads}), 1<<20)
 	never.MustDo(never.Write(0, never.Memory(0, 512)))
 	c := backendtest.Use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: reads}), 1<<20)
 	ios := make([]*backend.IO, 100)

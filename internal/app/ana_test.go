@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
@@ -21,8 +22,8 @@ import (
 // ana returns the state of the only group of a subsystem as seen by a host.
 func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
-	ctx := testutil.Context(l.t)
-	b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
+	b := testutil.Value(hosttest.GetLog(testutil.Context(l.t), c, nvme.LogANA, nvme.NSIDAll, 0,
+		1024, 0, false))(l.t)
 	_, groups, err := targettest.ParseANALog(b)
 	testutil.MustTrue(l.t, err == nil && len(groups) == 1, "%+v %v", groups, err)
 	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
@@ -31,10 +32,10 @@ func (l *live) ana(c *host.Controller) string {
 // TestANAWhileApplying: a change of the configuration that takes long delays no failover.
 func TestANAWhileApplying(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	defer l.s.engine.Hold()()
+	defer l.Engine().Hold()()
 	done := make(chan error, 1)
 	go func() {
-		_, err := l.s.listeners.SetANA(control.ANASet{Group: 1, State: "inaccessible"})
+		_, err := l.Listeners().SetANA(control.ANASet{Group: 1, State: "inaccessible"})
 		done <- err
 	}()
 	testutil.Check(t, testutil.Receive(t, "a state is set during the change", done))
@@ -43,11 +44,11 @@ func TestANAWhileApplying(t *testing.T) {
 // TestANATransition: a transition ends after the time that hosts know.
 func TestANATransition(t *testing.T) {
 	for limit, ends := range map[time.Duration]bool{time.Hour: false, time.Millisecond: true} {
-		l := newLive(t, listenAny, sub(anyHosts, inRAM), Options{ANATransition: limit})
+		l := newLive(t, listenAny, sub(anyHosts, inRAM), app.Options{ANATransition: limit})
 		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		set := func(state string) {
 			t.Helper()
-			testutil.Value(l.s.listeners.SetANA(control.ANASet{Group: 1, State: state}))(t)
+			testutil.Value(l.Listeners().SetANA(control.ANASet{Group: 1, State: state}))(t)
 		}
 		set("change")
 		if !ends {
@@ -78,8 +79,8 @@ func TestMDNS(t *testing.T) {
 	n.Set("lo 127.0.0.1", "other0 192.0.2.1")
 	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
 		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
-	l := newLive(t, on, sub(anyHosts, inRAM), Options{Network: n, Retry: time.Hour})
-	port := l.s.Addrs()[0].Port()
+	l := newLive(t, on, sub(anyHosts, inRAM), app.Options{Network: n, Retry: time.Hour})
+	port := l.Addrs()[0].Port()
 	until := func(gone bool) {
 		t.Helper()
 		b := make([]byte, 9000)

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"errors"
@@ -15,30 +15,32 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // live is a server with a configuration that changes.
 type live struct {
+	*harness.Harness
 	t   *testing.T
-	s   *Server
 	dir string
 }
 
 const listenAny = "{transport: tcp, address: 127.0.0.1, port: 0}"
 
 // newLive starts a server with a configuration, and perhaps with other options.
-func newLive(t *testing.T, listeners, subsystems string, other ...Options) *live {
+func newLive(t *testing.T, listeners, subsystems string, other ...app.Options) *live {
 	t.Helper()
 	l := &live{t: t, dir: t.TempDir()}
-	o := append(other, Options{Retry: time.Millisecond})[0]
+	o := append(other, app.Options{Retry: time.Millisecond})[0]
 	o.Config = l.parse(listeners, subsystems)
-	l.s = started(t, o)
+	l.Harness = started(t, o)
 	return l
 }
 
@@ -47,20 +49,19 @@ func (l *live) parse(listeners, subsystems string) *config.Config {
 	l.t.Helper()
 	text := "listeners: [" + listeners + "]\nreactors: {count: 2, memory: 8MiB}\nsubsystems:\n" +
 		strings.ReplaceAll(subsystems, "%DIR%", l.dir)
-	return parsed(l.t, text)
+	return harness.Parse(l.t, text)
 }
 
 func (l *live) apply(listeners, subsystems string) []config.Change {
 	l.t.Helper()
-	changes := testutil.Value(l.s.Apply(l.parse(listeners, subsystems)))(l.t)
-	return changes
+	return testutil.Value(l.Apply(l.parse(listeners, subsystems)))(l.t)
 }
 
 func (l *live) connect(nqn, hostNQN string, at int) (*host.Controller, error) {
 	ctx := testutil.Context(l.t)
 	o := hostOptions(nqn)
 	o.HostNQN = hostNQN
-	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[at].AddrPort}, o)
+	c, err := host.Connect(ctx, host.TCP{Addr: l.Addrs()[at].AddrPort}, o)
 	if err == nil {
 		l.t.Cleanup(c.Close)
 	}
@@ -110,7 +111,7 @@ func TestApplyAtOnce(t *testing.T) {
 			fmt.Sprintf("{nsid: %d, backend: ram, size: 1MiB}", i+2)))
 		wg.Go(func() {
 			for {
-				if _, err := l.s.Apply(c); err != nil {
+				if _, err := l.Apply(c); err != nil {
 					testutil.Is(t, err, engine.ErrStopped, "")
 					return
 				}
@@ -118,7 +119,7 @@ func TestApplyAtOnce(t *testing.T) {
 		})
 	}
 	ctx := testutil.Context(t)
-	testutil.Check(t, l.s.Stop(ctx))
+	testutil.Check(t, l.Server.Stop(ctx))
 	wg.Wait()
 }
 
@@ -136,7 +137,7 @@ func TestFileKeys(t *testing.T) {
 			if inner, section := of.(lang.Mapping); section && !ok {
 				look(name, k.Restart, inner)
 			} else if !section {
-				testutil.True(t, restart || k.Restart || new(Server).settings().Of(name) != nil,
+				testutil.True(t, restart || k.Restart || app.Settable(name),
 					"%s cannot be changed", name)
 			}
 		}
@@ -146,7 +147,7 @@ func TestFileKeys(t *testing.T) {
 
 func (l *live) refuse(listeners, subsystems string) error {
 	l.t.Helper()
-	changes, err := l.s.Apply(l.parse(listeners, subsystems))
+	changes, err := l.Apply(l.parse(listeners, subsystems))
 	testutil.MustTrue(l.t, err != nil, "applied: %v", changes)
 	return err
 }
@@ -166,11 +167,11 @@ func TestLostStorage(t *testing.T) {
 		}
 		err := l.refuse(listenAny, sub(anyHosts, inRAM, wanted))
 		testutil.Is(t, err, errOpen, "")
-		list := l.s.engine.Volumes.Pending()
+		list := l.Engine().Volumes.Pending()
 		testutil.True(t, len(list) == 1 && list[0].NSID == 2, "%s: pending: %v", x, list)
 		l.open.Store(works)
 		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
-		list = l.s.engine.Volumes.Pending()
+		list = l.Engine().Volumes.Pending()
 		testutil.True(t, len(list) == 0, "%s: pending: %v", x, list)
 	}
 }
@@ -251,14 +252,14 @@ func TestRemovedHung(t *testing.T) {
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	l.apply(listenAny, empty)
 	<-l.ended // its host is disconnected
-	l.s.engine.ReleaseLimit = time.Millisecond
+	l.Engine().ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
 	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
 		"namespace 2 of "+testNQN+", which was removed") {
 		t.Error(err)
 	}
 	l.hung.Release()
-	l.s.engine.ReleaseLimit = testTimeout
+	l.Engine().ReleaseLimit = testTimeout
 	l.apply(listenAny, empty+other)
 	n := l.hung.closed.Load()
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
@@ -270,7 +271,7 @@ func TestHungStorage(t *testing.T) {
 	t.Parallel()
 	l := newHungLive(t, listenAny)
 	l.begin()
-	l.s.engine.ReleaseLimit = time.Millisecond
+	l.Engine().ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
 	testutil.True(t, strings.Contains(err.Error(), "still works on commands") &&
 		l.hung.closed.Load() == 0, "%v, closed %d times", err, l.hung.closed.Load())
@@ -279,14 +280,14 @@ func TestHungStorage(t *testing.T) {
 	testutil.Equal(t, l.read(), nil, "after the change that failed")
 
 	l.begin()
-	l.s.engine.ReleaseLimit = time.Hour
+	l.Engine().ReleaseLimit = time.Hour
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM, onFile(3, "x"))), make(chan error)
 	go func() {
-		_, err := l.s.Apply(wanted)
+		_, err := l.Apply(wanted)
 		applied <- err
 	}()
 	stopped := make(chan error)
-	go func() { stopped <- l.s.Stop(t.Context()) }()
+	go func() { stopped <- l.Server.Stop(t.Context()) }()
 	testutil.Is(t, <-applied, engine.ErrStopped, "applied")
 	l.hung.Release()
 	testutil.Check(t, <-stopped)
@@ -303,11 +304,11 @@ func TestNotPending(t *testing.T) {
 	l, applied := newHungLive(t, measured), make(chan error, 1)
 	l.begin()
 	wanted := l.parse(measured, sub(anyHosts, inRAM, onFile(3, "x")))
-	go func() { applied <- testutil.Err(l.s.Apply(wanted)) }()
+	go func() { applied <- testutil.Err(l.Apply(wanted)) }()
 	testutil.Until(t, "the namespace is removed",
-		func() bool { return len(l.s.target.Stats()) == 1 })
-	testutil.True(t, strings.Contains(scraped(t, l.s), "\nnvmf_target_namespaces_pending 0\n"),
-		"a namespace is pending")
+		func() bool { return len(l.Target.Stats()) == 1 })
+	testutil.True(t, strings.Contains(scraped(t, l.Harness),
+		"\nnvmf_target_namespaces_pending 0\n"), "a namespace is pending")
 	l.hung.Release()
 	<-l.ended
 	testutil.Check(t, <-applied)
@@ -344,7 +345,7 @@ func TestWriteProtection(t *testing.T) {
 		l.apply(listenAny, onFile(step.more))
 		testutil.True(t, opened == step.want, "%q: storage was opened %d times, want %d", step.more,
 			opened, step.want)
-		protected := l.s.target.Stats()[0].WriteProtected
+		protected := l.Target.Stats()[0].WriteProtected
 		want := strings.Contains(step.more, "read_only")
 		testutil.True(t, protected == want, "%q: write protected is %v", step.more, protected)
 	}

@@ -1,32 +1,30 @@
-package app
+package app_test
 
 import (
-	"bufio"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestAudit: each audited event is one record, in the file and in the log, with the client, its
@@ -49,23 +47,20 @@ func TestAudit(t *testing.T) {
 	}
 	with := "hosts: [{nqn: " + nqn + `, dhchap_key: "` + key.Reveal() + `"}]`
 	write(with)
-	c := testutil.Value(loader(file)())(t)
-	log := new(testutil.Log)
-	level := new(slog.LevelVar)
+	log, level := new(testutil.Log), new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
-	s := started(t, Options{
-		Config: c, Level: level, Load: loader(file),
+	s := started(t, app.Options{
+		Level: level, Load: loader(file),
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
 	})
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	ctx := testutil.Context(t)
 	client := control.NewClient(socket)
 	defer client.Close()
-	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
 	connect := func(subsystem string, k *auth.Key) error {
 		o := hostOptions(subsystem)
 		o.HostNQN, o.Key = nqn, k
-		h, err := host.Connect(ctx, transport, o)
+		h, err := host.Connect(ctx, s.TCP(), o)
 		if err == nil {
 			h.Close()
 		}
@@ -85,7 +80,7 @@ func TestAudit(t *testing.T) {
 	testutil.Check(t, testutil.Err(s.Reload("signal", "hangup")))
 	write("hosts: {}")
 	testutil.True(t, testutil.Err(s.Reload("signal", "hangup")) != nil, "a broken file")
-	testutil.Check(t, s.Stop(ctx))
+	s.Stop()
 
 	all := testutil.JSONLines(t, path)
 	text := fmt.Sprint(all)
@@ -153,7 +148,7 @@ func TestAccessComesLast(t *testing.T) {
 	const both = "hosts: [" + hostA + ", " + hostB + "]"
 	l := newLive(t, listenAny, sub(both+", security: auth", inRAM))
 	looked := false
-	l.s.engine.Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
+	l.Engine().Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
 		looked = testutil.Err(l.connect(testNQN, hostB, 0)) != nil
 		return nil
 	}}
@@ -168,7 +163,7 @@ func TestFinalComesLast(t *testing.T) {
 	l := newLive(t, listenAny, one+strings.Replace(one, testNQN, testNQN+"-more", 1))
 	why := func() string { return fmt.Sprint(testutil.Err(l.connect(testNQN+"-more", hostA, 0))) }
 	during := ""
-	l.s.engine.Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
+	l.Engine().Settings["log.slow_io"] = &engine.Setter{Set: func(*config.Config) error {
 		during = why()
 		return nil
 	}}
@@ -199,12 +194,7 @@ func shows(t *testing.T, text, key string) bool {
 // readControl reads everything from the control interface.
 func readControl(t *testing.T, socket string) string {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
+	client := over(socket)
 	get := func(path string) []byte {
 		answer, err := client.Get("http://control" + path)
 		testutil.Must(t, err)
@@ -244,29 +234,12 @@ func readControl(t *testing.T, socket string) string {
 }
 
 // readServed reads the metrics, and the state that the page gets.
-func readServed(t *testing.T, s *Server) string {
+func readServed(t *testing.T, s *harness.Harness) string {
 	t.Helper()
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	read := func(url string, until func(line string) bool) string {
-		r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-		a, err := c.Do(r)
-		testutil.Must(t, err)
-		defer a.Body.Close()
-		var all strings.Builder
-		lines := bufio.NewScanner(a.Body)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() && !until(lines.Text()) {
-			all.WriteString(lines.Text() + "\n")
-		}
-		return all.String()
+	lines := show(t, s, "")
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "data: ") {
 	}
-	state := ""
-	read(fmt.Sprintf("http://%v/events", s.web.server.Addr()), func(line string) bool {
-		state = line
-		return strings.HasPrefix(line, "data: ")
-	})
-	metrics := read(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr()),
-		func(string) bool { return false })
+	state, metrics := lines.Text(), scraped(t, s)
 	testutil.True(t, strings.Contains(metrics, "authentications_total") && strings.Contains(state,
 		testNQN), "metrics or the page lack something: %.200s, %.200s", metrics, state)
 	return metrics + state
@@ -277,39 +250,4 @@ func needTLS(t *testing.T) {
 	if err := openssl.Supported(); err != nil {
 		t.Skip(err)
 	}
-}
-
-// TestExpiringKeys: there are warnings of keys for 30 days before they expire and afterwards. While
-// the target runs, they come once a day and when keys expire.
-func TestExpiringKeys(t *testing.T) {
-	t.Parallel()
-	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
-	start := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	c := &config.Config{Hosts: []config.Host{{}, {NQN: "h"}}}
-	c.Hosts[1].Key, c.Hosts[1].Until = key, start.Add(40*24*time.Hour)
-	log := new(testutil.Log)
-	w := keyWatch{start, start}
-	warnings := 0
-	for day := range 45 {
-		for minute := 0; minute < 24*60; minute += 10 {
-			now := start.Add(time.Duration(day)*24*time.Hour + time.Duration(minute)*time.Minute)
-			w.check(c, log.Logger(), now)
-			want, before := 0, warnings
-			warnings = strings.Count(log.String(), "hosts[1].keys_until: the keys of the host")
-			if day > 10 && minute == 0 {
-				want = 1
-			}
-			testutil.MustEqual(t, warnings-before, want, "day %d, minute %d: lines", day, minute)
-		}
-	}
-	testutil.Equal(t, strings.Count(log.String(), "cannot connect any more then"), 29,
-		"warnings before")
-	testutil.True(t, strings.Contains(log.String(), "expired on"),
-		"nobody is told that they have expired")
-	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute)
-	before := strings.Count(log.String(), "expired on")
-	for minute := range 10 {
-		w.check(c, log.Logger(), start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
-	}
-	testutil.Equal(t, strings.Count(log.String(), "expired on")-before, 1, "lines when keys expire")
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"crypto/ecdsa"
@@ -13,23 +13,24 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // controlled starts a server with a control socket and returns a client of it.
-func controlled(t *testing.T, o Options, listeners string, more ...string) (*Server,
-	*control.Client,
+func controlled(t *testing.T, o app.Options, listeners string, more ...string) (
+	*harness.Harness, *control.Client,
 ) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "control.sock")
@@ -44,7 +45,7 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 func TestControl(t *testing.T) {
 	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
 	failed := "{transport: rdma, address: 127.0.0.1}"
-	_, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
+	_, c := controlled(t, app.Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
 	listeners, err := control.GetListeners.From(ctx, c)
 	testutil.MustTrue(t, err == nil && len(listeners) == 3 && listeners[0].State == "up" &&
@@ -151,19 +152,19 @@ func issue(t *testing.T, dir string, left time.Duration) httpd.Certificates {
 
 // TestControlRenewal: a reload takes over a new certificate, and refuses one that cannot be used.
 func TestControlRenewal(t *testing.T) {
-	dir, log := t.TempDir(), new(testutil.Log)
+	dir := t.TempDir()
 	files := issue(t, dir, time.Hour)
 	c := parse(t, anyPort, fmt.Sprintf("control: {socket: '', listen: '127.0.0.1:0', "+
 		"certificate: %s, key: %s, client_ca: %s}", files.Certificate, files.Key, files.CA))
-	s := started(t, Options{
-		Config: c, Log: log.Logger(),
-		Load: func(...config.Option) (*config.Config, error) { return c, nil },
+	s := started(t, app.Options{
+		Config: c,
+		Load:   func(...config.Option) (*config.Config, error) { return c, nil },
 	})
-	testutil.True(t, strings.Contains(log.String(), "the certificate ends on "), "no warning:\n%s",
-		log)
+	testutil.True(t, strings.Contains(s.Log.String(), "the certificate ends on "),
+		"no warning:\n%s", s.Log)
 	reload := func(files httpd.Certificates) error {
 		t.Helper()
-		client := testutil.Value(control.NewTLSClient(s.control.Load().Addr().String(), files))(t)
+		client := testutil.Value(control.NewTLSClient(s.Control().Addr().String(), files))(t)
 		defer client.Close()
 		_, err := client.Reload(t.Context())
 		return err
@@ -181,62 +182,21 @@ func TestControlRenewal(t *testing.T) {
 	}
 }
 
-// TestControlReload: changes, and problems of the configuration with their places, reach clients.
-func TestControlReload(t *testing.T) {
-	var next *config.Config
-	var problem error
-	s, c := controlled(t, Options{
-		Load: func(...config.Option) (*config.Config, error) { return next, problem },
-	}, anyPort)
-	next, problem = nil, errors.Join(config.Problems{
-		{Warning: true, What: "odd"},
-		{Place: "a.yaml:1:2", Path: "tcp.x", What: "unknown key", Hint: "Delete it."},
-		{Place: "a.yaml:3:4", What: "another"},
-	})
-	want := "a.yaml:1:2: tcp.x: unknown key. Delete it.\na.yaml:3:4: another"
-	_, planned := control.GetPlan.From(t.Context(), c)
-	_, reloaded := c.Reload(t.Context())
-	for _, err := range []error{planned, reloaded} {
-		testutil.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
-	}
-	socket := s.current().Control.Socket
-	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
-		"tcp: {in_capsule_size: 8KiB}"), nil
-	plan, err := control.GetPlan.From(t.Context(), c)
-	testutil.True(t, err == nil && len(plan.Changes) == 1 && plan.Changes[0].NeedsRestart,
-		"plan %+v, %v", plan, err)
-	if done, err := c.Reload(t.Context()); err != nil || !reflect.DeepEqual(done, plan) {
-		t.Errorf("reload %+v, %v; the plan was %+v", done, err, plan)
-	}
-	left, err := control.GetPlan.From(t.Context(), c)
-	testutil.MustTrue(t, err == nil && len(left.Changes) == 1, "left to a restart: %+v, %v", left,
-		err)
-	text := left.Changes[0].Text
-	testutil.True(t, strings.Contains(text, "in_capsule_size") && !strings.Contains(text, "level"),
-		"left to a restart: %s", text)
-}
-
 // TestControlSocketTaken: a target that chose the socket itself runs without it.
 func TestControlSocketTaken(t *testing.T) {
-	s, _ := controlled(t, Options{}, anyPort)
-	taken := s.current().Control.Socket
-	log := new(testutil.Log)
-	auto := newServer(t, Options{
-		Config: parse(t, anyPort), ControlSocket: taken, Log: log.Logger(),
-	})
-	testutil.Check(t, auto.Start())
-	testutil.True(t, strings.Contains(log.String(), "the control interface is not served"),
-		"the log does not say so:\n%s", log)
-	named := newServer(t, Options{
+	s, _ := controlled(t, app.Options{}, anyPort)
+	taken := s.Current().Control.Socket
+	auto := started(t, app.Options{Config: parse(t, anyPort), ControlSocket: taken})
+	testutil.True(t, strings.Contains(auto.Log.String(), "the control interface is not served"),
+		"the log does not say so:\n%s", auto.Log)
+	named := newServer(t, app.Options{
 		Config: parse(t, anyPort, fmt.Sprintf("control: {socket: %s}", taken)),
 	})
 	err := named.Start()
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "control.socket: process "), "%v",
 		err)
-	none := newServer(t, Options{
+	none := started(t, app.Options{
 		Config: parse(t, anyPort, `control: {socket: ""}`), ControlSocket: taken + "2",
 	})
-	if err := none.Start(); err != nil || none.control.Load() != nil {
-		t.Errorf("%v, %v", none.control.Load(), err)
-	}
+	testutil.True(t, none.Control() == nil, "it is served")
 }

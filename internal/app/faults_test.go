@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
@@ -49,9 +50,8 @@ func (f *faults) reached() bool {
 // and taken back, even if nothing can be opened any more to undo it.
 func TestEveryFault(t *testing.T) {
 	t.Parallel()
-	network := rdmaNetwork(t, "127.0.0.1")
 	var fail faults
-	stack := &listenStack{Provider: network.Provider("target")}
+	stack := newStack(t, "127.0.0.1")
 	stack.onListen = func() {
 		if fail.now() {
 			stack.failures = 1 // the caller holds its lock
@@ -80,36 +80,36 @@ func TestEveryFault(t *testing.T) {
 		sub("hosts: ["+hostA+"]", inRAM, onFile(2, "y"), onFile(3, "x"), onFile(4, "z"),
 			onFile(5, "v")) + other(3, anyHosts, onFile(1, "w")),
 	}
-	l.s = newServer(t, Options{
+	l.Harness = newServer(t, app.Options{
 		Config: l.parse(before[0], before[1]), Verbs: stack, Retry: time.Millisecond,
 		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
 			if fail.now() {
 				return nil, errOpen
 			}
-			return volumes.Open(n, l.s.atStart.Disks, l.s.log)
+			return volumes.Open(n, l.Current().Disks, l.Log.Logger())
 		},
 	})
-	testutil.Must(t, l.s.Start())
+	testutil.Must(t, l.Start())
 	look := func(names ...string) string {
 		t.Helper()
 		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		defer c.Close()
-		listeners := l.s.listeners.States()
+		listeners := l.Listeners().States()
 		for i := range listeners {
 			listeners[i].Connections = 0 // the last one may still be closing
 		}
-		seen := fmt.Sprint(listeners, l.s.subsystemStates()[0].Hosts)
+		seen := fmt.Sprint(listeners, l.Subsystems()[0].Hosts)
 		for nsid, name := range names {
 			testutil.Equal(t, l.first(c, uint32(nsid+2)), name, "namespace %d is on", nsid+2)
 		}
 		return seen
 	}
 	wanted := l.parse(after[0], after[1])
-	plan := fmt.Sprint(l.s.Plan(wanted))
+	plan := fmt.Sprint(l.Plan(wanted))
 	for n := 1; ; n++ {
 		was := look("x", "y", "z")
 		fail.set(n, false)
-		_, err := l.s.Apply(wanted)
+		_, err := l.Apply(wanted)
 		failed := fail.reached()
 		fail.set(0, false)
 		testutil.MustTrue(t, failed == (err != nil), "operation %d: %v", n, err)
@@ -120,10 +120,10 @@ func TestEveryFault(t *testing.T) {
 		testutil.True(t, !strings.Contains(err.Error(), "undone"), "operation %d: %v", n, err)
 		is := look("x", "y", "z")
 		testutil.True(t, is == was, "operation %d: %s, %s before", n, is, was)
-		again := fmt.Sprint(l.s.Plan(wanted))
+		again := fmt.Sprint(l.Plan(wanted))
 		testutil.True(t, again == plan, "operation %d: planned %s, %s before", n, again, plan)
 		fail.set(n, true)
-		testutil.True(t, testutil.Err(l.s.Apply(wanted)) != nil,
+		testutil.True(t, testutil.Err(l.Apply(wanted)) != nil,
 			"operation %d and all later ones failed, and Apply succeeded", n)
 		fail.set(0, false)
 		l.apply(after[0], after[1])
@@ -171,7 +171,7 @@ func newFaultyLive(t *testing.T, listeners, subsystems string) *faultyLive {
 	l := &faultyLive{live: &live{t: t, dir: t.TempDir()}}
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	open := func(n *config.Namespace) (backend.Device, error) { return (*l.open.Load())(n) }
-	l.s = started(t, Options{
+	l.Harness = started(t, app.Options{
 		Config: l.parse(listeners, subsystems), Retry: time.Millisecond, OpenDevice: open,
 	})
 	return l

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -6,20 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/group"
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -27,7 +23,7 @@ import (
 // none for as long as its cluster does not answer.
 func TestPrivateImages(t *testing.T) {
 	parse := func(namespace string) error {
-		return testutil.Err(Parse("test.yaml", []byte(`
+		return testutil.Err(app.Parse("test.yaml", []byte(`
 listeners: [{transport: tcp, address: 10.0.0.1}]
 group: {name: a, pool: nvme, ana_groups: [2]}
 subsystems:
@@ -44,106 +40,11 @@ subsystems:
 		"the image, since ANA group 1 is not one of group.ana_groups. Add it there", "")
 }
 
-// TestDrainBeforeStart: a group that is given away before it has started is not taken. Its
-// namespaces do not count as waiting if this gateway could not take it.
-func TestDrainBeforeStart(t *testing.T) {
-	g := newGroups(&config.Group{Pool: "p", ANAGroups: []uint32{1, 2}})
-	g.drain(1, true)
-	waits := func(id uint32, readOnly bool) bool {
-		var n config.Namespace
-		n.ANAGroup, n.ReadOnly = id, readOnly
-		return g.waits(&n)
-	}
-	testutil.True(t, waits(1, false) && !waits(1, true) && !waits(3, false), "which ones wait")
-	for id := range g.gates {
-		one := group.Start(group.Default("a", "a", time.Second), func() (group.Engine, error) {
-			return nil, errors.New("no cluster")
-		}, nil, slog.New(slog.DiscardHandler))
-		defer one.Stop(testutil.Context(t))
-		g.add(id, one)
-		testutil.Equal(t, one.Status().Drained, id == 1, "group %d is given away", id)
-		testutil.Until(t, "it cannot take the group", func() bool { return !waits(id, false) })
-	}
-	list := g.states()
-	testutil.True(t, len(list) == 2 && list[1].Pool == "p" && list[1].ANAGroup == 2, "%+v", list)
-}
-
-// TestFacts: a target tells other gateways of the settings that hosts of a group depend on, and not
-// of others.
-func TestFacts(t *testing.T) {
-	c := testutil.Value(Parse("test.yaml", []byte(`
-listeners:
-  - {transport: tcp, address: 10.0.0.1}
-  - {transport: tcp, address: 0.0.0.0, port: 4421}
-  - {transport: tcp, address: 127.0.0.1}
-group: {name: a, pool: nvme, ana_groups: [2], lease: 4s}
-subsystems:
-  - nqn: nqn.2026-11.io.nvmf-target:a
-    hosts: [nqn.2026-11.x:b, nqn.2026-11.x:a]
-    serial: s
-    cntlid_max: 100
-    namespaces:
-      - {nsid: 1, backend: rbd, image: nvme/a, ana_group: 2, block_size: 4096,
-         hosts: [nqn.2026-11.x:b, nqn.2026-11.x:a]}
-      - {nsid: 2, backend: ram, size: 1MiB}
-  - nqn: nqn.2026-11.io.nvmf-target:b
-    allow_any_host: true
-    namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
-`), nil))(t)
-	s := &Server{opts: Options{Version: "1"}, atStart: c}
-	const nqn = "nqn.2026-11.io.nvmf-target:a"
-	got := s.facts(c, 2)
-	names := strings.Join(slices.Sorted(maps.Keys(got.Same)), " ")
-	testutil.Equal(t, names, "balance_after lease namespace 1 of "+nqn+" subsystem "+nqn+
-		" version", "")
-	image, sub := got.Same["namespace 1 of "+nqn], got.Same["subsystem "+nqn]
-	for text, prefix := range map[string]string{
-		image: "image nvme/a, read_only false, block_size 4096, uuid ", sub: "serial s, model ",
-	} {
-		testutil.True(t, strings.HasPrefix(text, prefix) && strings.HasSuffix(text,
-			`, hosts ["nqn.2026-11.x:a" "nqn.2026-11.x:b"]`), "%s", text)
-	}
-	testutil.Equal(t, fmt.Sprint(got.Ranges, got.Own), "map[controller IDs of "+nqn+":[1 100]] "+
-		"[listener tcp 10.0.0.1:4420]", "")
-}
-
-// TestHostsOf: gateways with the same hosts of a subsystem have the same hash of them. The order
-// and the number of their connections do not count.
-func TestHostsOf(t *testing.T) {
-	of := func(hosts string) string {
-		list := []observed.Host{{Subsystem: "b", NQN: hosts}}
-		for _, nqn := range strings.Fields(hosts) {
-			list = append(list, observed.Host{Subsystem: "a", NQN: nqn})
-		}
-		return hostsOf(list)["a"]
-	}
-	all := of("x y")
-	testutil.True(t, len(all) == 32 && all == of("y x y") && all != of("x") && all != of("xy"),
-		"%q", all)
-	testutil.Equal(t, of(""), "", "nobody")
-}
-
-// TestSharedAlone: a version of the group applies nothing else of the file of the gateway.
-func TestSharedAlone(t *testing.T) {
-	t.Parallel()
-	o := newOrchestrated(t)
-	apply := func(text string) error {
-		return testutil.Err(o.server.engine.ApplyGroup([]byte(text), false))
-	}
-	for _, own := range []string{"subsystems: [{nqn: own}]", ""} {
-		o.write(own)
-		testutil.Fails(t, apply("subsystems: []"), " subsystem own)", "")
-		o.must(testutil.Err(o.server.Reload()))
-		o.must(apply("subsystems: [{nqn: a, serial: '" + fmt.Sprint(len(own)) + "'}]"))
-	}
-	o.same()
-}
-
 // TestSharedKeys: a gateway that shares its configuration needs a place for it, but no subsystems.
 func TestSharedKeys(t *testing.T) {
 	var environ []string
 	parse := func(keys, more string) error {
-		return testutil.Err(Parse("test.yaml", []byte(`
+		return testutil.Err(app.Parse("test.yaml", []byte(`
 listeners: [{transport: tcp, address: 10.0.0.1}]
 group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`}
 `+more), environ))
@@ -161,34 +62,6 @@ group: {name: a, pool: nvme, ana_groups: [2], shares_configuration: true`+keys+`
 	environ = []string{"NVMF_TARGET_SUBSYSTEMS=[]"}
 	testutil.Fails(t, parse(", cntlid_min: 1, cntlid_max: 1", "managed: /nowhere"),
 		"environment variable NVMF_TARGET_SUBSYSTEMS: subsystems: replaces", "")
-}
-
-// TestSharedObjects: requests do not change shared objects, and name the command for that.
-func TestSharedObjects(t *testing.T) {
-	o := newOrchestrated(t)
-	o.must(testutil.Err(o.server.engine.ApplyGroup([]byte("hosts: [{nqn: "+guestNQN+"}]\n"+
-		"subsystems: [{nqn: nqn.2026-11.x:s, hosts: ["+guestNQN+"]}]"), false)))
-	for _, obj := range []control.Object{
-		{Subsystem: "nqn.2026-11.x:s"},
-		{Host: guestNQN},
-		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN},
-	} {
-		_, put := o.client.Put(t.Context(), obj, nil)
-		_, del := o.client.Delete(t.Context(), obj, true)
-		for _, err := range []error{put, del} {
-			testutil.Fails(t, err, `Change it with "nvmf-target apply FILE --group"`, "%+v", obj)
-		}
-	}
-	for _, inside := range []control.Object{
-		{Subsystem: "nqn.2026-11.x:s", Host: guestNQN + "0"},
-		{Subsystem: "nqn.2026-11.x:s", NSID: 1},
-	} {
-		testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), inside, nil)),
-			"the subsystem is shared by gateways", "%+v", inside)
-		o.must(testutil.Err(o.client.Delete(t.Context(), inside, true))) // there is none
-	}
-	testutil.Fails(t, testutil.Err(control.GetGroupVersions.From(t.Context(), o.client)),
-		"does not share its configuration", "")
 }
 
 // storage is the record of a group in memory. Its other operations are not used.
@@ -238,16 +111,15 @@ func sharing(t *testing.T) (o *orchestrated, k *storage, store func(text string)
 		return shared
 	}
 	other := share("other", func(*group.Version) error { return nil })
-	o.server.atStart.Group = config.Group{
+	o.Share(config.Group{
 		CNTLIDMin: 5, CNTLIDMax: 9, Key: func() string { return "secret" },
-	}
-	o.server.groups.mu.Lock()
-	defer o.server.groups.mu.Unlock()
-	o.server.groups.shared = share("this", func(v *group.Version) error {
-		if k.fails.Load() {
-			return errors.New("no such image")
-		}
-		return testutil.Err(o.server.applyVersion(v, false))
+	}, func(apply func(*group.Version) error) *group.Shared {
+		return share("this", func(v *group.Version) error {
+			if k.fails.Load() {
+				return errors.New("no such image")
+			}
+			return apply(v)
+		})
 	})
 	return o, k, func(text string) {
 		testutil.Check(t, testutil.Err(other.Put(context.Background(), text, 0, 0)))
@@ -287,7 +159,7 @@ func TestSharedEdits(t *testing.T) {
 	want(4, of(`{"hosts":[],"nqn":"`+nqn+`"}`))
 	image := json.RawMessage(`{"uuid": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "backend": "ram"}`)
 	_, put := o.client.Put(t.Context(), control.Object{Subsystem: nqn, NSID: 1}, image)
-	_, create := o.server.create(t.Context(), nqn, image)
+	_, create := o.Create(t.Context(), nqn, image)
 	for _, err := range []error{put, create} {
 		testutil.Fails(t, err, "namespaces[0].backend: is not rbd", "")
 	}
@@ -336,35 +208,8 @@ func TestSharedEditsBehind(t *testing.T) {
 // TestOffered: other gateways are told of addresses that hosts can use.
 func TestOffered(t *testing.T) {
 	const label = "name: front, transport: tcp, port: 0, tls: off, address: "
-	s := started(t, Options{Config: parse(t, "{"+label+"127.0.0.1}")})
-	list := s.offered()
+	list := started(t, app.Options{Config: parse(t, "{"+label+"127.0.0.1}")}).Offered()
 	testutil.MustEqual(t, len(list), 1, "ports on loopback alone")
 	testutil.True(t, list[0].ID == 1 && list[0].Transport == "tcp" && list[0].TLS == "off" &&
 		list[0].Label == "front" && list[0].Addr.Addr().IsLoopback(), "%+v", list)
-}
-
-// TestRemote: a port of another gateway is listed if it is valid, for the listener of its name.
-func TestRemote(t *testing.T) {
-	names := map[string]string{"": "another", "front": "front"}
-	for _, tc := range []struct {
-		p    group.Port
-		ok   bool
-		want string
-	}{
-		{group.Port{Transport: "tcp", TLS: "required", Label: "front"}, true, "required front"},
-		{group.Port{Transport: "rdma", TLS: "x"}, true, "off "},
-		{group.Port{Transport: "fc"}, false, "off "},
-	} {
-		for addr, valid := range map[string]bool{
-			"10.0.0.2:4420": true, "[fd00::1]:1": true, "0.0.0.0:4420": false, "10.0.0.2:0": false,
-			"[fe80::1%a]:4420": false, "224.0.0.1:4420": false,
-		} {
-			tc.p.Addr = netip.MustParseAddrPort(addr)
-			r, ok := remote(&tc.p, names)
-			testutil.Equal(t, ok, tc.ok && valid, "%+v", tc.p)
-			testutil.Equal(t, fmt.Sprint(r.TLS, " ", r.Listener), tc.want, "%+v", tc.p)
-		}
-	}
-	r, ok := remote(&group.Port{Transport: "tcp"}, names)
-	testutil.True(t, !ok, "a port without an address: %+v", r)
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"fmt"
@@ -9,10 +9,12 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // healing starts a server with listeners on a machine with addresses.
@@ -20,21 +22,21 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *netif
 	t.Helper()
 	n := &netiftest.Network{}
 	n.Set(addresses...)
-	return newLive(t, listeners, sub(anyHosts, inRAM), Options{
+	return newLive(t, listeners, sub(anyHosts, inRAM), app.Options{
 		Network: n, Retry: time.Hour, Settle: time.Millisecond,
 	}), n
 }
 
 // ports returns the listeners as "name: address state", in the order of their port IDs.
-func ports(s *Server) string {
+func ports(s *harness.Harness) string {
 	var list []string
-	for _, l := range s.listeners.States() {
+	for _, l := range s.Listeners().States() {
 		list = append(list, fmt.Sprintf("%d %s: %s %s", l.PortID, l.Name, l.Address, l.State))
 	}
 	return strings.Join(list, "\n")
 }
 
-func wantPorts(t *testing.T, s *Server, want ...string) {
+func wantPorts(t *testing.T, s *harness.Harness, want ...string) {
 	t.Helper()
 	list := strings.Join(want, "\n")
 	testutil.Until(t, "ports\n"+list+"\n", func() bool { return ports(s) == list })
@@ -54,12 +56,12 @@ func TestTooManyAddresses(t *testing.T) {
 	}
 	n.Set(list...)
 	testutil.Until(t, "as many ports are open as there may be", func() bool {
-		return len(l.s.Addrs()) == config.MaxListeners
+		return len(l.Addrs()) == config.MaxListeners
 	})
-	states := l.s.listeners.States()
+	states := l.Listeners().States()
 	if last := states[len(states)-1]; states[0].Address != fmt.Sprintf("127.0.9.9:%d",
 		port) || !strings.Contains(last.Reason, "has 1000 addresses, and there are at most 256") {
-		t.Errorf("%d ports, first %+v, last %+v", len(l.s.Addrs()), states[0], last)
+		t.Errorf("%d ports, first %+v, last %+v", len(l.Addrs()), states[0], last)
 	}
 }
 
@@ -68,14 +70,14 @@ func TestTooManyAddresses(t *testing.T) {
 func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
 	log, n := new(testutil.Log), &netiftest.Network{}
-	l := newLive(t, at("127.0.9.0/24", port), sub(anyHosts, inRAM), Options{
+	l := newLive(t, at("127.0.9.0/24", port), sub(anyHosts, inRAM), app.Options{
 		Network: n, Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
 	})
 	for i := range 1000 {
 		n.Set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
 	}
 	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
-	testutil.Until(t, "three ports", func() bool { return len(l.s.Addrs()) == 3 })
+	testutil.Until(t, "three ports", func() bool { return len(l.Addrs()) == 3 })
 	lines := strings.Count(log.String(), "127.0.9.")
 	testutil.True(t, lines <= 3*n.Reads(), "%d updates, %d lines", n.Reads(), lines)
 }
@@ -92,7 +94,7 @@ func TestRDMADeviceHeals(t *testing.T) {
 		n := &netiftest.Network{}
 		n.RDMA = map[string][]string{"rxe0": {"eth0"}}
 		n.Set("eth0 127.0.9.1", "eth1 127.0.8.1")
-		s := started(t, Options{
+		s := started(t, app.Options{
 			Config: parse(t, "{transport: rdma, address: "+address+"}"), Network: n,
 			Verbs: network.Provider("target"), Retry: time.Millisecond,
 			Settle: time.Millisecond,
@@ -103,8 +105,8 @@ func TestRDMADeviceHeals(t *testing.T) {
 		wantPorts(t, s, state("up"))
 		network.RemoveDevice("target", "rxe0")
 		wantPorts(t, s, state("waiting"))
-		testutil.True(t, len(s.Target().Ports()) == 0, "%s: the discovery log has %v", address,
-			s.Target().Ports())
+		testutil.True(t, len(s.Target.Ports()) == 0, "%s: the discovery log has %v", address,
+			s.Target.Ports())
 		network.AddHost("target", device)
 		wantPorts(t, s, state("up"))
 		writeAndRead(t, host.RDMA{
@@ -120,7 +122,7 @@ func TestRealNetworkHeals(t *testing.T) {
 		return
 	}
 	up := make(chan fabric.Addr, 4)
-	s := started(t, Options{
+	s := started(t, app.Options{
 		Config: parse(t, at("br0", 4420)+", "+at("10.9.0.1", 4421)), Retry: time.Hour,
 		Settle:     time.Millisecond,
 		ListenerUp: func(a fabric.Addr) { up <- a },

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"errors"
@@ -16,17 +16,20 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // listenStack is an RDMA stack with a Listen that can fail. It records the types of service.
 type listenStack struct {
 	verbs.Provider
+	network *verbstest.Fabric
+	up      chan fabric.Addr // gets the listeners that were not available at the start
 
 	mu       sync.Mutex
 	tos      []uint8
@@ -40,6 +43,40 @@ type listenCM struct {
 }
 
 var errListen = errors.New("no listener today")
+
+// newStack makes the stack of a target in a network with a host. The target has a device if it has
+// an address. The network ends after the server has stopped, which needs it.
+func newStack(t *testing.T, target string) *listenStack {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	network.AddHost("target")
+	s := &listenStack{
+		Provider: network.Provider("target"), network: network, up: make(chan fabric.Addr, 1),
+	}
+	if target != "" {
+		s.plug(target)
+	}
+	return s
+}
+
+// plug gives the target a device.
+func (s *listenStack) plug(addr string) {
+	s.network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr(addr)))
+}
+
+// start starts a server on the stack.
+func (s *listenStack) start(t *testing.T, listeners string) *harness.Harness {
+	t.Helper()
+	return started(t, app.Options{
+		Config: parse(t, listeners), Verbs: s, Retry: time.Millisecond,
+		ListenerUp: func(a fabric.Addr) { s.up <- a },
+	})
+}
+
+func (s *listenStack) host(at string) host.RDMA {
+	return host.RDMA{Provider: s.network.Provider("host"), Addr: netip.MustParseAddrPort(at)}
+}
 
 func (s *listenStack) NewCM() (verbs.CM, error) {
 	cm, err := s.Provider.NewCM()
@@ -81,25 +118,28 @@ func onRDMA(keys string) string {
 	return fmt.Sprintf("{transport: rdma, address: 127.0.0.1, %s}", keys)
 }
 
+func TestRDMAWaitsForItsDevice(t *testing.T) {
+	stack := newStack(t, "")
+	s := stack.start(t, "{transport: rdma, address: 10.0.0.1}")
+	up, waiting := s.Listeners().Addrs()
+	testutil.MustTrue(t, len(up) == 0 && len(waiting) == 1, "up %v, waiting %v", up, waiting)
+	stack.plug("10.0.0.1")
+	waitUp(t, stack.up)
+	writeAndRead(t, stack.host("10.0.0.1:4420"))
+}
+
 // TestTypeOfService: a listener has its type of service from the beginning, and after a change. If
 // it cannot be opened again it is as before, or waits.
 func TestTypeOfService(t *testing.T) {
-	network := rdmaNetwork(t, "127.0.0.1")
-	stack := &listenStack{Provider: network.Provider("target")}
-	up := make(chan fabric.Addr, 1)
-	s := started(t, Options{
-		Config: parse(t, onRDMA("tos: 104")), Verbs: stack, Retry: time.Millisecond,
-		ListenerUp: func(a fabric.Addr) { up <- a },
-	})
+	stack := newStack(t, "127.0.0.1")
+	s := stack.start(t, onRDMA("tos: 104"))
 	stack.wantTOS(t, 104)
 	testutil.Value(s.Apply(parse(t, onRDMA("tos: 32"))))(t)
 	stack.wantTOS(t, 104, 32)
 
 	works := func() {
 		t.Helper()
-		writeAndRead(t, host.RDMA{
-			Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
-		})
+		writeAndRead(t, stack.host("127.0.0.1:4420"))
 	}
 	stack.fail(1)
 	_, err := s.Apply(parse(t, onRDMA("tos: 64")))
@@ -110,8 +150,8 @@ func TestTypeOfService(t *testing.T) {
 	stack.fail(2)
 	_, err = s.Apply(parse(t, onRDMA("tos: 64")))
 	testutil.MustTrue(t, errors.Is(err, errListen), "applied: %v", err)
-	s.listeners.States()
-	waitUp(t, up)
+	s.Listeners().States()
+	waitUp(t, stack.up)
 	stack.wantTOS(t, 104, 32, 32, 32)
 	works()
 	testutil.Value(s.Apply(parse(t, onRDMA("tos: 64"))))(t)
@@ -122,153 +162,44 @@ func TestTypeOfService(t *testing.T) {
 // TestRestoredListener: a removed listener that cannot be opened again when the removal is undone
 // waits, with any on_unavailable, and is there for the next change.
 func TestRestoredListener(t *testing.T) {
-	network := rdmaNetwork(t, "127.0.0.1")
-	stack := &listenStack{Provider: network.Provider("target")}
-	up := make(chan fabric.Addr, 1)
-	required := anyPort + ", " + onRDMA("on_unavailable: fail")
-	s := started(t, Options{
-		Config: parse(t, required), Verbs: stack, Retry: time.Millisecond,
-		ListenerUp: func(a fabric.Addr) { up <- a },
-	})
+	stack := newStack(t, "127.0.0.1")
+	s := stack.start(t, anyPort+", "+onRDMA("on_unavailable: fail"))
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	stack.fail(1)
 	_, err := s.Apply(parse(t, fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, "+
 		"on_unavailable: fail}", anyPort, taken)))
 	testutil.MustTrue(t, errors.Is(err, errListen) && errors.Is(err, unix.EADDRINUSE),
 		"applied: %v", err)
-	waitUp(t, up)
+	waitUp(t, stack.up)
 	changes, err := s.Apply(parse(t, anyPort))
 	testutil.True(t, err == nil && len(changes) == 1, "%v, %v", changes, err)
 }
 
 // TestWaitingListenerChanges: a listener can be changed while attempts to open it go on.
 func TestWaitingListenerChanges(t *testing.T) {
-	network := rdmaNetwork(t, "")
-	up := make(chan fabric.Addr, 1)
-	stack := &listenStack{Provider: network.Provider("target")}
-	s := started(t, Options{
-		Config: parse(t, onRDMA("tos: 32")), Verbs: stack,
-		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
-	})
+	stack := newStack(t, "")
+	s := stack.start(t, onRDMA("tos: 32"))
 	for i := range 20 {
 		testutil.Value(s.Apply(parse(t, onRDMA(fmt.Sprintf("tos: %d", 4*i+4)))))(t)
 	}
 	stack.wantTOS(t)
-	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
-	waitUp(t, up)
+	stack.plug("127.0.0.1")
+	waitUp(t, stack.up)
 	stack.mu.Lock()
 	defer stack.mu.Unlock()
 	testutil.Equal(t, stack.tos[len(stack.tos)-1], 80, "type of service")
 }
 
-// TestBothFamilies: a listener at [::] serves hosts with IPv4 addresses. Their addresses have the
-// form of IPv4, and match networks of IPv4.
-func TestBothFamilies(t *testing.T) {
-	l := newLive(t, "{transport: tcp, address: '::', port: 0}", sub(anyHosts, inRAM)+
-		"hosts:\n"+
-		"- {nqn: "+hostA+", networks: [127.0.0.0/8, '::1/128']}\n"+
-		"- {nqn: "+hostB+", networks: [192.0.2.0/24]}\n")
-	at := l.s.Addrs()[0].AddrPort
-	connect := func(ip, nqn string) error {
-		o := hostOptions(testNQN)
-		o.HostNQN = nqn
-		to := host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), at.Port())}
-		c, err := host.Connect(t.Context(), to, o)
-		if err == nil {
-			t.Cleanup(c.Close)
-		}
-		return err
-	}
-	for _, ip := range []string{"127.0.0.1", "::1"} {
-		testutil.MustEqual(t, connect(ip, hostA), nil, "%v", ip)
-		testutil.True(t, connect(ip, hostB) != nil, "admitted outside of its networks, from %v", ip)
-	}
-	list := testutil.Value(l.s.connections(t.Context()))(t)
-	var local, remote []string
-	for _, c := range list {
-		local = append(local, c.Local.Addr().String())
-		remote = append(remote, c.Remote.Addr().String())
-	}
-	slices.Sort(local)
-	slices.Sort(remote)
-	local, remote = slices.Compact(local), slices.Compact(remote) // refused ones may still be there
-	const want = "[127.0.0.1 ::1]"
-	testutil.True(t, fmt.Sprint(local) == want && fmt.Sprint(remote) == want,
-		"connections from %v to %v", remote, local)
-	for _, r := range l.s.recorder.Refusals() {
-		testutil.True(t, !strings.Contains(fmt.Sprint(r), "::ffff:"), "%+v", r)
-	}
-	n := len(l.s.recorder.Refusals())
-	testutil.True(t, n >= 2, "%d refusals", n)
-	name := fmt.Sprintf("[::]:%d", at.Port())
-	if list, err := l.s.engine.Drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
-		err != nil {
-		t.Error(list, err)
-	}
-}
-
-// TestTransportKeys: limits and digests of new connections change. Existing connections stay, and
-// after a failed change everything is as before.
-func TestTransportKeys(t *testing.T) {
-	s := started(t, Options{Config: parse(t, anyPort)})
-	ctx := testutil.Context(t)
-	connect := func(digest bool) (*host.Controller, error) {
-		c, err := host.Connect(ctx, host.TCP{
-			Addr: s.Addrs()[0].AddrPort, HeaderDigest: digest,
-		}, hostOptions(testNQN))
-		if err == nil {
-			t.Cleanup(c.Close)
-		}
-		return c, err
-	}
-	want := func(mqes uint16, digest bool) {
-		t.Helper()
-		c := testutil.Value(connect(digest))(t)
-		testutil.Equal(t, c.CAP().MQES(), mqes, "MQES")
-	}
-	want(127, true)
-	const changed = "tcp: {queue_depth: 64, header_digest: false, max_connections: 5}"
-	if changes, err := s.Apply(parse(t, anyPort, changed)); err != nil || len(changes) != 1 ||
-		changes[0].Restart() {
-		t.Fatalf("%v, %v", changes, err)
-	}
-	want(63, false)
-	testutil.True(t, testutil.Err(connect(true)) != nil, "a header digest")
-	list, err := s.connections(ctx)
-	if err != nil || !slices.ContainsFunc(list, func(c observed.Connection) bool {
-		return c.HeaderDigest && c.Host != ""
-	}) {
-		t.Errorf("the first connection has lost its digest: %+v, %v", list, err)
-	}
-
-	taken := listen(t, "127.0.0.1:0").AddrPort()
-	if _, err := s.Apply(parse(t, anyPort, "tcp: {queue_depth: 256, max_connections: 100}",
-		fmt.Sprintf("metrics: {listen: %q}", taken))); err == nil {
-		t.Fatal("metrics are served at an address that is in use")
-	}
-	want(63, false)
-	testutil.True(t, testutil.Err(connect(false)) != nil,
-		"a fourth connection, which would leave one for all others")
-}
-
 // TestDepthOfController: the queues of a controller may be as deep as it has announced, even if new
 // controllers announce less.
 func TestDepthOfController(t *testing.T) {
-	network := rdmaNetwork(t, "127.0.0.1")
-	both := anyPort + ", " + onRDMA("port: 4420")
-	s := started(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
+	stack, both := newStack(t, "127.0.0.1"), anyPort+", "+onRDMA("port: 4420")
+	s := stack.start(t, both)
 	ctx := testutil.Context(t)
-	transports := []host.Transport{host.TCP{Addr: s.Addrs()[0].AddrPort}, host.RDMA{
-		Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
-	}}
-	connect := func(tr host.Transport) *host.Controller {
-		c := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
-		t.Cleanup(c.Close)
-		return c
-	}
+	transports := []host.Transport{s.TCP(), stack.host("127.0.0.1:4420")}
 	var before []*host.Controller
 	for _, tr := range transports {
-		before = append(before, connect(tr))
+		before = append(before, s.Connect(tr, hostOptions(testNQN)))
 	}
 	testutil.Value(s.Apply(parse(t, both, "tcp: {queue_depth: 32}", "rdma: {queue_depth: 32}")))(t)
 	for i, tr := range transports {
@@ -276,8 +207,8 @@ func TestDepthOfController(t *testing.T) {
 		q, err := before[i].OpenQueue(ctx, 1, depth)
 		testutil.MustTrue(t, err == nil && depth > 32, "%d entries: %v", depth, err)
 		q.Close()
-		testutil.True(t, testutil.Err(connect(tr).OpenQueue(ctx, 1, depth)) != nil,
-			"a controller has deeper queues than it says")
+		testutil.True(t, testutil.Err(s.Connect(tr, hostOptions(testNQN)).OpenQueue(ctx, 1,
+			depth)) != nil, "a controller has deeper queues than it says")
 	}
 }
 
@@ -322,7 +253,7 @@ func TestListenersAtRandom(t *testing.T) {
 			text += fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d, "+
 				"on_unavailable: fail}", taken)
 		}
-		_, err := l.s.Apply(l.parse(text, subsystems))
+		_, err := l.Apply(l.parse(text, subsystems))
 		testutil.True(t, err == nil || !strings.Contains(err.Error(), "undone"), "%v", err)
 	})
 	loop(3*rounds, func() {
@@ -330,9 +261,9 @@ func TestListenersAtRandom(t *testing.T) {
 		if !which.All {
 			which.Listener = strconv.Itoa(1 + rand.IntN(9))
 		}
-		_, _ = l.s.engine.Drain(which, rand.IntN(2) == 0)
+		_, _ = l.Engine().Drain(which, rand.IntN(2) == 0)
 	})
-	loop(10*rounds, func() { l.s.listeners.States(); l.s.status() })
+	loop(10*rounds, l.Look)
 	for range rounds {
 		n.Set(append(pick(machine), "lo 127.0.8.1")...)
 		was := n.Reads()
@@ -342,13 +273,13 @@ func TestListenersAtRandom(t *testing.T) {
 	}
 	wg.Wait()
 
-	testutil.Value(l.s.engine.Drain(control.ListenerID{All: true}, false))(t)
+	testutil.Value(l.Engine().Drain(control.ListenerID{All: true}, false))(t)
 	n.Set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
 	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
 	l.apply(text, subsystems)
 	addr := func(i int) string { return fmt.Sprintf("127.0.9.%d:%d up", i, port) }
 	testutil.Until(t, "there are four ports", func() bool {
-		got := ports(l.s)
+		got := ports(l.Harness)
 		return strings.Count(got, "\n") == 3 && strings.Contains(got, "127.0.8.1") &&
 			strings.Contains(got, addr(1)) && strings.Contains(got, addr(2)) &&
 			strings.Contains(got, addr(3))
@@ -359,17 +290,17 @@ func TestListenersAtRandom(t *testing.T) {
 // agrees checks that ports, discovery log and state file have the same.
 func (l *live) agrees() {
 	l.t.Helper()
-	states, inLog := l.s.listeners.States(), l.s.target.Ports()
+	states, inLog := l.Listeners().States(), l.Target.Ports()
 	for _, p := range states {
 		name := p.Transport + " " + p.Address
-		ids, err := l.s.state.Ports([]string{name})
+		ids, err := l.State().Ports([]string{name})
 		shown := slices.ContainsFunc(inLog, func(o discovery.Port) bool {
 			return o.ID == p.PortID && o.Addr.String() == name
 		})
 		testutil.True(l.t, err == nil && p.State == "up" && shown && ids[name] == p.PortID,
 			"port %+v, discovery log %v, stored IDs %v, %v", p, inLog, ids, err)
 	}
-	if n := l.s.listeners.CountDrained(); len(inLog) != len(states) || n != 0 {
+	if n := l.Listeners().CountDrained(); len(inLog) != len(states) || n != 0 {
 		l.t.Errorf("discovery log %v, %d ports are drained", inLog, n)
 	}
 }

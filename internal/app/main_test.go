@@ -1,10 +1,8 @@
-package app
+package app_test
 
 import (
 	"flag"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,11 +12,13 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // serveFile makes the test binary a target, see startServe.
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		if os.Getenv(hastyEnd) != "" {
 			logs.Patience = time.Millisecond
 		}
-		if err := Serve(file, "test", os.Stdout, os.Stderr); err != nil {
+		if err := app.Serve(file, "test", os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	web.Every /= 10 // the page has the next state sooner
 	// Parallel tests wait for time limits of the product, with any number of processors.
 	_ = flag.Set("test.parallel", "16")
-	testutil.Main(m)
+	harness.Main(m)
 }
 
 const (
@@ -57,7 +57,7 @@ const (
 // parse makes a configuration with one RAM namespace of these listeners and further keys.
 func parse(t *testing.T, listeners string, more ...string) *config.Config {
 	t.Helper()
-	return parsed(t, fmt.Sprintf(`
+	return harness.Parse(t, fmt.Sprintf(`
 listeners: [%s]
 subsystems:
   - nqn: %s
@@ -67,12 +67,6 @@ reactors: {count: 2, memory: 16MiB}
 %s`, listeners, testNQN, strings.Join(more, "\n")))
 }
 
-// parsed makes a configuration of a text.
-func parsed(t *testing.T, text string) *config.Config {
-	t.Helper()
-	return testutil.Value(Parse("test.yaml", []byte(text), nil))(t)
-}
-
 // loader loads a file, as Serve does.
 func loader(file string, environ ...string) func(...config.Option) (*config.Config, error) {
 	return func(options ...config.Option) (*config.Config, error) {
@@ -80,19 +74,12 @@ func loader(file string, environ ...string) func(...config.Option) (*config.Conf
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-
 // newServer makes a server that is stopped at the end of the test. Its configuration is loaded by
 // Load unless there is another one.
-func newServer(t *testing.T, o Options) *Server {
+func newServer(t *testing.T, o app.Options) *harness.Harness {
 	t.Helper()
-	if o.Log == nil {
-		o.Log = quiet()
-	}
 	if o.Config == nil {
-		var err error
-		o.Config, err = o.Load()
-		testutil.MustTrue(t, err == nil, "%v", err)
+		o.Config = testutil.Value(o.Load())(t)
 	}
 	ports := fixedPorts{byName: map[string]uint16{}}
 	o.Config = ports.fix(t, o.Config)
@@ -106,14 +93,9 @@ func newServer(t *testing.T, o Options) *Server {
 		}
 	}
 	o.Version = "test"
-	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
-	s := NewServer(o)
-	s.pause = func() bool { return false } // no test has a predecessor that ends
-	t.Cleanup(func() {
-		ctx := testutil.Context(t)
-		testutil.Equal(t, s.Stop(ctx), nil, "Stop")
-	})
-	return s
+	h := harness.New(t, harness.Options{App: o})
+	h.Server.SetPause(func() bool { return false }) // no test has a predecessor that ends
+	return h
 }
 
 // fixedPorts are the ports of TCP listeners that have port 0 in their configuration, by name. While
@@ -144,9 +126,9 @@ func (p *fixedPorts) fix(t *testing.T, c *config.Config) *config.Config {
 }
 
 // started makes a server that has started, and is stopped at the end of the test.
-func started(t *testing.T, o Options) *Server {
+func started(t *testing.T, o app.Options) *harness.Harness {
 	t.Helper()
-	s := newServer(t, o)
-	testutil.Must(t, s.Start())
-	return s
+	h := newServer(t, o)
+	h.Must(h.Start())
+	return h
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -16,10 +17,12 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 const (
@@ -29,9 +32,9 @@ const (
 
 // orchestrated is a target with a managed directory in its configuration.
 type orchestrated struct {
+	*harness.Harness       // set by start
 	t                      *testing.T
 	file, managed, volumes string
-	server                 *Server
 	client                 *control.Client
 	environ                []string
 	network                *netiftest.Network // nil: that of the machine
@@ -72,10 +75,9 @@ func (o *orchestrated) start() {
 // tryStart returns the error of a start that fails.
 func (o *orchestrated) tryStart() error {
 	o.t.Helper()
-	load := loader(o.file, o.environ...)
-	c := testutil.Value(load())(o.t)
-	options := Options{
-		Config: c, Load: load, StateDir: filepath.Dir(o.file), Retry: time.Millisecond,
+	options := app.Options{
+		Load: loader(o.file, o.environ...), StateDir: filepath.Dir(o.file),
+		Retry: time.Millisecond, Verbs: noRDMA{},
 	}
 	if o.log != nil {
 		options.Log = o.log.Logger()
@@ -83,18 +85,13 @@ func (o *orchestrated) tryStart() error {
 	if o.network != nil {
 		options.Network, options.Retry, options.Settle = o.network, time.Hour, time.Millisecond
 	}
-	o.server = newServer(o.t, options)
-	if err := o.server.Start(); err != nil {
+	o.Harness = newServer(o.t, options)
+	if err := o.Start(); err != nil {
 		return err
 	}
 	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
 	o.t.Cleanup(o.client.Close)
 	return nil
-}
-
-func (o *orchestrated) stop() {
-	o.t.Helper()
-	o.must(o.server.Stop(o.t.Context()))
 }
 
 func (o *orchestrated) must(err error) {
@@ -133,8 +130,7 @@ func (o *orchestrated) volume(name string) string {
 // same checks that the running target and a target started now have the same settings.
 func (o *orchestrated) same() {
 	o.t.Helper()
-	c := testutil.Value(loader(o.file, o.environ...)())(o.t)
-	d, _ := o.server.Plan(c)
+	d, _ := o.Plan(testutil.Value(loader(o.file, o.environ...)())(o.t))
 	testutil.True(o.t, len(d) == 0, "a restart would change %v", d)
 }
 
@@ -226,12 +222,12 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 }
 
 func (o *orchestrated) onStep(fn func(string) error) {
-	defer o.server.engine.Hold()()
-	o.server.engine.OnFileStep = state.Direct
+	defer o.Engine().Hold()()
+	o.Engine().OnFileStep = state.Direct
 	if fn == nil {
 		return
 	}
-	o.server.engine.OnFileStep = func(name string, do func() error) error {
+	o.Engine().OnFileStep = func(name string, do func() error) error {
 		if err := fn(name); err != nil {
 			return err
 		}
@@ -251,7 +247,7 @@ func (o *orchestrated) load() config.Settings {
 func TestManagedKill(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)
-	o.stop()
+	o.Stop()
 	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
 	ctx, sub := t.Context(), control.Object{Subsystem: volumeNQN}
 	answered := 0
@@ -365,7 +361,7 @@ func TestManagedModel(t *testing.T) {
 		}
 		o.operate(r, model, obj, sub, body)
 		if r.IntN(100) == 0 {
-			o.stop()
+			o.Stop()
 			o.start()
 		}
 		o.compare(model)
@@ -448,14 +444,14 @@ func BenchmarkManaged(b *testing.B) {
 	began := time.Now()
 	c := testutil.Value(load())(b)
 	loaded := time.Since(began)
-	s := NewServer(Options{Config: c, Load: load, Log: quiet(), Version: "test"})
+	s := app.NewServer(app.Options{Config: c, Load: load, Log: slog.New(slog.DiscardHandler)})
 	defer func() { _ = s.Stop(b.Context()) }()
 	testutil.Must(b, s.Start())
 	started := time.Since(began) - loaded
 	o := control.Object{Subsystem: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
 	for b.Loop() {
-		testutil.Value(s.engine.Put(b.Context(), o, []byte(`{"backend":"null","size":"1GiB"}`), false))(b)
-		testutil.Value(s.engine.Delete(b.Context(), o, false, false))(b)
+		testutil.Value(s.Engine().Put(b.Context(), o, []byte(`{"backend":"null","size":"1GiB"}`), false))(b)
+		testutil.Value(s.Engine().Delete(b.Context(), o, false, false))(b)
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
@@ -465,10 +461,10 @@ func BenchmarkManaged(b *testing.B) {
 // plan or a reload, except during the first reading, which is for programs that print keys.
 func TestFilesAreReadInTurn(t *testing.T) {
 	o := newOrchestrated(t)
-	load, reads := o.server.engine.Load, 0
-	o.server.engine.Load = func(options ...config.Option) (*config.Config, error) {
+	load, reads := o.Engine().Load, 0
+	o.Engine().Load = func(options ...config.Option) (*config.Config, error) {
 		reads++
-		release, free := o.server.engine.TryHold()
+		release, free := o.Engine().TryHold()
 		if free {
 			release()
 		}

@@ -1,14 +1,12 @@
-package app
+package app_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,38 +15,38 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
-	"github.com/nvmf-target/nvmf-target/internal/metrics"
-	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 const anyPort = "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}"
 
 // scraped returns the text of the metrics.
-func scraped(t *testing.T, s *Server) string {
+func scraped(t *testing.T, s *harness.Harness) string {
 	t.Helper()
-	return testutil.Get(t, fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr()))
+	return testutil.Get(t, fmt.Sprintf("http://%v/metrics", s.Metrics().Addr()))
 }
 
 // TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not
 // read does not delay the end.
 func TestMetricsWhileDraining(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, anyPort,
+	s := newServer(t, app.Options{Config: parse(t, anyPort,
 		fmt.Sprintf("metrics: {listen: '127.0.0.1:%d'}", testutil.FreePort(t)))})
-	s.usageTimeout, s.latencyTimeout = time.Millisecond, time.Millisecond // of a reactor
+	s.Hasty()
 	testutil.Must(t, s.Start())
-	at := s.metrics.server.Addr().String()
+	at := s.Metrics().Addr().String()
 	slow := testutil.Value(net.Dial("tcp", at))(t)
 	defer slow.Close()
 	testutil.Value(io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
 	addr := s.Addrs()[0].AddrPort.String()
-	release := sync.OnceFunc(blockReactor(s))
+	release := sync.OnceFunc(s.Block())
 	defer release()
 	ctx := testutil.Context(t)
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.Stop(ctx) }()
+	go func() { stopped <- s.Server.Stop(ctx) }()
 	for { // the listeners are closed first
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -68,7 +66,7 @@ func TestMetricsWhileDraining(t *testing.T) {
 // over another token and another certificate, and refuses unusable ones. No output has a token.
 func TestMetricsSecurity(t *testing.T) {
 	t.Parallel()
-	dir, log := t.TempDir(), new(testutil.Log)
+	dir := t.TempDir()
 	files := issue(t, dir, 1000*time.Hour)
 	first, second := strings.Repeat("Aa0~", 8), strings.Repeat("Zz9_", 8)
 	token, socket := filepath.Join(dir, "token"), filepath.Join(dir, "sock")
@@ -81,18 +79,10 @@ func TestMetricsSecurity(t *testing.T) {
 	config := validFile + "metrics: {listen: '127.0.0.1:0', certificate: " + files.Certificate +
 		", key: " + files.Key + ", token_file: " + token + "}\ncontrol: {socket: " + socket + "}\n"
 	write(file, config)
-	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
+	s := started(t, app.Options{Load: loader(file)})
 	ask := func(scheme, ca, token string) (string, error) {
-		pool := x509.NewCertPool()
-		pem, err := os.ReadFile(ca)
-		testutil.MustTrue(t, err == nil && pool.AppendCertsFromPEM(pem), "%v", err)
-		client := http.Client{Timeout: testTimeout, Transport: &http.Transport{
-			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
-		}}
-		req := testutil.Value(http.NewRequest(http.MethodGet, fmt.Sprintf("%s://%v/metrics", scheme,
-			s.metrics.server.Addr()), nil))(t)
-		req.Header.Set("Authorization", "Bearer "+token)
-		r, err := client.Do(req)
+		r, err := get(t, fmt.Sprintf("%s://%v/metrics", scheme, s.Metrics().Addr()), ca,
+			func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) })
 		if err != nil {
 			return "", err
 		}
@@ -116,19 +106,19 @@ func TestMetricsSecurity(t *testing.T) {
 	if body, err := ask("http", files.CA, first); err == nil {
 		t.Errorf("served without TLS: %.100s", body)
 	}
-	if c, err := tls.Dial("tcp", s.metrics.server.Addr().String(), &tls.Config{
+	if c, err := tls.Dial("tcp", s.Metrics().Addr().String(), &tls.Config{
 		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
 	}); err == nil {
 		c.Close()
 		t.Error("TLS 1.2 is accepted")
 	}
-	at := s.metrics.server.Addr()
+	at := s.Metrics().Addr()
 	old := filepath.Join(t.TempDir(), "old")
 	pem := testutil.Value(os.ReadFile(files.CA))(t)
 	write(old, string(pem))
 	issue(t, dir, 2000*time.Hour)
-	if _, err := s.Reload(); err != nil || s.metrics.server.Addr() != at {
-		t.Errorf("a new certificate: %v, %v", err, s.metrics.server.Addr())
+	if _, err := s.Reload(); err != nil || s.Metrics().Addr() != at {
+		t.Errorf("a new certificate: %v, %v", err, s.Metrics().Addr())
 	}
 	served(first, true)
 	testutil.True(t, testutil.Err(ask("https", old, first)) != nil,
@@ -150,12 +140,16 @@ func TestMetricsSecurity(t *testing.T) {
 	write(file, strings.Replace(config, ", key: "+files.Key, "", 1))
 	_, err = s.Reload()
 	testutil.True(t, err != nil, "a certificate without key")
-	all += log.String() + fmt.Sprint(changes, err, out.String())
+	log := s.Log.String()
+	all += log + fmt.Sprint(changes, err, out.String())
 	testutil.True(t, !strings.Contains(all, first[:8]) && !strings.Contains(all, second[:8]),
 		"a token is shown")
-	testutil.True(t, strings.Contains(log.String(), "key changed: ~ metrics.token: hidden-") &&
-		strings.Contains(log.String(), "metrics request refused") && strings.Contains(log.String(),
-		"audit=authentication outcome=failure"), "the log:\n%s", log)
+	for _, want := range []string{
+		"key changed: ~ metrics.token: hidden-", "metrics request refused",
+		"audit=authentication outcome=failure",
+	} {
+		testutil.True(t, strings.Contains(log, want), "no %q in the log:\n%s", want, log)
+	}
 	testutil.True(t, strings.Contains(all, `message="metrics request refused"`),
 		"the refusals are not counted")
 }
@@ -163,39 +157,15 @@ func TestMetricsSecurity(t *testing.T) {
 // TestControlRoles: roles come from the configuration and change by a reload.
 func TestControlRoles(t *testing.T) {
 	file := writeConfig(t, validFile)
-	s := newServer(t, Options{Load: loader(file)})
-	err := s.Start()
-	testutil.MustTrue(t, err == nil && s.roles.Load() == nil, "%v", err)
+	s := started(t, app.Options{Load: loader(file)})
+	testutil.MustTrue(t, s.Roles() == nil, "there are roles")
 	for text, n := range map[string]int{"control: {roles: [{user: '7', role: read}]}\n": 1, "": 0} {
 		testutil.Must(t, os.WriteFile(file, []byte(validFile+text), 0o600))
 		changes, err := s.Reload()
-		r := s.roles.Load()
+		r := s.Roles()
 		testutil.True(t, err == nil && (n == 1) == (r != nil) &&
 			(len(changes) != 1 || !changes[0].Restart()), "%q: %v %v %v", text, changes, r, err)
 	}
-}
-
-// TestEndingConnection: the counters of a connection are not counted again after the kernel has
-// forgotten it, and a discovery controller is not a path.
-func TestEndingConnection(t *testing.T) {
-	var totals hostTotals
-	c := observed.Connection{
-		Host: "a", QID: 1, Commands: 1000, LinkKnown: true, Retransmits: 3,
-	}
-	discovery := observed.Connection{
-		Host: "a", Discovery: true, Remote: netip.MustParseAddrPort("127.0.0.1:1"),
-	}
-	look := func() metrics.Host {
-		hosts := map[string]*metrics.Host{"": {}, "a": {}}
-		totals.update([]observed.Connection{c, discovery}, hosts)
-		return *hosts["a"]
-	}
-	first := look()
-	c.Commands, c.LinkKnown, c.Retransmits = 1001, false, 0
-	last := look()
-	testutil.True(t, first.Commands == 1000 && last.Commands == 1001 && last.Retransmits == 3,
-		"%+v, then %+v", first, last)
-	testutil.Equal(t, last.Controllers, 0, "paths")
 }
 
 // underLoad returns the findings of doctor between two samples.
@@ -209,10 +179,11 @@ func underLoad(socket string) []doctor.Finding {
 // RDMA ports are read. TestCauses of tests/operation has the other findings.
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
-	c := parsed(t, validFile+"control: {socket: "+socket+"}\n")
-	s := newServer(t, Options{Config: c})
+	s := newServer(t, app.Options{
+		Config: harness.Parse(t, validFile+"control: {socket: "+socket+"}\n"),
+	})
 	ports := t.TempDir()
-	s.ports = doctor.Ports(ports)
+	s.CountPorts(ports)
 	testutil.Must(t, s.Start())
 	list := underLoad(socket)
 	testutil.True(t, len(list) == 1 && list[0].Severity == doctor.OK, "without load: %+v", list)

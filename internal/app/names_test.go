@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -31,7 +31,7 @@ var oddNames = []string{
 func TestOddNames(t *testing.T) {
 	t.Parallel() // it mostly waits for storage
 	o := newOrchestrated(t)
-	o.stop()
+	o.Stop()
 	o.write("metrics: {listen: '127.0.0.1:0'}\n")
 	o.start()
 	for i, name := range oddNames {
@@ -43,7 +43,7 @@ func TestOddNames(t *testing.T) {
 		}
 	}
 	o.same()
-	o.stop()
+	o.Stop()
 	o.start()
 	list := testutil.Value(control.GetSubsystems.From(t.Context(), o.client))(o.t)
 	var names []string
@@ -58,12 +58,12 @@ func TestOddNames(t *testing.T) {
 		sub, hostNQN := oddNames[i], oddNames[len(oddNames)-1-i]
 		options := hostOptions(sub)
 		options.HostNQN = hostNQN
-		c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort}, options)
+		c, err := host.Connect(t.Context(), host.TCP{Addr: o.Addrs()[0].AddrPort}, options)
 		if err != nil {
 			t.Errorf("%q at %q: %v", hostNQN, sub, err)
 			continue
 		}
-		text := scraped(t, o.server)
+		text := scraped(t, o.Harness)
 		c.Close()
 		for key, value := range map[string]string{"subsystem": sub, "host": hostNQN} {
 			want := key + `="` + label.Replace(value) + `"`
@@ -77,21 +77,24 @@ func TestOddNames(t *testing.T) {
 	testutil.True(t, len(files) == 0, "%q are left", files)
 }
 
+// over returns a client that connects to a Unix socket.
+func over(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+}
+
 // request makes a request as curl does, and returns the status, the header and the body.
 func (o *orchestrated) request(op, body string) (int, http.Header, string) {
 	o.t.Helper()
 	method, path, _ := strings.Cut(op, " ")
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix",
-				filepath.Join(filepath.Dir(o.file), "control.sock"))
-		},
-	}}
 	r, err := http.NewRequestWithContext(o.t.Context(), method, "http://target"+path,
 		strings.NewReader(body))
 	o.must(err)
-	answer, err := client.Do(r)
+	answer, err := over(filepath.Join(filepath.Dir(o.file), "control.sock")).Do(r)
 	o.must(err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)

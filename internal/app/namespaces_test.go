@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bufio"
@@ -17,10 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestEmptyDevice: a block device without a medium, such as a loop device without a file, counts as
@@ -48,8 +50,8 @@ func TestEmptyDevice(t *testing.T) {
 	testutil.True(t, err == nil && strings.Contains(said.String(), "the namespace is pending"),
 		"check: %v, %s", err, said.String())
 	up := make(chan uint32, 1)
-	started(t, Options{
-		Config: parsed(t, text), Retry: time.Millisecond,
+	started(t, app.Options{
+		Config: harness.Parse(t, text), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if out, err := exec.Command("losetup", device, backing).CombinedOutput(); err != nil {
@@ -60,7 +62,7 @@ func TestEmptyDevice(t *testing.T) {
 
 // TestControlDisks: a client sees the disks of this machine.
 func TestControlDisks(t *testing.T) {
-	_, c := controlled(t, Options{}, anyPort)
+	_, c := controlled(t, app.Options{}, anyPort)
 	testutil.Until(t, "the same list", func() bool { // the health of a disk may take some time
 		want := testutil.Value(volumes.ListDisks(nil))(t)
 		list, err := control.GetDisks.From(t.Context(), c)
@@ -86,15 +88,13 @@ func (l *live) wantUp(up <-chan uint32) {
 
 // TestAppearsAtStart: storage may appear before everything else has been started.
 func TestAppearsAtStart(t *testing.T) {
-	network := rdmaNetwork(t, "127.0.0.1")
-	l := &live{t: t, dir: t.TempDir()}
+	l, stack := &live{t: t, dir: t.TempDir()}, newStack(t, "127.0.0.1")
 	up := make(chan uint32, 1)
-	stack := &listenStack{Provider: network.Provider("target")}
 	stack.onListen = func() {
 		l.mkdir("mount")
 		l.wantUp(up)
 	}
-	l.s = started(t, Options{
+	l.Harness = started(t, app.Options{
 		Config: l.parse(onRDMA("tos: 4"), sub(anyHosts, inRAM, inMount)), Verbs: stack,
 		Retry: time.Millisecond, NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
@@ -105,7 +105,7 @@ func TestAppearsAtStart(t *testing.T) {
 func TestBlockedCallback(t *testing.T) {
 	l := &live{t: t, dir: t.TempDir()}
 	called, told, end := make(chan bool, 2), make(chan struct{}), make(chan bool)
-	l.s = newServer(t, Options{
+	l.Harness = newServer(t, app.Options{
 		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
 		NamespaceUp: func(string, uint32) {
 			called <- true
@@ -115,12 +115,12 @@ func TestBlockedCallback(t *testing.T) {
 	})
 	t.Cleanup(func() { <-told })
 	t.Cleanup(func() { close(end) })
-	testutil.Must(t, l.s.Start())
+	testutil.Must(t, l.Start())
 	l.mkdir("mount")
 	<-called
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM)), make(chan error, 1)
 	go func() {
-		_, err := l.s.Apply(wanted)
+		_, err := l.Apply(wanted)
 		applied <- err
 	}()
 	testutil.Check(t, testutil.Receive(t, "the change does not wait for the callback", applied))
@@ -146,17 +146,15 @@ func TestWatchedChanges(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end.Store(true)
-	for _, ask := range []func() string{
-		func() string { return fmt.Sprint(l.s.listeners.States()) },
-		func() string { return fmt.Sprint(l.s.namespaceStates(), l.s.subsystemStates()) },
-		func() string { return fmt.Sprint(l.s.status(), l.s.target.Controllers()) },
-		func() string { return l.s.announcement().text(reachable) },
-		func() string { return fmt.Sprint(l.s.Plan(l.s.current())) },
-		func() string { return fmt.Sprint(l.s.target.Stats()) },
+	for _, ask := range []func(){
+		l.Look,
+		func() { l.Target.Controllers() },
+		func() { l.Plan(l.Current()) },
+		func() { l.Target.Stats() },
 	} {
 		wg.Go(func() {
 			for !end.Load() {
-				_ = ask()
+				ask()
 			}
 		})
 	}
@@ -177,9 +175,8 @@ func TestStorageThatDoesNotAnswer(t *testing.T) {
 	}
 	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path,
 		1)
-	s := started(t, Options{Config: parsed(t, text)})
-	a := s.announcement()
-	testutil.True(t, len(a.pending) == 1, "%d namespaces are pending", len(a.pending))
+	s := harness.Start(t, harness.Options{Config: text})
+	testutil.Equal(t, len(s.Engine().Volumes.Pending()), 1, "pending namespaces")
 }
 
 // TestFewDescriptors: with fewer descriptors than connections the target warns at the start, and

@@ -1,47 +1,24 @@
-package app
+package app_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
-
-// TestPauses: a start waits for a second in total, and not after the target was asked to end.
-func TestPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		pause, n := pauses(ctx), 0
-		for pause() {
-			n++
-		}
-		testutil.True(t, n == int(patience/patiencePause) && !pause(), "%d pauses", n)
-		pause = pauses(ctx)
-		cancel()
-		synctest.Wait()
-		for n = 0; pause(); n++ {
-			testutil.MustTrue(t, n <= 100, "it waits although the target ends")
-		}
-	})
-}
 
 // holder is a resource of another process: each lock, socket and address that a start needs.
 type holder struct {
-	name, what string // what the start reports
+	name, what string // in the error of the start
 	hold       func(t *testing.T) (release func() error)
 }
 
@@ -55,7 +32,7 @@ func TestPredecessor(t *testing.T) {
 	files := issue(t, dir, time.Hour)
 	port, metricsPort := testutil.FreePort(t), testutil.FreePort(t)
 	pagePort, controlPort := testutil.FreePort(t), testutil.FreePort(t)
-	c := parsed(t, fmt.Sprintf(`
+	c := harness.Parse(t, fmt.Sprintf(`
 listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
 subsystems:
   - nqn: %s
@@ -96,64 +73,27 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 		{"socket", "listens at " + socket, at("unix", socket)},
 	} {
 		t.Run(h.name, func(t *testing.T) {
-			begin := func() (s *Server, release func() error) {
-				s = newServer(t, Options{Config: c, StateDir: stateAt})
+			begin := func() (s *harness.Harness, release func() error) {
+				s = newServer(t, app.Options{Config: c, StateDir: stateAt})
 				return s, h.hold(t)
 			}
 			s, release := begin()
 			err := s.Start()
 			testutil.Fails(t, err, h.what, "it is not free")
-			stopped(t, s)
+			s.Stop()
 			testutil.Must(t, release())
 
 			s, release = begin()
 			tries := 0
-			s.pause = func() bool {
+			s.SetPause(func() bool {
 				if tries++; tries == 3 {
 					testutil.Check(t, release())
 				}
 				return tries <= 3
-			}
+			})
 			err = s.Start()
 			testutil.True(t, err == nil && tries == 3, "after %d attempts: %v", tries, err)
-			stopped(t, s)
+			s.Stop()
 		})
 	}
-}
-
-func stopped(t *testing.T, s *Server) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	testutil.Check(t, s.Stop(ctx))
-}
-
-// TestInUse: the errors for which a start waits, and others.
-func TestInUse(t *testing.T) {
-	busy, warning := config.Problem{InUse: true}, config.Problem{Warning: true}
-	for _, tc := range []struct {
-		err  error
-		want bool
-	}{
-		{errors.New("a file has the wrong size"), false},
-		{fmt.Errorf("a: %w", unix.EADDRINUSE), true},
-		{fmt.Errorf("a: %w", control.ErrInUse), true},
-		{config.Problems{busy, warning}, true},
-		{config.Problems{busy, {What: "wrong"}}, false},
-	} {
-		testutil.Equal(t, inUse(tc.err), tc.want, "%v", tc.err)
-	}
-}
-
-// TestOpenedOnce: metrics and page are opened once, however many of their keys are set.
-func TestOpenedOnce(t *testing.T) {
-	log := new(testutil.Log)
-	s := started(t, Options{Log: log.Logger(), Config: parse(t, anyPort,
-		`metrics: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`,
-		`web: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`)})
-	for _, what := range []string{"metrics are served", "the page is served"} {
-		n := strings.Count(log.String(), what)
-		testutil.True(t, n == 1, "%s: %d times\n%s", what, n, log)
-	}
-	testutil.True(t, s.metrics.server != nil && s.web.server != nil, "not served")
 }

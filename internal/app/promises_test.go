@@ -1,7 +1,6 @@
-package app
+package app_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
@@ -105,14 +105,13 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 func TestDeletedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
-	log := new(testutil.Log)
-	l := newLive(t, listenAny, sub(anyHosts, inRAM), Options{StateDir: dir, Log: log.Logger()})
+	l := newLive(t, listenAny, sub(anyHosts, inRAM), app.Options{StateDir: dir})
 	file := onlyFile(t, dir, "reservations")
 	testutil.Must(t, os.Remove(file))
-	l.s.restoreState()
+	l.RestoreState()
 	testutil.Equal(t, onlyFile(t, dir, "reservations"), file, "")
-	testutil.True(t, strings.Contains(log.String(), "deleted, and has been written again"),
-		"the log:\n%s", log)
+	testutil.True(t, strings.Contains(l.Log.String(), "deleted, and has been written again"),
+		"the log:\n%s", l.Log)
 }
 
 // TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it
@@ -120,7 +119,7 @@ func TestDeletedPromise(t *testing.T) {
 func TestPromiseNotKept(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	l := newLive(t, listenAny, sub(anyHosts, onFile(1, "disk")), Options{StateDir: dir})
+	l := newLive(t, listenAny, sub(anyHosts, onFile(1, "disk")), app.Options{StateDir: dir})
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	q := testutil.Value(c.OpenQueue(t.Context(), 1, 16))(t)
 	defer q.Close()
@@ -171,11 +170,11 @@ func TestPromiseNotKept(t *testing.T) {
 	mark(false)
 	testutil.Equal(t, hosttest.Write(t.Context(), q, 1, 0, 1, buf[:512], 0), nil,
 		"the namespace was write protected nevertheless")
-	r := l.s.state.Reservations.Load(testNQN, 1)
-	testutil.True(t, r == nil && l.s.state.Failed(), "%+v", r)
-	if _, err := l.s.Apply(l.parse(listenAny+", {transport: tcp, address: 127.0.0.2, port: 0}",
+	r := l.State().Reservations.Load(testNQN, 1)
+	testutil.True(t, r == nil && l.State().Failed(), "%+v", r)
+	if _, err := l.Apply(l.parse(listenAny+", {transport: tcp, address: 127.0.0.2, port: 0}",
 		sub(anyHosts, onFile(1, "disk")))); err == nil ||
-		!strings.Contains(err.Error(), "port IDs cannot be stored") || len(l.s.Addrs()) != 1 {
+		!strings.Contains(err.Error(), "port IDs cannot be stored") || len(l.Addrs()) != 1 {
 		t.Errorf("a port with an ID that is not stored: %v", err)
 	}
 	move(dir+".moved", dir)
@@ -185,9 +184,7 @@ func TestPromiseNotKept(t *testing.T) {
 		"a block that is marked is read")
 	protect(nvme.WriteProtect, true)
 	c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	testutil.Must(t, l.s.Stop(ctx))
+	l.Stop()
 	s := testutil.Value(state.Open(dir))(t)
 	testutil.True(t, s.Protection.Protected(testNQN, 1) && s.Reservations.Load(testNQN, 1) != nil &&
 		s.Uncorrectable.Load(testNQN, 1) != nil, "what was acknowledged was lost")
@@ -200,15 +197,15 @@ func TestPortWaitsForID(t *testing.T) {
 	n := &netiftest.Network{}
 	n.Set("eth0 127.0.9.1")
 	dir := filepath.Join(t.TempDir(), "state")
-	l := newLive(t, "{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM), Options{
+	l := newLive(t, "{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM), app.Options{
 		Network: n, StateDir: dir, Retry: time.Millisecond, Settle: time.Millisecond,
 	})
 	testutil.Must(t, os.Rename(dir, dir+".moved"))
 	n.Set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	testutil.Until(t, "it says why it waits", func() bool {
-		return strings.Contains(fmt.Sprint(l.s.listeners.States()), "port IDs cannot be stored")
+		return strings.Contains(fmt.Sprint(l.Listeners().States()), "port IDs cannot be stored")
 	})
-	testutil.True(t, len(l.s.Addrs()) == 1, "%v", l.s.Addrs())
+	testutil.True(t, len(l.Addrs()) == 1, "%v", l.Addrs())
 	testutil.Must(t, os.Rename(dir+".moved", dir))
-	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
+	testutil.Until(t, "two ports", func() bool { return len(l.Addrs()) == 2 })
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"cmp"
@@ -51,18 +51,24 @@ var sequenceSteps = map[string]func(*sequence) string{
 	"config": func(s *sequence) string { s.configure(s.d.Input + "\n"); return "ok" },
 	"edit":   func(s *sequence) string { s.configure(s.edited()); return "ok" },
 	"start":  (*sequence).begin,
-	"stop":   func(s *sequence) string { s.stop(); return "ok" },
+	"stop":   func(s *sequence) string { s.Stop(); return "ok" },
 	"restart": func(s *sequence) string {
-		s.stop()
+		s.Stop()
 		return s.begin()
 	},
 	"check":   func(s *sequence) string { text, _ := s.check(); return text },
 	"each":    (*sequence).each,
 	"request": (*sequence).requests,
+	"group": func(s *sequence) string {
+		return fmt.Sprint(testutil.Err(s.Engine().ApplyGroup([]byte(s.d.Input), false)))
+	},
 	"files":   (*sequence).managedFiles,
 	"do":      (*sequence).do,
 	"connect": (*sequence).connectHost,
-	"stays":   (*sequence).stays,
+	"depth": func(s *sequence) string {
+		return fmt.Sprint(s.hosts[s.words()[0]].CAP().MQES() + 1)
+	},
+	"stays": (*sequence).stays,
 	"ended": func(s *sequence) string {
 		for _, name := range s.words() {
 			testutil.Receive(s.t, name+" is disconnected", s.hosts[name].Done())
@@ -73,12 +79,12 @@ var sequenceSteps = map[string]func(*sequence) string{
 	"read":     (*sequence).read,
 	"affected": (*sequence).affected,
 	"network":  (*sequence).setNetwork,
-	"ports":    func(s *sequence) string { return ports(s.server) },
+	"ports":    func(s *sequence) string { return ports(s.Harness) },
 	"discover": (*sequence).discover,
 	"event":    (*sequence).event,
 	"io":       (*sequence).io,
 	"log":      func(s *sequence) string { return s.counted(s.log.String()) },
-	"served":   func(s *sequence) string { return s.counted(s.hears(readServed(s.t, s.server))) },
+	"served":   func(s *sequence) string { return s.counted(s.hears(readServed(s.t, s.Harness))) },
 	"answers": func(s *sequence) string {
 		socket := filepath.Join(filepath.Dir(s.file), "control.sock")
 		return s.counted(s.hears(readControl(s.t, socket)))
@@ -278,7 +284,7 @@ func (s *sequence) each() string {
 			testutil.True(s.t, (err == nil) == (served == "ok") && (err == nil || a == b),
 				"%s: %s: check says %s, and a start %s", s.d.Pos, line, found, served)
 			if served == "ok" {
-				s.stop()
+				s.Stop()
 			}
 		}
 		s.environ = nil
@@ -410,7 +416,7 @@ func (s *sequence) do() string {
 func (s *sequence) listener() netip.AddrPort {
 	var at int
 	_, _ = fmt.Sscan(s.value("listener", "1"), &at)
-	return s.server.Addrs()[at-1].AddrPort
+	return s.Addrs()[at-1].AddrPort
 }
 
 // which returns the key whose number an argument has.
@@ -421,7 +427,7 @@ func (s *sequence) which(arg string, keys []string) string {
 }
 
 func (s *sequence) transport(at netip.AddrPort) host.TCP {
-	tr := host.TCP{Addr: at}
+	tr := host.TCP{Addr: at, HeaderDigest: s.d.HasArg("digest")}
 	if s.d.HasArg("tls") {
 		k := testutil.Value(auth.ParseTLSKey(s.which("tls", testTLSKeys)))(s.t)
 		tr.PSK = func(hostNQN, subNQN string) (*auth.TLSPSK, error) {
@@ -438,6 +444,9 @@ func (s *sequence) connectHost() string {
 	at := s.listener()
 	if like := s.hosts[s.value("like", "")]; like != nil {
 		at = like.at
+	}
+	if ip := s.value("ip", ""); ip != "" {
+		at = netip.AddrPortFrom(netip.MustParseAddr(ip), at.Port())
 	}
 	o := hostOptions(s.expand(s.value("subsystem", testNQN)))
 	name := s.words()[0]
@@ -478,8 +487,8 @@ func (s *sequence) event() string {
 func (s *sequence) begin() string {
 	if err := s.tryStart(); err != nil {
 		text := err.Error()
-		testutil.Equal(s.t, len(s.server.Addrs()), 0, "%s: listeners", s.d.Pos)
-		s.must(s.server.Stop(s.t.Context()))
+		testutil.Equal(s.t, len(s.Addrs()), 0, "%s: listeners", s.d.Pos)
+		s.Stop()
 		return text
 	}
 	return "ok"
@@ -560,11 +569,11 @@ func (s *sequence) counted(in string) string {
 
 // scraped shows the metrics with these beginnings.
 func (s *sequence) scraped() string {
-	if s.server.metrics.server == nil {
+	if s.Metrics() == nil {
 		return "none"
 	}
 	var out []string
-	text := scraped(s.t, s.server)
+	text := scraped(s.t, s.Harness)
 	for line := range strings.SplitSeq(s.d.Input, "\n") {
 		for found := range strings.Lines(text) {
 			if strings.HasPrefix(found, "nvmf_target_"+line) {
@@ -581,7 +590,7 @@ func (s *sequence) promises() string {
 	if len(s.words()) == 0 {
 		var out []string
 		for nsid := range uint32(10) {
-			if s.server.state.Reservations.Load(testNQN, nsid) != nil {
+			if s.State().Reservations.Load(testNQN, nsid) != nil {
 				out = append(out, fmt.Sprint(nsid))
 			}
 		}
@@ -641,11 +650,11 @@ func (s *sequence) read() string {
 func (s *sequence) affected() string {
 	before := testutil.Value(os.ReadFile(s.file))(s.t)
 	next := s.edited()
-	if s.server != nil {
-		s.stop()
+	if s.Harness != nil {
+		s.Stop()
 	}
 	testutil.MustEqual(s.t, s.begin(), "ok", "%s", s.d.Pos)
-	names := []string{"a", "b"}[:len(s.server.Addrs())]
+	names := []string{"a", "b"}[:len(s.Addrs())]
 	for i, name := range names {
 		s.d.CmdArgs = append(s.d.CmdArgs[:0:0], datadriven.CmdArg{Key: name},
 			datadriven.CmdArg{Key: "listener", Vals: []string{fmt.Sprint(i + 1)}},

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bufio"
@@ -10,9 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,65 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
-
-func TestAnnouncement(t *testing.T) {
-	addr := func(tr nvme.TransportType, s string) fabric.Addr {
-		return fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(s)}
-	}
-	subsystem := func(nqn string, r subsystems.Security) (s config.Subsystem) {
-		s.NQN, s.Security = nqn, r
-		return s
-	}
-	a := announcement{
-		version: "v1.2.3",
-		subsystems: []config.Subsystem{
-			subsystem("nqn.2026-11.io.nvmf-target:disk0", 0),
-			subsystem("nqn.2026-11.io.nvmf-target:it's $HOME", 0),
-			subsystem("nqn.2026-11.io.nvmf-target:key", subsystems.SecurityAuth),
-			subsystem("nqn.2026-11.io.nvmf-target:tls", subsystems.SecurityTLS),
-		},
-		namespaces: slices.Repeat(
-			volumes.All(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),
-		up: []fabric.Addr{
-			addr(nvme.TransportTCP, "0.0.0.0:4420"),
-			addr(nvme.TransportTCP, "192.0.2.1:4422"),
-			addr(nvme.TransportRDMA, "[2001:db8::1]:4421"),
-		},
-		encrypted: map[fabric.Addr]bool{addr(nvme.TransportTCP, "192.0.2.1:4422"): true},
-		waiting:   []string{"rdma 10.0.0.1:4420"},
-		pending: volumes.All(parsed(t, strings.Replace(validFile, "backend: ram",
-			"backend: file, path: /mnt/disk", 1))),
-	}
-	got := a.text(func(fabric.Addr) []netip.Addr {
-		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
-	})
-	testutil.Golden(t, "testdata/announcement.golden", got)
-}
-
-// TestReachable: a wildcard is announced with addresses of this machine.
-func TestReachable(t *testing.T) {
-	list := reachable(fabric.Addr{
-		Transport: nvme.TransportTCP,
-		AddrPort:  netip.MustParseAddrPort("0.0.0.0:1"),
-	})
-	testutil.MustTrue(t, len(list) != 0, "no address")
-	for _, ip := range list {
-		l, err := net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
-		if err != nil {
-			t.Errorf("%v: %v", ip, err)
-			continue
-		}
-		l.Close()
-	}
-}
 
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
@@ -179,7 +124,7 @@ func expectNotification(t *testing.T, c *net.UnixConn, want string) {
 }
 
 func TestServeReportsProblems(t *testing.T) {
-	err := Serve("testdata/none.yaml", "test", io.Discard, io.Discard)
+	err := app.Serve("testdata/none.yaml", "test", io.Discard, io.Discard)
 	testutil.Fails(t, err, "no such file", "")
 }
 
@@ -187,29 +132,22 @@ func TestServeReportsProblems(t *testing.T) {
 // reason. In any case connected hosts stay connected.
 func TestHangup(t *testing.T) {
 	file := writeConfig(t, validFile)
-	log := new(testutil.Log)
-	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
-	ctx := testutil.Context(t)
-	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
-	before := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
-	defer before.Close()
+	s := started(t, app.Options{Load: loader(file)})
+	before := s.Connect(s.TCP(), hostOptions(testNQN))
 	signals, hangups, ended := make(chan os.Signal), make(chan os.Signal), make(chan error, 1)
-	go func() {
-		p := &program{server: s, log: log.Logger(), out: io.Discard}
-		ended <- p.run(signals, hangups, nil, nil)
-	}()
+	go func() { ended <- s.Handle(signals, hangups) }()
 	hangup := func(text, done string) {
 		t.Helper()
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		hangups <- syscall.SIGHUP
 		testutil.Until(t, "the log says: "+done, func() bool {
-			return strings.Contains(log.String(), done) || len(ended) > 0
+			return strings.Contains(s.Log.String(), done) || len(ended) > 0
 		})
 		if len(ended) > 0 {
 			t.Fatalf("the program ended: %v", <-ended)
 		}
 		testutil.Equal(t, before.Err(), nil, "a host lost its connection")
-		writeAndRead(t, transport)
+		writeAndRead(t, s.TCP())
 	}
 	hangup("subsystems: [\n", "the configuration was not changed")
 	const more = testNQN + "-more"
@@ -217,8 +155,7 @@ func TestHangup(t *testing.T) {
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
 reactors:`, 1), "the configuration was applied")
-	c2 := testutil.Value(host.Connect(ctx, transport, hostOptions(more)))(t)
-	c2.Close()
+	s.Connect(s.TCP(), hostOptions(more))
 	signals <- syscall.SIGTERM
 	testutil.Equal(t, <-ended, nil, "after SIGTERM")
 }
@@ -226,11 +163,11 @@ reactors:`, 1), "the configuration was applied")
 // TestReloadsTakeTurns: a reload reads the file while no other one applies an earlier reading, so
 // that the last one to end has read the file last.
 func TestReloadsTakeTurns(t *testing.T) {
-	var s *Server
+	var s *harness.Harness
 	c := parse(t, anyPort)
 	var free []bool
-	s = newServer(t, Options{Config: c, Load: func(...config.Option) (*config.Config, error) {
-		release, ok := s.engine.TryHold()
+	s = newServer(t, app.Options{Config: c, Load: func(...config.Option) (*config.Config, error) {
+		release, ok := s.Engine().TryHold()
 		if ok {
 			release()
 		}
@@ -240,25 +177,6 @@ func TestReloadsTakeTurns(t *testing.T) {
 	testutil.Must(t, s.Start())
 	testutil.Check(t, testutil.Err(s.Reload()))
 	testutil.True(t, len(free) != 0 && !free[len(free)-1], "another reload can begin: %v", free)
-}
-
-// TestManyHangups: several SIGHUPs that come before a reload cause one.
-func TestManyHangups(t *testing.T) {
-	hangups, end := catchHangups()
-	defer end()
-	seen := make(chan os.Signal, 16)
-	signal.Notify(seen, syscall.SIGHUP)
-	defer signal.Stop(seen)
-	for range 10 {
-		testutil.Must(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
-		<-seen
-	}
-	testutil.Receive(t, "SIGHUP", hangups)
-	select {
-	case <-hangups:
-		t.Error("another one waits")
-	default:
-	}
 }
 
 // TestLogThatNobodyReads: with a full pipe as standard error the target starts, serves and ends,
@@ -351,14 +269,13 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		key.Reveal())
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	load := loader(file)
-	s := started(t, Options{Load: load})
-	p, err := s.engine.PlanOfReload(t.Context())
+	s := started(t, app.Options{Load: loader(file)})
+	p, err := s.Engine().PlanOfReload(t.Context())
 	testutil.MustTrue(t, err == nil && len(p.Changes) == 0, "%v, %v", p, err)
 	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
 	results := make(chan error, 2)
 	go func() {
-		_, err := s.engine.PlanOfReload(t.Context())
+		_, err := s.Engine().PlanOfReload(t.Context())
 		results <- err
 	}()
 	go func() {
@@ -369,10 +286,9 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		b, _ := os.ReadFile(begun)
 		return len(b) == 2
 	})
-	changes, err := s.Apply(s.current())
+	changes, err := s.Apply(s.Current())
 	testutil.True(t, err == nil && len(changes) == 0, "%v, %v", changes, err)
-	ctx := testutil.Context(t)
-	testutil.Check(t, s.Stop(ctx))
+	s.Stop()
 	for range 2 {
 		err := <-results
 		testutil.True(t, err != nil && strings.Contains(err.Error(), "the target stops"), "%v", err)
@@ -405,11 +321,11 @@ func TestProgramsInheritNothing(t *testing.T) {
 	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	s := started(t, Options{
+	s := started(t, app.Options{
 		Load: loader(file), StateDir: t.TempDir(),
 		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
 	})
-	testutil.Value(s.engine.PlanOfReload(t.Context()))(t)
+	testutil.Value(s.Engine().PlanOfReload(t.Context()))(t)
 	b := testutil.Value(os.ReadFile(list))(t)
 	n := strings.Count(string(b), " -> ")
 	testutil.True(t, n == 4, "%d descriptors:\n%s", n, b)

@@ -1,14 +1,12 @@
-package app
+package app_test
 
 import (
 	"bytes"
 	"crypto/rand"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,10 +14,11 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 func hostOptions(nqn string) host.Options {
@@ -67,34 +66,6 @@ func waitUp(t *testing.T, up <-chan fabric.Addr) {
 	testutil.Receive(t, "the listener is up", up)
 }
 
-// rdmaNetwork makes a network with a host at 10.0.0.2 and the target, which has a device if it has
-// an address. The network ends after the server has stopped, which needs it.
-func rdmaNetwork(t *testing.T, target string) *verbstest.Fabric {
-	network := verbstest.New(verbstest.Options{Async: true})
-	t.Cleanup(network.Close)
-	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
-	if network.AddHost("target"); target != "" {
-		network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr(target)))
-	}
-	return network
-}
-
-func TestRDMAWaitsForItsDevice(t *testing.T) {
-	network, addr := rdmaNetwork(t, ""), netip.MustParseAddr("10.0.0.1")
-	up := make(chan fabric.Addr, 1)
-	s := started(t, Options{
-		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), Verbs: network.Provider("target"),
-		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
-	})
-	if a := s.announcement(); len(a.up) != 0 || len(a.waiting) != 1 {
-		t.Fatalf("up %v, waiting %v: want none and one", a.up, a.waiting)
-	}
-	network.AddHost("target", verbstest.RoCE("rxe0", addr))
-	waitUp(t, up)
-	writeAndRead(t,
-		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
-}
-
 // noRDMA is the stack of a program built without cgo.
 type noRDMA struct{}
 
@@ -102,18 +73,14 @@ func (noRDMA) Devices() ([]verbs.DeviceAttr, error) { return nil, verbs.ErrNotBu
 func (noRDMA) NewCM() (verbs.CM, error)             { return nil, verbs.ErrNotBuilt }
 
 func TestRDMANotBuilt(t *testing.T) {
-	var log bytes.Buffer
-	c := parse(t,
-		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
-	s := started(t, Options{
-		Config: c, Log: slog.New(slog.NewTextHandler(&log, nil)), Verbs: noRDMA{},
+	s := started(t, app.Options{
+		Config: parse(t, anyPort+", {transport: rdma, address: 127.0.0.1}"), Verbs: noRDMA{},
 	})
-	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 0 {
-		t.Errorf("up %v, waiting %v: want one and none", a.up, a.waiting)
-	}
-	testutil.True(t, strings.Contains(log.String(), "built without support of RDMA devices"),
-		"the log does not say that devices cannot be used:\n%s", log.String())
-	got := describeRDMA(noRDMA{})
+	up, waiting := s.Listeners().Addrs()
+	testutil.True(t, len(up) == 1 && len(waiting) == 0, "up %v, waiting %v", up, waiting)
+	testutil.True(t, strings.Contains(s.Log.String(), "built without support of RDMA devices"),
+		"the log does not say that devices cannot be used:\n%s", s.Log)
+	got := app.DescribeRDMA(noRDMA{})
 	testutil.True(t, strings.HasPrefix(got, "rdma (soft: built without"), "describeRDMA: %s", got)
 }
 
@@ -129,8 +96,7 @@ subsystems:
       - {nsid: 1, backend: file, path: ` + path + `}
 `
 	start := func() error {
-		c := parsed(t, text)
-		return newServer(t, Options{Config: c}).Start()
+		return newServer(t, app.Options{Config: harness.Parse(t, text)}).Start()
 	}
 	testutil.Must(t, start())
 	// The file is locked now: a second target must not have it.
@@ -142,55 +108,22 @@ subsystems:
 	}
 }
 
-// blockReactor keeps a reactor busy until the test ends.
-func blockReactor(s *Server) (release func()) {
-	blocked := make(chan struct{})
-	s.workers.Loop(0).Post(func() { <-blocked })
-	return func() { close(blocked) }
-}
-
 func TestStopHasADeadline(t *testing.T) {
-	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
-	release := blockReactor(s)
-	testutil.True(t, !s.alive(time.Millisecond), "a blocked reactor counts as alive")
-	err := stop(s, time.Millisecond, nil, quiet())
+	s := started(t, app.Options{Config: parse(t, anyPort)})
+	release := s.Block()
+	testutil.True(t, !s.Alive(time.Millisecond), "a blocked reactor counts as alive")
+	err := app.StopWithin(s.Server, time.Millisecond, nil, s.Log.Logger())
 	testutil.Fails(t, err, "shutdown_timeout, 1ms", "")
 	release()
 }
 
 func TestSecondSignalStopsAtOnce(t *testing.T) {
-	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
-	testutil.True(t, s.alive(testTimeout), "not alive")
-	release := blockReactor(s)
+	s := started(t, app.Options{Config: parse(t, anyPort)})
+	testutil.True(t, s.Alive(testTimeout), "not alive")
+	release := s.Block()
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGINT
-	err := stop(s, time.Hour, signals, quiet())
+	err := app.StopWithin(s.Server, time.Hour, signals, s.Log.Logger())
 	testutil.Fails(t, err, "second signal: interrupt", "")
 	release()
-}
-
-func TestVersion(t *testing.T) {
-	build := func(version string, settings ...debug.BuildSetting) *debug.BuildInfo {
-		return &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: settings}
-	}
-	revision := debug.BuildSetting{
-		Key:   "vcs.revision",
-		Value: "0123456789abcdef0123456789abcdef01234567",
-	}
-	modified := debug.BuildSetting{Key: "vcs.modified", Value: "true"}
-	for _, test := range []struct {
-		linked string
-		info   *debug.BuildInfo
-		want   string
-	}{
-		{"v1.2.3", build("v1.2.2"), "v1.2.3"},
-		{"", build("v1.2.2", revision), "v1.2.2"},
-		{"", build("(devel)", revision), "0123456789ab"},
-		{"", build("", revision, modified), "0123456789ab-dirty"},
-		{"", build("(devel)", modified), "devel"},
-		{"", nil, "devel"},
-	} {
-		testutil.Equal(t, versionOf(test.linked, test.info), test.want,
-			"linked %q, built from %+v", test.linked, test.info)
-	}
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"cmp"
@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/mpa"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -30,6 +31,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // manager keeps descriptors like systemd.
@@ -94,8 +96,8 @@ func (m *manager) wantKept(n int) {
 // connects while there is no target is served by the next one, also with TLS or authentication. If
 // a listener is gone, no host can connect.
 func TestRestart(t *testing.T) {
-	tcp := restartCase{transport: "tcp", options: func(*listeners.Sockets) Options {
-		return Options{}
+	tcp := restartCase{transport: "tcp", options: func(*listeners.Sockets) app.Options {
+		return app.Options{}
 	}, host: func(at netip.AddrPort) host.Transport { return host.TCP{Addr: at} }}
 	t.Run("no key", func(t *testing.T) { tcp.test(t) })
 	hosts := func(key, text string) string {
@@ -134,10 +136,10 @@ func TestRestart(t *testing.T) {
 		p := open(soft.Options{IWARP: true, Background: true})
 		restartCase{
 			transport: "rdma", listener: ", stack: soft-iwarp",
-			options: func(s *listeners.Sockets) Options {
+			options: func(s *listeners.Sockets) app.Options {
 				stacks := map[bool]*soft.Provider{false: open(soft.Options{}), true: open(
 					soft.Options{IWARP: true, Engines: 2, MPA: mpa.Options{Sockets: s}})}
-				return Options{
+				return app.Options{
 					Verbs: network.Provider("target"),
 					Soft:  func(_ int, iwarp bool) *soft.Provider { return stacks[iwarp] },
 				}
@@ -174,11 +176,11 @@ func testRestartRoCE(t *testing.T) {
 	}
 	restartCase{
 		transport: "rdma", listener: ", stack: soft", kept: 1,
-		options: func(s *listeners.Sockets) Options {
+		options: func(s *listeners.Sockets) app.Options {
 			testutil.Check(t, before.Close()) // as the end of its process does
 			roce := stack("127.0.0.1", s)
 			before, s.Requests = roce, roce.TakeRequests
-			return Options{
+			return app.Options{
 				Verbs: network.Provider("target"),
 				Soft: func(_ int, iwarp bool) *soft.Provider {
 					if iwarp {
@@ -215,7 +217,7 @@ func TestRestartWithoutRoCE(t *testing.T) {
 		testutil.Check(t, errors.Join(u.Close(), m.notify("FDSTORE=1\nFDNAME="+
 			"udp-"+strings.ReplaceAll(at.String(), ":", "_"), int(f.Fd())), f.Close()))
 		s := m.sockets()
-		p := softProvider(soft.Options{Network: wire.NewUDP(wire.UDPOptions{
+		p := app.SoftProvider(soft.Options{Network: wire.NewUDP(wire.UDPOptions{
 			IPv4: at.Addr(), IPv6: netip.MustParseAddr("2001:db8::1"), Port: at.Port(), Sockets: s,
 		})}, s, parse(t, listener).Listeners)
 		testutil.Equal(t, s.KeptUDP(), want, "%s: socket left", listener)
@@ -226,7 +228,7 @@ func TestRestartWithoutRoCE(t *testing.T) {
 type restartCase struct {
 	transport       string
 	listener, hosts string // added to the configuration
-	options         func(*listeners.Sockets) Options
+	options         func(*listeners.Sockets) app.Options
 	host            func(at netip.AddrPort) host.Transport
 	key             *auth.Key
 	kept            int    // sockets, whatever listeners there are; 0: one for each listener
@@ -253,7 +255,7 @@ func (r restartCase) test(t *testing.T) {
 		o.Key = r.key
 		return host.Connect(ctx, r.host(netip.MustParseAddrPort(at)), o)
 	}
-	start := func(listeners string) *Server {
+	start := func(listeners string) *harness.Harness {
 		s := m.sockets()
 		o := r.options(s)
 		o.Config, o.Sockets = parse(t, listeners), s
@@ -264,7 +266,7 @@ func (r restartCase) test(t *testing.T) {
 	c := testutil.Value(connect())(t)
 	events := testutil.Value(hosttest.Events(ctx, c, nvme.EventNamespaceChanged))(t)
 	stopped := make(chan error, 1)
-	go func() { stopped <- first.Stop(ctx) }()
+	go func() { stopped <- first.Server.Stop(ctx) }()
 	testutil.Equal(t, testutil.Receive(t, "an event", events), nvme.AsyncPersistentError, "event")
 	again := make(chan *host.Controller, 1)
 	c.Close() // as in a reset; the target accepts nobody
@@ -295,10 +297,10 @@ func (r restartCase) test(t *testing.T) {
 		}
 	}
 	refused(fmt.Sprintf("127.0.0.1:%d", other))
-	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, true))(t)
+	testutil.Value(next.Engine().Drain(control.ListenerID{All: true}, true))(t)
 	refused(at)
 	wantKept(0)
-	testutil.Value(next.engine.Drain(control.ListenerID{All: true}, false))(t)
+	testutil.Value(next.Engine().Drain(control.ListenerID{All: true}, false))(t)
 	wantKept(1)
 	testutil.Value(next.Apply(parse(t, second)))(t)
 	refused(at)
@@ -370,14 +372,14 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 	} {
 		testutil.Must(t, err)
 	}
-	first := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
-	testutil.Must(t, first.Stop(t.Context()))
+	first := started(t, app.Options{Config: parse(t, listener), Sockets: m.sockets()})
+	first.Stop()
 	files := []*os.File{os.NewFile(uintptr(dead), "dead")}
 	for _, fd := range m.kept {
 		d := testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
 		files = append(files, os.NewFile(uintptr(d), "kept"))
 	}
-	started(t, Options{
+	started(t, app.Options{
 		Config: parse(t, listener), Sockets: listeners.NewSockets(slog.Default(), files, m.notify),
 	})
 	m.wantKept(1)
@@ -414,10 +416,10 @@ func TestRestartElsewhere(t *testing.T) {
 				return strings.ReplaceAll(text, "%d", fmt.Sprint(port))
 			}
 			before := strings.Replace(needed, "127.0.0.1", row.before, 1)
-			first := started(t, Options{Config: parse(t, at(before)), Sockets: m.sockets()})
-			testutil.Must(t, first.Stop(t.Context()))
+			first := started(t, app.Options{Config: parse(t, at(before)), Sockets: m.sockets()})
+			first.Stop()
 			m.wantKept(1)
-			started(t, Options{
+			started(t, app.Options{
 				Config: parse(t, at(row.listener), at(row.more)), Sockets: m.sockets(),
 			})
 		})

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bufio"
@@ -11,19 +11,48 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
+
+// get makes a request of a test for a URL, over TLS with the CA of this file unless that is "".
+func get(t *testing.T, url, ca string, change func(*http.Request)) (*http.Response, error) {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	if ca != "" {
+		pool := x509.NewCertPool()
+		pem := testutil.Value(os.ReadFile(ca))(t)
+		testutil.MustTrue(t, pool.AppendCertsFromPEM(pem), "no certificate in %s", ca)
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	ctx := testutil.Context(t)
+	r := testutil.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	change(r)
+	a, err := (&http.Client{Transport: transport}).Do(r)
+	if err == nil {
+		t.Cleanup(func() { _ = a.Body.Close() })
+	}
+	return a, err
+}
+
+// show returns the lines that the page gets, for a query.
+func show(t *testing.T, s *harness.Harness, query string) *bufio.Scanner {
+	t.Helper()
+	a, err := get(t, "http://"+s.Page().Addr().String()+"/events"+query, "", func(*http.Request) {})
+	testutil.Must(t, err)
+	lines := bufio.NewScanner(a.Body)
+	lines.Buffer(nil, 1<<20)
+	return lines
+}
 
 // TestWeb: reloads move the page, lock it and remove it, even while it is open. It shows the
 // changes that a reload would make. A refused token is in the audit and never shown.
 func TestWeb(t *testing.T) {
 	t.Parallel()
-	dir, log := t.TempDir(), new(testutil.Log)
+	dir := t.TempDir()
 	files := issue(t, dir, 1000*time.Hour)
-	pem := testutil.Value(os.ReadFile(files.CA))(t)
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem)
 	file := writeConfig(t, "")
 	write := func(text string) {
 		t.Helper()
@@ -31,22 +60,13 @@ func TestWeb(t *testing.T) {
 			filepath.Join(dir, "sock")+"}\n"+text), 0o600))
 	}
 	write("web: {listen: '127.0.0.1:0'}\n")
-	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
-	ctx := testutil.Context(t)
-	ask := func(scheme, path, password string) *http.Response {
+	s := started(t, app.Options{Load: loader(file)})
+	ask := func(password string) int {
 		t.Helper()
-		r := testutil.Value(http.NewRequestWithContext(ctx, http.MethodGet,
-			scheme+"://"+s.web.server.Addr().String()+path, nil))(t)
-		if password != "" {
-			r.SetBasicAuth("any", password)
-		}
-		client := http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
-		}}
-		a, err := client.Do(r)
+		a, err := get(t, "https://"+s.Page().Addr().String(), files.CA,
+			func(r *http.Request) { r.SetBasicAuth("any", password) })
 		testutil.Must(t, err)
-		t.Cleanup(func() { _ = a.Body.Close() })
-		return a
+		return a.StatusCode
 	}
 	reload := func(text string) {
 		t.Helper()
@@ -55,8 +75,7 @@ func TestWeb(t *testing.T) {
 	}
 
 	write("web: {listen: '127.0.0.1:0'}\nlog: {level: debug}\n")
-	open := bufio.NewScanner(ask("http", "/events", "").Body)
-	open.Buffer(nil, 1<<20)
+	open := show(t, s, "")
 	for open.Scan() && !strings.Contains(open.Text(), "log.level") {
 	}
 	if err := open.Err(); err != nil || !strings.Contains(open.Text(), "log.level") {
@@ -67,15 +86,13 @@ func TestWeb(t *testing.T) {
 		files.Key + ", token: " + token + "}\n")
 	for open.Scan() {
 	}
-	a := ask("https", "/", token)
-	testutil.True(t, a.StatusCode == http.StatusOK, "with the token: %s", a.Status)
-	a = ask("https", "/", strings.Repeat("x", 32))
-	testutil.True(t, a.StatusCode == http.StatusUnauthorized, "with another token: %s", a.Status)
-	text := log.String()
+	testutil.Equal(t, ask(token), http.StatusOK, "with the token")
+	testutil.Equal(t, ask(strings.Repeat("x", 32)), http.StatusUnauthorized, "with another token")
+	text := s.Log.String()
 	testutil.True(t, strings.Contains(text, "page request refused") && strings.Contains(text,
 		"audit=authentication") && !strings.Contains(text, token), "the log is\n%s", text)
 	reload("")
-	testutil.True(t, s.web.server == nil, "the page is still served")
+	testutil.True(t, s.Page() == nil, "the page is still served")
 }
 
 // TestWebTargets: the page shows another target, over TLS and with its token, once the file of its
@@ -86,7 +103,7 @@ func TestWebTargets(t *testing.T) {
 	dir, log := t.TempDir(), new(testutil.Log)
 	files := issue(t, dir, 1000*time.Hour)
 	token := strings.Repeat("Ab0~", 8)
-	other := started(t, Options{Log: log.Logger(), Config: parse(t, anyPort,
+	other := started(t, app.Options{Log: log.Logger(), Config: parse(t, anyPort,
 		"control: {socket: ''}\nweb: {listen: '127.0.0.1:0', certificate: "+files.Certificate+
 			", key: "+files.Key+", token: "+token+"}")})
 	file := writeConfig(t, "")
@@ -96,10 +113,10 @@ func TestWebTargets(t *testing.T) {
 			"web: {listen: '127.0.0.1:0'"+targets+"}\n"), 0o600))
 	}
 	write("")
-	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
-	page := s.web.server
+	s := started(t, app.Options{Log: log.Logger(), Load: loader(file)})
+	page := s.Page()
 	ca := filepath.Join(dir, "ca")
-	target := "{name: other, url: 'https://" + other.web.server.Addr().String() + "', token: " +
+	target := "{name: other, url: 'https://" + other.Page().Addr().String() + "', token: " +
 		token + ", ca: " + ca + "}"
 	write(", targets: [" + target + "]")
 	c := testutil.Value(loader(file)())(t)
@@ -107,18 +124,7 @@ func TestWebTargets(t *testing.T) {
 	testutil.True(t, len(ps) == 1 && strings.Contains(ps.Error(),
 		"web.targets[0].ca: "+ca+": no such file"), "check says %v", ps)
 	testutil.Value(s.Reload("test", t.Name()))(t)
-	open := func() *bufio.Scanner {
-		r := testutil.Value(http.NewRequestWithContext(testutil.Context(t), http.MethodGet,
-			"http://"+page.Addr().String()+"/events?target=other", nil))(t)
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		a, err := client.Do(r)
-		testutil.Must(t, err)
-		t.Cleanup(func() { _ = a.Body.Close() })
-		lines := bufio.NewScanner(a.Body)
-		lines.Buffer(nil, 1<<20)
-		return lines
-	}
-	lines, seen := open(), ""
+	lines, seen := show(t, s, "?target=other"), ""
 	until := func(text string) {
 		t.Helper()
 		for lines.Scan() {
@@ -136,8 +142,8 @@ func TestWebTargets(t *testing.T) {
 	testutil.Value(s.Reload("test", t.Name()))(t)
 	for lines.Scan() { // until it is closed
 	}
-	lines = open()
-	testutil.True(t, s.web.server == page, "the page has begun anew")
+	lines = show(t, s, "?target=other")
+	testutil.True(t, s.Page() == page, "the page has begun anew")
 	until("event: targets")
 	if lines.Scan(); strings.Contains(lines.Text(), "other") {
 		t.Errorf("it is still there: %s", lines.Text())

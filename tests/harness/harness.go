@@ -58,7 +58,7 @@ var (
 	hostAddr   = netip.MustParseAddr("10.0.0.2")
 )
 
-// Options of a Harness. Only Config is required.
+// Options of a Harness. Only Config is required, or App.Config in its place.
 type Options struct {
 	Config string               // the text of the configuration file
 	Change func(*config.Config) // changes settings without a key
@@ -72,15 +72,16 @@ type Options struct {
 	Fabric  *verbstest.Fabric
 	Machine string
 	// App has the other options of the server: the socket, the state file, and so on. The fields
-	// above override it.
+	// above override it. Without App.Verbs the server uses the fabric, and without App.Log the log
+	// of the Harness.
 	App app.Options
 }
 
 // Harness is a running server.
 type Harness struct {
+	*app.Server
 	T      *testing.T
-	Server *app.Server
-	Target *target.Target
+	Target *target.Target // nil before Start
 	Fabric *verbstest.Fabric
 	Log    *testutil.Log
 	// Stop stops the server and checks for leaks. Further calls do nothing.
@@ -109,17 +110,43 @@ func Parse(t testing.TB, text string) *config.Config {
 // Start starts a server. The end of the test stops it.
 func Start(t *testing.T, o Options) *Harness {
 	t.Helper()
-	h := &Harness{T: t, Log: new(testutil.Log), Fabric: o.Fabric}
-	c := Parse(t, o.Config)
-	if o.Change != nil {
-		o.Change(c)
+	h := New(t, o)
+	h.Must(h.Start())
+	return h
+}
+
+// Start starts a server of New.
+func (h *Harness) Start() error {
+	err := h.Server.Start()
+	// The server has a processor for each reactor, unless the test is about having fewer.
+	if n, err := strconv.Atoi(os.Getenv("GOMAXPROCS")); err == nil {
+		runtime.GOMAXPROCS(n)
 	}
-	if own := h.Fabric == nil; own {
+	h.Target = h.Server.Target()
+	return err
+}
+
+// New makes a server that does not run yet. The end of the test stops it.
+func New(t *testing.T, o Options) *Harness {
+	t.Helper()
+	h := &Harness{T: t, Log: new(testutil.Log), Fabric: o.Fabric}
+	a := o.App
+	if a.Config == nil {
+		a.Config = Parse(t, o.Config)
+	}
+	if o.Change != nil {
+		o.Change(a.Config)
+	}
+	if h.Fabric == nil && a.Verbs == nil {
 		h.Fabric, o.Machine = newFabric(o), TargetMachine
 		t.Cleanup(h.closeFabric)
 	}
-	a := o.App
-	a.Config, a.Log, a.Verbs = c, h.Log.Logger(), h.Fabric.Provider(o.Machine)
+	if a.Verbs == nil {
+		a.Verbs = h.Fabric.Provider(o.Machine)
+	}
+	if a.Log == nil {
+		a.Log = h.Log.Logger()
+	}
 	a.Failed = func(err error) { t.Errorf("a reactor has failed: %v", err) }
 	if o.Devices != nil {
 		a.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
@@ -129,12 +156,6 @@ func Start(t *testing.T, o Options) *Harness {
 	h.Server = app.NewServer(a)
 	h.Stop = sync.OnceFunc(h.stop)
 	t.Cleanup(h.Stop)
-	h.Must(h.Server.Start())
-	// The server has a processor for each reactor, unless the test is about having fewer.
-	if n, err := strconv.Atoi(os.Getenv("GOMAXPROCS")); err == nil {
-		runtime.GOMAXPROCS(n)
-	}
-	h.Target = h.Server.Target()
 	return h
 }
 
