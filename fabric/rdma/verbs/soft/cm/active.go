@@ -1,8 +1,6 @@
 package cm
 
 import (
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -16,11 +14,9 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.State != ids.Routed || id.QP == nil {
-		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.To, unix.EINVAL)
-	}
-	if err := id.Check(&p, reqPrivate); err != nil {
-		return fmt.Errorf("connect to %v: %w", id.To, err)
+	if err := id.Check("connect to", &p, reqPrivate, id.State == ids.Routed && id.QP != nil,
+		"route, or no queue pair"); err != nil {
+		return err
 	}
 	id.State = ids.Done
 	c := m.newConn(id, wire.Path{

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/ids"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft/wire"
@@ -133,18 +131,15 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := id.conn
-	if c == nil || c.state != reqReceived || id.QP == nil {
-		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.To, unix.EINVAL)
+	if err := id.Check("accept", &p, repPrivate, c != nil && c.state == reqReceived &&
+		id.QP != nil, "request, or no queue pair"); err != nil {
+		return err
 	}
-	err := id.Check(&p, repPrivate)
-	if err == nil {
-		peer := c.peer
-		peer.ResponderResources = p.ResponderResources
-		peer.InitiatorDepth = min(p.InitiatorDepth, peer.InitiatorDepth)
-		peer.First, peer.Fatal = func() { c.note(notePacket) }, func() { c.note(noteFatal) }
-		err = id.QP.Of.Connect(peer)
-	}
-	if err != nil {
+	peer := c.peer
+	peer.ResponderResources = p.ResponderResources
+	peer.InitiatorDepth = min(p.InitiatorDepth, peer.InitiatorDepth)
+	peer.First, peer.Fatal = func() { c.note(notePacket) }, func() { c.note(noteFatal) }
+	if err := id.QP.Of.Connect(peer); err != nil {
 		return fmt.Errorf("accept %v: %w", id.To, err)
 	}
 	q := c.message(attrREP)
@@ -165,12 +160,9 @@ func (id *ID) Reject(private []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := id.conn
-	switch {
-	case c == nil || c.state != reqReceived:
-		return fmt.Errorf("reject %v: no request: %w", id.To, unix.EINVAL)
-	case len(private) > rejPrivate:
-		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.To,
-			len(private), rejPrivate, unix.EINVAL)
+	if err := id.Check("reject", &verbs.ConnParam{PrivateData: private}, rejPrivate,
+		c != nil && c.state == reqReceived, "request"); err != nil {
+		return err
 	}
 	c.refuse(rejConsumer, private)
 	m.flush()

@@ -349,18 +349,22 @@ func (id *ID[Q]) Fail() {
 	}
 }
 
-// Check checks the parameters of a Connect or Accept.
-func (id *ID[Q]) Check(p *verbs.ConnParam, private int) error {
-	a := id.Channel.Dev.Attr()
+// Check checks a Connect, Accept or Reject: its parameters, with at most so many bytes of private
+// data, and what the ID needs for it.
+func (id *ID[Q]) Check(call string, p *verbs.ConnParam, private int, has bool, needs string) error {
+	why, a := "", id.Channel.Dev.Attr()
 	switch {
+	case !has:
+		why = "no " + needs
 	case len(p.PrivateData) > private:
-		return fmt.Errorf("%d bytes of private data, at most %d: %w", len(p.PrivateData), private,
-			unix.EINVAL)
+		why = fmt.Sprintf("%d bytes of private data, at most %d", len(p.PrivateData), private)
 	case int(p.ResponderResources) > a.MaxQPRdAtom || int(p.InitiatorDepth) > a.MaxQPInitRdAtom:
-		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
-			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom, unix.EINVAL)
+		why = fmt.Sprintf("responder resources %d of %d, initiator depth %d of %d",
+			p.ResponderResources, a.MaxQPRdAtom, p.InitiatorDepth, a.MaxQPInitRdAtom)
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s %v: %s: %w", call, id.To, why, unix.EINVAL)
 }
 
 // Status returns the negative errno of an error, or of another one if it has none.

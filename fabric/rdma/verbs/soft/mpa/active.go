@@ -19,11 +19,9 @@ func (id *ID) Connect(p verbs.ConnParam) error {
 	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.State != ids.Routed || id.QP == nil {
-		return fmt.Errorf("connect to %v: no route, or no queue pair: %w", id.To, unix.EINVAL)
-	}
-	if err := id.Check(&p, userPrivate); err != nil {
-		return fmt.Errorf("connect to %v: %w", id.To, err)
+	if err := id.Check("connect to", &p, userPrivate, id.State == ids.Routed && id.QP != nil,
+		"route, or no queue pair"); err != nil {
+		return err
 	}
 	id.State = ids.Connecting
 	f := &frame{revision: maxRevision, flags: flagLarge | flagEnhanced, private: p.PrivateData}

@@ -142,11 +142,9 @@ func (id *ID) Accept(p verbs.ConnParam) error {
 	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id.State != ids.Requested || id.QP == nil {
-		return fmt.Errorf("accept %v: no request, or no queue pair: %w", id.To, unix.EINVAL)
-	}
-	if err := id.Check(&p, userPrivate); err != nil {
-		return fmt.Errorf("accept %v: %w", id.To, err)
+	if err := id.Check("accept", &p, userPrivate, id.State == ids.Requested && id.QP != nil,
+		"request, or no queue pair"); err != nil {
+		return err
 	}
 	q := id.request
 	ird, ord := q.depths()
@@ -188,12 +186,9 @@ func (id *ID) Reject(private []byte) error {
 	m := id.cm.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case id.State != ids.Requested:
-		return fmt.Errorf("reject %v: no request: %w", id.To, unix.EINVAL)
-	case len(private) > userPrivate:
-		return fmt.Errorf("reject %v: %d bytes of private data, at most %d: %w", id.To,
-			len(private), userPrivate, unix.EINVAL)
+	if err := id.Check("reject", &verbs.ConnParam{PrivateData: private}, userPrivate,
+		id.State == ids.Requested, "request"); err != nil {
+		return err
 	}
 	id.reply(&frame{flags: flagReject, private: private})
 	id.State = ids.Done
