@@ -31,14 +31,13 @@ import (
 // itself has no limit.
 var patience, closePatience = 15 * time.Second, 5 * time.Second
 
-// retryInterval is the least time between attempts to open a lost image again.
-var retryInterval = 10 * time.Second
+// retryInterval is the least time between attempts to open a lost image again, checkInterval the
+// time between checks of the size.
+var retryInterval, checkInterval = 10 * time.Second, time.Second
 
 const (
 	// describeInterval is the time between descriptions of an image that its gate keeps closed.
 	describeInterval = time.Minute
-	// checkInterval is the time between checks of the size.
-	checkInterval = time.Second
 	// silence is the time in which no image of a cluster is opened after one that took longer than
 	// patience.
 	silence = 5 * time.Second
