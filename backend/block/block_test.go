@@ -334,7 +334,7 @@ func TestResize(t *testing.T) {
 		err := c.Do(beyond)
 		testutil.True(t, (size >= 1<<20 || errors.Is(err, backend.ErrOutOfRange)) &&
 			(size <= 1<<20 || err == nil), "%d bytes: %v", size, err)
-		i := <-notified
+		i := testutil.Receive(t, "the size", notified)
 		testutil.True(t, i.Size == size && !i.Offline, "notified of %+v, want %d bytes", i, size)
 		c.MustDo(c.Write(size-4096, c.Memory(0, 4096)))
 	}

@@ -348,8 +348,8 @@ func TestConnClosed(t *testing.T) {
 		result <- b.g.Adopt(c)
 	}))(t)
 	testutil.Equal(t, b.host.rejected(l.Addr().AddrPort, ioParam(8)), cmwire.NoResources, "")
-	testutil.Check(t, <-result)
-	testutil.Is(t, <-result, errClaimed, "adopted after Close")
+	testutil.Check(t, testutil.Receive(t, "the end of Close", result))
+	testutil.Is(t, testutil.Receive(t, "the end of Adopt", result), errClaimed, "after Close")
 	b.idle()
 }
 

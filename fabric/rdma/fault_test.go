@@ -162,7 +162,7 @@ func TestDeviceRemoval(t *testing.T) {
 		return live == verbstest.Counts{}
 	})
 	b.f.AddHost("target", verbstest.RoCE("roce0", addrs...))
-	portID := <-lost
+	portID := testutil.Receive(t, "the loss", lost)
 	testutil.Check(t, b.l.Close())
 	var err error
 	b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt)

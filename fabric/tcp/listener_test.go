@@ -311,7 +311,7 @@ func TestLink(t *testing.T) {
 	defer transport.Close()
 	for range 200 {
 		peer := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
-		c := <-accepted
+		c := testutil.Receive(t, "the connection", accepted)
 		got, ok := c.link()
 		testutil.MustTrue(t, ok && got.RTT != 0, "%+v, %v", got, ok)
 		var asking sync.WaitGroup

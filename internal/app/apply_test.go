@@ -251,7 +251,7 @@ func TestRemovedHung(t *testing.T) {
 	empty := strings.ReplaceAll(sub(anyHosts, inRAM), testNQN, testNQN+"3")
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	l.apply(listenAny, empty)
-	<-l.ended // its host is disconnected
+	_ = testutil.Receive(t, "its host is disconnected", l.ended)
 	l.Engine().ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
 	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
@@ -276,7 +276,7 @@ func TestHungStorage(t *testing.T) {
 	testutil.True(t, strings.Contains(err.Error(), "still works on commands") &&
 		l.hung.closed.Load() == 0, "%v, closed %d times", err, l.hung.closed.Load())
 	l.hung.Release()
-	testutil.Equal(t, <-l.ended, nil, "the read")
+	testutil.Check(t, testutil.Receive(t, "the read", l.ended))
 	testutil.Equal(t, l.read(), nil, "after the change that failed")
 
 	l.begin()
@@ -288,10 +288,10 @@ func TestHungStorage(t *testing.T) {
 	}()
 	stopped := make(chan error)
 	go func() { stopped <- l.Server.Stop(t.Context()) }()
-	testutil.Is(t, <-applied, engine.ErrStopped, "applied")
+	testutil.Is(t, testutil.Receive(t, "the change", applied), engine.ErrStopped, "applied")
 	l.hung.Release()
-	testutil.Check(t, <-stopped)
-	<-l.ended
+	testutil.Check(t, testutil.Receive(t, "the end", stopped))
+	_ = testutil.Receive(t, "the end of the read", l.ended)
 	n := l.hung.closed.Load()
 	testutil.True(t, n == 1, "the storage was closed %d times", n)
 }
@@ -310,8 +310,8 @@ func TestNotPending(t *testing.T) {
 	testutil.True(t, strings.Contains(scraped(t, l.Harness),
 		"\nnvmf_target_namespaces_pending 0\n"), "a namespace is pending")
 	l.hung.Release()
-	<-l.ended
-	testutil.Check(t, <-applied)
+	_ = testutil.Receive(t, "the end of the read", l.ended)
+	testutil.Check(t, testutil.Receive(t, "the change", applied))
 }
 
 // TestProblemsOfChanges: clients get the place of a failed change, and the errors of undoing it.

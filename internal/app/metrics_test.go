@@ -33,7 +33,9 @@ func scraped(t *testing.T, s *harness.Harness) string {
 // TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not
 // read does not delay the end.
 func TestMetricsWhileDraining(t *testing.T) {
-	s := newServer(t, app.Options{Config: parse(t, anyPort,
+	port := fmt.Sprint(testutil.FreePort(t))
+	listener := strings.Replace(anyPort, "port: 0", "port: "+port, 1)
+	s := newServer(t, app.Options{Config: parse(t, listener,
 		fmt.Sprintf("metrics: {listen: '127.0.0.1:%d'}", testutil.FreePort(t)))})
 	s.Hasty()
 	testutil.Must(t, s.Start())
@@ -41,23 +43,22 @@ func TestMetricsWhileDraining(t *testing.T) {
 	slow := testutil.Value(net.Dial("tcp", at))(t)
 	defer slow.Close()
 	testutil.Value(io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
-	addr := s.Addrs()[0].AddrPort.String()
 	release := sync.OnceFunc(s.Block())
 	defer release()
 	ctx := testutil.Context(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Server.Stop(ctx) }()
-	for { // the listeners are closed first
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			break
+	testutil.Until(t, "the listeners, which are closed first, refuse", func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			c.Close()
 		}
-		c.Close()
-	}
+		return err != nil
+	})
 	ready := `nvmf_target_namespace_ready{nsid="1",subsystem="` + testNQN + `"} 1`
 	testutil.True(t, strings.Contains(scraped(t, s), ready), "the namespace is not shown as ready")
 	release()
-	testutil.Check(t, <-stopped)
+	testutil.Check(t, testutil.Receive(t, "the end", stopped))
 	testutil.Is(t, testutil.Err(net.Dial("tcp", at)), syscall.ECONNREFUSED,
 		"metrics are still served")
 }

@@ -117,7 +117,7 @@ func TestBlockedCallback(t *testing.T) {
 	t.Cleanup(func() { close(end) })
 	testutil.Must(t, l.Start())
 	l.mkdir("mount")
-	<-called
+	testutil.Receive(t, "the callback", called)
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM)), make(chan error, 1)
 	go func() {
 		_, err := l.Apply(wanted)

@@ -3,6 +3,7 @@ package app_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -157,7 +158,7 @@ func TestHangup(t *testing.T) {
 reactors:`, 1), "the configuration was applied")
 	s.Connect(s.TCP(), hostOptions(more))
 	signals <- syscall.SIGTERM
-	testutil.Equal(t, <-ended, nil, "after SIGTERM")
+	testutil.Check(t, testutil.Receive(t, "the end after SIGTERM", ended))
 }
 
 // TestReloadsTakeTurns: a reload reads the file while no other one applies an earlier reading, so
@@ -186,8 +187,10 @@ func TestLogThatNobodyReads(t *testing.T) {
 		r, w := fullPipe(t)
 		child := exec.Command(os.Args[0])
 		child.Stderr = w
+		// Without it, a binary with -cover complains when it exits.
+		child.Env = []string{"GOCOVERDIR=" + cmp.Or(os.Getenv("GOCOVERDIR"), t.TempDir())}
 		if !read {
-			child.Env = []string{hastyEnd + "=1"}
+			child.Env = append(child.Env, hastyEnd+"=1")
 		}
 		addr := address(t, startServe(t, child))
 		writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
@@ -290,7 +293,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	testutil.True(t, err == nil && len(changes) == 0, "%v, %v", changes, err)
 	s.Stop()
 	for range 2 {
-		err := <-results
+		err := testutil.Receive(t, "the end of a reload", results)
 		testutil.True(t, err != nil && strings.Contains(err.Error(), "the target stops"), "%v", err)
 	}
 }

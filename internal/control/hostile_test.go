@@ -202,7 +202,7 @@ func TestReloadOutlivesItsClient(t *testing.T) {
 	s := serve(t, src, quiet)
 	c := dial(t, s)
 	_, _ = io.WriteString(c, "POST /v1/reload HTTP/1.1\r\nHost: a\r\n\r\n")
-	<-started
+	testutil.Receive(t, "a reload", started)
 	c.Close()
 	status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n")
 	testutil.True(t, status == 200, "status %d during a reload", status)
@@ -212,7 +212,7 @@ func TestReloadOutlivesItsClient(t *testing.T) {
 	case <-time.After(100 * time.Millisecond): // it would be noticed at once
 	}
 	testutil.Check(t, s.Close())
-	<-ended
+	_ = testutil.Receive(t, "its end", ended)
 }
 
 // TestSlowReload: clients that repeatedly ask for a reload, while one is in progress, leave
@@ -229,7 +229,7 @@ func TestSlowReload(t *testing.T) {
 	for range maxChanging {
 		c := dial(t, s)
 		_, _ = io.WriteString(c, reload)
-		<-asked
+		testutil.Receive(t, "a reload", asked)
 		c.Close()
 	}
 	for range maxConnections {

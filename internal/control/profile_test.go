@@ -32,7 +32,7 @@ func TestProfile(t *testing.T) {
 	testutil.Until(t, "a profile", func() bool { return len(s.profiling) > 0 })
 	status("heap", 0, http.StatusServiceUnavailable)
 	cancel()
-	testutil.Is(t, <-ended, context.Canceled, "")
+	testutil.Is(t, testutil.Receive(t, "the end", ended), context.Canceled, "")
 	testutil.Until(t, "the end of the profile of a client that is gone", func() bool {
 		return len(s.profiling) == 0
 	})
@@ -49,14 +49,14 @@ func TestTraceReaders(t *testing.T) {
 	ended := make(chan error, maxTracing)
 	for range maxTracing {
 		go func() { ended <- c.Trace(ctx, follow, keep) }()
-		<-seen
+		testutil.Receive(t, "a queue", seen)
 	}
 	err := c.Trace(ctx, observed.TraceQuery{Queue: -1}, keep)
 	p, ok := errors.AsType[*Problem](err)
 	testutil.True(t, ok && p.Status == http.StatusServiceUnavailable, "%v", err)
 	cancel()
 	for range maxTracing {
-		testutil.Is(t, <-ended, context.Canceled, "")
+		testutil.Is(t, testutil.Receive(t, "the end", ended), context.Canceled, "")
 	}
 	testutil.Until(t, "places of clients that are gone", func() bool { return len(s.tracing) == 0 })
 	testutil.Check(t, c.Trace(t.Context(), observed.TraceQuery{Queue: 7}, keep))

@@ -182,7 +182,7 @@ func dialAs(t *testing.T, path string, uid, gid uint32, groups ...uint32) net.Co
 		c, err := net.FileConn(f)
 		done <- result{c, err}
 	}()
-	r := <-done
+	r := testutil.Receive(t, "the connection", done)
 	testutil.Must(t, r.err)
 	t.Cleanup(func() { r.c.Close() })
 	_ = r.c.SetDeadline(time.Now().Add(testutil.Patience))

@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -14,11 +15,12 @@ import (
 // address of IPv4.
 func TestFamilies(t *testing.T) {
 	for at, serves := range map[string]map[string]bool{
-		"[::]:0":               {"127.0.0.1": true, "::1": true},
-		"0.0.0.0:0":            {"127.0.0.1": true, "::1": false},
-		"[::1]:0":              {"127.0.0.1": false, "::1": true},
-		"[::ffff:127.0.0.1]:0": {"127.0.0.1": true, "::1": false},
+		"[::]":               {"127.0.0.1": true, "::1": true},
+		"0.0.0.0":            {"127.0.0.1": true, "::1": false},
+		"[::1]":              {"127.0.0.1": false, "::1": true},
+		"[::ffff:127.0.0.1]": {"127.0.0.1": true, "::1": false},
 	} {
+		at = fmt.Sprint(at, ":", testutil.FreePort(t)) // which nobody has in another family
 		l, err := Listen(netip.MustParseAddrPort(at))
 		if errors.Is(err, syscall.EAFNOSUPPORT) {
 			t.Log("this kernel has no IPv6")

@@ -639,12 +639,12 @@ func TestStatsWaitForNoDrive(t *testing.T) {
 		r.target.CheckHealth()
 		close(checked)
 	}()
-	<-d.asked
+	testutil.Receive(t, "a question", d.asked)
 	s := r.target.Stats()[0]
 	testutil.True(t, s.Drive.Answered.IsZero() && s.Health.Temperature == 0 &&
 		s.Health.AvailableSpare == 100, "%+v, %+v", s.Drive, s.Health)
 	close(d.release)
-	<-checked
+	testutil.Receive(t, "the answer", checked)
 	if s := r.target.Stats()[0]; s.Drive.Answered.IsZero() || s.Health.Temperature != 300 {
 		t.Errorf("%+v, %+v", s.Drive, s.Health)
 	}

@@ -334,7 +334,7 @@ func TestReservationOfLostNamespace(t *testing.T) {
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	entered, free := store.hold()
 	first := r.send(a.io[0], registerPTPL(1))
-	<-entered
+	testutil.Receive(t, "the store is asked", entered)
 	late := r.send(b.io[0], register(2))
 	r.w.Settle()
 	cfg := namespaces.Config{NSID: 1, Hosts: []string{a.args.host}}
@@ -366,7 +366,7 @@ func TestStoreFails(t *testing.T) {
 	c := r.send(a.io[0], acquire(1, nvme.ExclusiveAccess))
 	d := r.send(b.io[0], register(2))
 	r.w.Settle()
-	<-entered
+	testutil.Receive(t, "the store is asked", entered)
 	for range 100 {
 		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // nobody is locked out yet
 	}
@@ -382,7 +382,7 @@ func TestStoreFails(t *testing.T) {
 	saves := store.saves
 	c = r.send(a.io[0], release(1, nvme.ExclusiveAccess))
 	r.w.Settle()
-	<-entered
+	testutil.Receive(t, "the store is asked", entered)
 	d = r.send(b.io[0], resv(nvme.IOReservationRegister, nvme.ReservationUnregister, 0, 2, 0))
 	r.w.Advance(drainDeadline)
 	for _, c := range []*fabrictest.Command{c, d} {

@@ -109,7 +109,7 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 // TestRemovePort: connections end with their listener, connections of the other listener stay, and
 // no new one is accepted.
 func TestRemovePort(t *testing.T) {
-	h := New(t, Options{Reactors: 2})
+	h := New(t, Options{Reactors: 2, Port: testutil.FreePort(t)})
 	var queues []*host.Queue
 	for _, v := range Plain {
 		queues = append(queues, h.Open(h.Dial(v), 1, 16))

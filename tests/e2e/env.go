@@ -48,12 +48,14 @@ type Options struct {
 	Transition time.Duration // of ANA states; 0: the usual one
 	// The stack of the rdma listener, RoCE or iWARP; nil: it has a device.
 	Soft, SoftIWARP *soft.Provider
+	Port            uint16 // of the tcp listener; 0: any
 }
 
 // configuration is the text of the configuration file for options.
 var configuration = template.Must(template.New("").Parse(`
 listeners:
-  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail{{with .TLS}}, tls: {{.}}{{end}}}
+  - {transport: tcp, address: 127.0.0.1, port: {{.Port}}, on_unavailable: fail
+     {{with .TLS}}, tls: {{.}}{{end}}}
   - {transport: rdma, {{.RDMA}}, on_unavailable: fail}
 reactors: {count: {{.Reactors}}, spin: 0s, memory: {{.Memory}}MiB}
 tcp: {queue_depth: {{.QueueDepth}}}
@@ -86,7 +88,7 @@ func (o *Options) text() string {
 		"Reactors": max(o.Reactors, 1), "Memory": cmp.Or(o.Memory, 64),
 		"QueueDepth": cmp.Or(o.QueueDepth, 128), "NQN": SubNQN,
 		"Hosts": strings.Join(o.Hosts, ", "), "Devices": devices, "TLS": o.TLS,
-		"Security": o.Security, "RDMA": rdma,
+		"Security": o.Security, "RDMA": rdma, "Port": o.Port,
 	}); err != nil {
 		panic(err)
 	}

@@ -81,7 +81,7 @@ func wantRetry(t *testing.T, err error) {
 
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, func(o *Options) { o.Reactors = 2 },
+	eachTransport(t, func(o *Options) { o.Reactors, o.Port = 2, testutil.FreePort(t) },
 		func(t *testing.T, h *Env, v Variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
 			_, err := host.Connect(testutil.Context(t), h.Transport(v), v.HostOptions())

@@ -129,5 +129,5 @@ func TestTLSOpenSSLServer(t *testing.T) {
 	testutil.True(t, f.OK() && req.Header().Type() == pdu.TypeICReq, "%v: % x", f, req)
 	resp := pdu.ICResp(&pdu.Params{MaxH2CData: 4096})
 	testutil.Value(server.in.Write(resp[:]))(h.T)
-	testutil.Equal(t, <-connected, nil, "the host")
+	testutil.Check(t, testutil.Receive(t, "the host", connected))
 }

@@ -69,6 +69,6 @@ func (w *worker) check() {
 func (w *worker) stop() {
 	w.end.Store(true)
 	if !w.failed {
-		testutil.Equal(w.p.t, <-w.ended, nil, "the host beside the changes")
+		testutil.Check(w.p.t, testutil.Receive(w.p.t, "the host beside the changes", w.ended))
 	}
 }

@@ -139,7 +139,7 @@ func TestTraceOfTarget(t *testing.T) {
 		hosttest.Read(ctx, q, 1, 64, 8, data)))
 	testutil.MustTrue(t, hosttest.Read(ctx, q, 1, 1<<40, 8, data) != nil, "a read beyond the end")
 	for _, want := range []string{"Connect", "Write", "Read", "Read"} {
-		c := <-followed
+		c := testutil.Receive(t, want, followed)
 		if c.Command != want || c.State != "done" || c.BackendSeconds+c.ResponseSeconds+
 			c.HostDataSeconds+c.WaitSeconds <= 0 || want == "Write" && (c.LBA != 64 ||
 			c.Blocks != 8 || c.Length != 4096 || c.Status != "success") {
@@ -147,7 +147,7 @@ func TestTraceOfTarget(t *testing.T) {
 		}
 	}
 	stop()
-	testutil.Is(t, <-ended, context.Canceled, "")
+	testutil.Is(t, testutil.Receive(t, "the end", ended), context.Canceled, "")
 	var all []observed.TraceQueue
 	keep := func(q observed.TraceQueue) error {
 		all = append(all, q)
