@@ -350,7 +350,7 @@ func (id *ID[Q]) Fail() {
 }
 
 // Check checks a Connect, Accept or Reject: its parameters, with at most so many bytes of private
-// data, and what the ID needs for it.
+// data, and that the ID has the things needed.
 func (id *ID[Q]) Check(call string, p *verbs.ConnParam, private int, has bool, needs string) error {
 	why, a := "", id.Channel.Dev.Attr()
 	switch {
