@@ -96,3 +96,50 @@ func (p *SupportedPages) Has(l LID) bool { return p[l]&1 != 0 }
 // ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces
 // changed (Base section 5.1.12.1.5). The log is a namespace list: AppendNamespaceList.
 const ChangedNamespacesOverflow uint32 = 0xFFFFFFFF
+
+// FirmwareLogSize is the size of log 03h.
+const FirmwareLogSize = 512
+
+// FirmwareLog is the Firmware Slot Information log, LID 03h (Base section 5.1.12.1.4).
+type FirmwareLog struct {
+	AFI uint8 // active slot in bits 2:0, slot after the next reset in bits 6:4
+	_   [7]byte
+	FRS [7][8]byte // firmware revisions of slots 1 to 7, ASCII
+	_   [448]byte
+}
+
+// EffectsLogSize is the size of log 05h.
+const EffectsLogSize = 4096
+
+// Effect is a Commands Supported and Effects data structure (Base section 5.1.12.1.6).
+type Effect uint32
+
+// The bits of an Effect.
+const (
+	EffectSupported     Effect = 1 << 0 // CSUPP
+	EffectContentChange Effect = 1 << 1 // LBCC: logical block content
+)
+
+// EffectsLog is Commands Supported and Effects, LID 05h, without Fabrics commands.
+type EffectsLog struct {
+	Admin [256]Effect
+	IO    [256]Effect
+	_     [2048]byte
+}
+
+// FeatureEffectsSize is the size of log 12h.
+const FeatureEffectsSize = 1024
+
+// FeatureEffect is a FID Supported and Effects data structure (Base section 5.1.12.1.18).
+type FeatureEffect uint32
+
+// The bits of a FeatureEffect.
+const (
+	FeatureSupported       FeatureEffect = 1 << 0  // FSUPP
+	FeatureScopeNamespace  FeatureEffect = 1 << 20 // FSP, bits 31:20
+	FeatureScopeController FeatureEffect = 1 << 21
+	FeatureScopeSubsystem  FeatureEffect = 1 << 25
+)
+
+// FeatureEffectsLog is Feature Identifiers Supported and Effects, LID 12h.
+type FeatureEffectsLog [256]FeatureEffect

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"time"
 
@@ -118,9 +116,13 @@ func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, 
 	ctx, cancel := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)() // a second signal ends the program
-	live := newLive(cmd.ErrOrStderr())
-	r, err := bench.Measure(ctx, c, s, version, live.show)
-	live.clear()
+	var terminal *os.File
+	if f, ok := cmd.ErrOrStderr().(*os.File); ok && isTerminal(f) {
+		terminal = f
+	}
+	line := bench.ProgressLine{Out: terminal}
+	r, err := bench.Measure(ctx, c, s, version, line.Show)
+	line.Clear()
 	if r == nil {
 		return err
 	}
@@ -167,62 +169,4 @@ func compareCommand() *cobra.Command {
 			return bench.Compare(cmd.OutOrStdout(), a, b)
 		},
 	}
-}
-
-// live is the progress line of a measurement on a terminal. Without a terminal it shows nothing.
-type live struct {
-	out   *os.File
-	last  bench.Progress
-	rates []float64 // the most recent ones
-}
-
-func newLive(w io.Writer) *live {
-	if f, ok := w.(*os.File); ok && isTerminal(f) {
-		return &live{out: f}
-	}
-	return &live{}
-}
-
-// show updates the line.
-func (l *live) show(p bench.Progress) {
-	if l.out == nil {
-		return
-	}
-	if p.Name != l.last.Name {
-		l.last, l.rates = bench.Progress{}, make([]float64, sparkline)
-	}
-	d := (p.Elapsed - l.last.Elapsed).Seconds()
-	rate := math.Max(float64(p.Ops-l.last.Ops)/d, 0)
-	l.rates = append(l.rates[1:], rate)
-	of := ""
-	if p.Of > 0 {
-		of = fmt.Sprintf(" of %v", p.Of)
-	}
-	_, _ = fmt.Fprintf(l.out, "\r\x1b[K%s  %v%s  %s  %.0f IOPS  %.1f MiB/s", p.Name,
-		p.Elapsed.Round(time.Second), of, bars(l.rates), rate,
-		float64(p.Bytes-l.last.Bytes)/d/(1<<20))
-	l.last = p
-}
-
-func (l *live) clear() {
-	if l.out != nil {
-		_, _ = l.out.WriteString("\r\x1b[K")
-	}
-}
-
-const sparkline = 20 // columns
-
-// bars draws values, which are not negative, as characters of that height.
-func bars(values []float64) string {
-	most := slices.Max(values)
-	bars := []rune(" ▁▂▃▄▅▆▇█")
-	var b strings.Builder
-	for _, v := range values {
-		i := 0
-		if v > 0 {
-			i = 1 + int(v/most*float64(len(bars)-2))
-		}
-		b.WriteRune(bars[i])
-	}
-	return b.String()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nvmf-target/nvmf-target/internal/capture"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
@@ -69,11 +70,11 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
-		c, err := newCapture(f)
+		c, err := capture.New(f)
 		if err != nil {
 			return err
 		}
-		show = c.add
+		show = c.Add
 	}
 	found := false
 	err = o.each(cmd.Context(), func(q observed.TraceQueue) error {

@@ -1,7 +1,7 @@
 # nvmf-target bench against our target and against the kernel's: it verifies the data that it has
 # written, reads and writes at random, and notices that a target has gone.
 # variants: rxe siw tcp
-# covers: nvme/host internal/bench internal/load internal/histogram internal/cli
+# covers: nvme/host internal/bench internal/capture internal/load internal/histogram internal/cli
 # limit: 240
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"

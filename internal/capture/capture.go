@@ -1,4 +1,6 @@
-package cli
+// Package capture writes recorded commands as packets for Wireshark: IP, TCP and NVMe/TCP, even for
+// RDMA.
+package capture
 
 import (
 	"cmp"
@@ -17,8 +19,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file writes recorded commands as packets for Wireshark: IP, TCP and NVMe/TCP, even for RDMA.
-
 // capturePort is decoded as NVMe/TCP by Wireshark (preference nvme-tcp.subsystem_ports).
 const capturePort = 4420
 
@@ -28,8 +28,8 @@ type flow struct {
 	seq          [2]uint32
 }
 
-// capture writes a pcapng file.
-type capture struct {
+// Writer writes a pcapng file.
+type Writer struct {
 	w     *pcapgo.NgWriter
 	flows map[flowKey]*flow
 	used  map[netip.AddrPort]bool // hosts of flows
@@ -41,7 +41,8 @@ type flowKey struct {
 	local, remote netip.AddrPort
 }
 
-func newCapture(w io.Writer) (*capture, error) {
+// New begins a file.
+func New(w io.Writer) (*Writer, error) {
 	i := pcapgo.DefaultNgInterface
 	i.LinkType = layers.LinkTypeRaw
 	i.Comment = "made from the flight recorder of nvmf-target: without data, with headers that " +
@@ -50,7 +51,7 @@ func newCapture(w io.Writer) (*capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &capture{w: ng, flows: map[flowKey]*flow{}, used: map[netip.AddrPort]bool{}}
+	c := &Writer{w: ng, flows: map[flowKey]*flow{}, used: map[netip.AddrPort]bool{}}
 	return c, ng.Flush()
 }
 
@@ -62,8 +63,8 @@ type event struct {
 	comment  string
 }
 
-// add writes the recorded commands of a queue.
-func (c *capture) add(q observed.TraceQueue) error {
+// Add writes the recorded commands of a queue.
+func (c *Writer) Add(q observed.TraceQueue) error {
 	f, events := c.flow(&q)
 	for i := range q.Commands {
 		events = append(events, capsules(&q.Commands[i])...)
@@ -89,7 +90,7 @@ func order(e event) int {
 
 // flow returns the connection of a queue. For a new connection it also returns events that identify
 // the queue, since Wireshark decodes commands only after a Connect command.
-func (c *capture) flow(q *observed.TraceQueue) (f *flow, events []event) {
+func (c *Writer) flow(q *observed.TraceQueue) (f *flow, events []event) {
 	key := flowKey{q.ID, q.Local, q.Remote}
 	if f := c.flows[key]; f != nil {
 		return f, nil
@@ -185,7 +186,7 @@ func capsules(c *observed.TraceCommand) []event {
 	return list
 }
 
-func (c *capture) write(f *flow, e *event) error {
+func (c *Writer) write(f *flow, e *event) error {
 	from, to, way := f.host, f.target, 0
 	if e.response {
 		from, to, way = f.target, f.host, 1

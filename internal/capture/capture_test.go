@@ -1,4 +1,4 @@
-package cli
+package capture
 
 import (
 	"net/netip"
@@ -55,9 +55,9 @@ func TestWireshark(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.pcapng")
 	f := testutil.Value(os.Create(file))(t)
 	defer f.Close()
-	c := testutil.Value(newCapture(f))(t)
+	c := testutil.Value(New(f))(t)
 	for _, q := range recorded() {
-		testutil.Must(t, c.add(q))
+		testutil.Must(t, c.Add(q))
 	}
 	tshark := testutil.Program(t, "scripts/deps.sh test installs it", "tshark")
 	args := []string{"-n", "-r", file, "-T", "fields", "-E", "separator=|"}
