@@ -48,8 +48,13 @@ func (x *attacker) header(op packet.Opcode) packet.BTH {
 	}
 }
 
-// send sends a packet: ext are extended headers, n is the length of the payload.
+// send sends a packet and makes a turn: ext are extended headers, n is the length of the payload.
 func (x *attacker) send(h packet.BTH, n int, ext ...interface{ Put([]byte) }) {
+	x.put(h, n, ext...)
+	x.turn()
+}
+
+func (x *attacker) put(h packet.BTH, n int, ext ...interface{ Put([]byte) }) {
 	size := h.Opcode.HeaderSize()
 	if size == 0 {
 		size = packet.BTHSize
@@ -65,7 +70,6 @@ func (x *attacker) send(h packet.BTH, n int, ext ...interface{ Put([]byte) }) {
 		b[size+i] = 0xee
 	}
 	x.conn.Flush()
-	x.turn()
 }
 
 // packet sends a packet with an opcode at the PSN that a expects.

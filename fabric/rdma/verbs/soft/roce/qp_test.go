@@ -217,6 +217,31 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
+// TestReadBatches answers READs one after the other. The next READs are sent when a quarter of the
+// outstanding ones is answered, so that they share sends.
+func TestReadBatches(t *testing.T) {
+	const reads, answers = 8, 16
+	x := newAttacker(t, options{reads: reads, send: 2 * answers})
+	sent := x.count(packet.KindRead)
+	testutil.Must(t, x.b.qp.ToError())
+	for i := range reads + answers {
+		x.a.rdma(uint64(i), verbs.WRRDMARead, 0, 64, x.b.at(0), x.b.mr.RKey())
+	}
+	batches := 0
+	for i := range answers {
+		h, before := x.header(packet.ReadResponseOnly), *sent
+		h.PSN = x.b.qp.PSN() + uint32(i)
+		x.put(h, 64, packet.AETH{Syndrome: packet.AckNoCredits})
+		x.a.poll()
+		if *sent > before {
+			batches++
+		}
+	}
+	testutil.Equal(t, len(x.a.wcs), answers, "completions")
+	testutil.Equal(t, batches, answers/3, "batches of READs")
+	testutil.Equal(t, *sent, reads+answers/3*3, "READs")
+}
+
 // TestReadRequests has as many READ requests as chunks, which are larger with large packets.
 func TestReadRequests(t *testing.T) {
 	for mtu, want := range map[int]int{256: 4, 1024: 4, 2048: 4, 4096: 2} {

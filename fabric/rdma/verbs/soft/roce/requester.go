@@ -80,6 +80,8 @@ type requester struct {
 	// reads are the READ requests outstanding, a ring of the initiator depth.
 	reads            []chunk
 	readHead, readNo int
+	// holdReads is the number of outstanding READs with which others wait; 0: none waits.
+	holdReads int
 
 	congestion
 
@@ -248,19 +250,30 @@ func (q *QP) transmit(n int) (again bool) {
 	return again
 }
 
-// open reports whether the window, and for a READ the initiator depth, allow the next packet.
+// open reports whether the window, and for a READ the initiator depth, allow the next packet. A
+// READ that has to wait does so until a quarter of the outstanding READs is answered: then several
+// requests share a send.
 func (r *requester) open(e *sendWR) bool {
 	if r.next == r.una {
+		r.holdReads = 0
 		return true
 	}
-	if r.probe || e.Opcode == verbs.WRRDMARead && r.readNo == len(r.reads) {
+	if e.Opcode != verbs.WRRDMARead {
+		return !r.probe && (int(r.next-r.una) < r.window || r.nudge)
+	}
+	n := packets(r.chunkSize(e, uint32(r.next-e.State.first)*r.mtu), r.mtu)
+	switch {
+	case r.probe:
 		return false
+	case r.readNo == len(r.reads) || int(r.next-r.una+n) > r.window && !r.nudge:
+		if r.holdReads == 0 {
+			r.holdReads = r.readNo - r.readNo/4
+		}
+		return false
+	case r.readNo < r.holdReads:
+		r.holdReads = 0
 	}
-	n := seq(1)
-	if e.Opcode == verbs.WRRDMARead {
-		n = packets(r.chunkSize(e, uint32(r.next-e.State.first)*r.mtu), r.mtu)
-	}
-	return int(r.next-r.una+n) <= r.window || r.nudge
+	return r.holdReads == 0 || r.nudge
 }
 
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
