@@ -611,6 +611,9 @@ type protectionStore struct {
 	mu   sync.Mutex
 	kept map[uint32]bool // by NSID
 	err  error
+	hung chan struct{} // not nil: changes wait for it
+
+	entered chan struct{} // gets a value from each change that waits
 }
 
 func (s *protectionStore) Protected(_ string, nsid uint32) bool {
@@ -620,6 +623,10 @@ func (s *protectionStore) Protected(_ string, nsid uint32) bool {
 }
 
 func (s *protectionStore) SetProtected(_ string, nsid uint32, protected bool) error {
+	if s.hung != nil {
+		s.entered <- struct{}{}
+		<-s.hung
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -686,6 +693,25 @@ func TestWriteProtectionWaits(t *testing.T) {
 	if n := len(l); n == 0 || l[n-1].Op != backend.OpFlush {
 		t.Errorf("the device got %v, and no flush at the end", l)
 	}
+	h.protected(1, nvme.WriteProtect)
+}
+
+// TestWriteProtectionStalls: hosts read and write while the store, a cluster for instance, does not
+// answer. The command has succeeded when the namespace is protected.
+func TestWriteProtectionStalls(t *testing.T) {
+	store := newProtectionStore()
+	store.hung, store.entered = make(chan struct{}), make(chan struct{}, 1)
+	r := protectHarness(t, store, subsystemOf(testSub, faultyDevice(t, 1<<20, 512)))
+	h := r.connectHost(1)
+	goOn := sync.OnceFunc(func() { close(store.hung) })
+	defer goOn()
+	protect := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
+	r.during(func() error { <-store.entered; return nil })
+	h.protected(1, nvme.NoWriteProtect)
+	testutil.True(t, !protect.Done, "it is answered")
+	goOn()
+	r.until("the command completes", func() bool { return protect.Done })
+	testutil.True(t, protect.CQE.Status().OK(), "%v", protect.CQE.Status())
 	h.protected(1, nvme.WriteProtect)
 }
 
@@ -789,6 +815,7 @@ func TestRestorePromises(t *testing.T) {
 	r.ok(q, readAt(1))
 	takeOver(false, kept)
 	h.protected(1, nvme.NoWriteProtect)
+	testutil.Equal(t, h.controller().NWPC, nvme.NWPCWriteProtect, "NWPC")
 	r.status(q, readAt(1), unrecovered)
 	r.ok(q, rw(nvme.NVMWrite, 1, 1, 1, make([]byte, 512)))
 	r.ok(q, readAt(1))

@@ -104,9 +104,6 @@ func identifyController(c *Controller, _ *nvme.SQE) admin.Reply {
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
 	}
-	if withProtection(c) {
-		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
-	}
 	id.ANATT, id.ANACAP = ana.TransitionTime, nvme.ANACAPAll
 	id.CQT = c.Target.QuiesceTime
 	id.ANAGRPMAX, id.NANAGRPID = ana.MaxGroups, ana.MaxGroups
@@ -137,6 +134,12 @@ func identifyController(c *Controller, _ *nvme.SQE) admin.Reply {
 	}
 	return admin.Page(func() []byte {
 		id.EDSTT = c.selfTestMinutes()
+		if withProtection(c) {
+			id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
+			if slices.ContainsFunc(c.Namespaces(), isShared) {
+				id.NWPC = nvme.NWPCWriteProtect
+			}
+		}
 		return nvme.Append(nil, id)
 	})
 }

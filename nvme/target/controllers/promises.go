@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -93,29 +94,38 @@ func (t *Target) Forget(n observe.Namespace, log ratelog.Peer) (ended bool, err 
 // ErrHidden is the error for a host that may no longer use a namespace.
 var ErrHidden = errors.New("the host may no longer use the namespace")
 
+// isShared reports whether other targets may serve a namespace. Several targets never lose power as
+// one, so it cannot be write protected until a power cycle.
+func isShared(ns *namespaces.Namespace) bool { return ns.Reservations.Place() != reservation.Here }
+
 // Protect changes the write protection of a namespace, unless the host may no longer change it. It
 // may block for the deadlines of changes.
 func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, log ratelog.Peer,
 ) nvme.Status {
 	t := c.Target
-	if to == nvme.WriteProtectUntilPowerCycle && ns.Reservations.Place() != reservation.Here {
-		return nvme.FeatureNotChangeable | nvme.DNR // several targets never lose power as one
+	if to == nvme.WriteProtectUntilPowerCycle && isShared(ns) {
+		return nvme.FeatureNotChangeable | nvme.DNR
 	}
-	err := ns.Protect(to, func() error {
-		if !c.MayChange(ns) {
-			return ErrHidden
-		}
-		err := t.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, to == nvme.WriteProtect)
-		if err == nil && to == nvme.WriteProtectUntilPowerCycle {
-			t.promises.mu.Lock()
-			t.promises.untilRestart[ns.ID] = true
-			t.promises.mu.Unlock()
-		}
-		if err == nil {
+	err := ErrHidden
+	if c.MayChange(ns) {
+		err = ns.Protect(to, func(state nvme.WriteProtection) error {
+			return t.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, state == nvme.WriteProtect)
+		}, func() error {
+			if !c.MayChange(ns) {
+				return ErrHidden
+			}
+			if to == nvme.WriteProtectUntilPowerCycle {
+				t.promises.mu.Lock()
+				t.promises.untilRestart[ns.ID] = true
+				t.promises.mu.Unlock()
+			}
 			t.recallProtection(ns.ID, ns.Protected)
-		}
-		return err
-	})
+			if is := nvme.WriteProtection(ns.Protected.Load()); is != to {
+				return fmt.Errorf("another target has changed it to %d meanwhile", is)
+			}
+			return nil
+		})
+	}
 	switch {
 	case err == nil:
 		return nvme.Success

@@ -173,25 +173,36 @@ func (ns *Namespace) Protection() nvme.WriteProtection {
 	return p
 }
 
-// Protect changes the write protection by hosts, while no reactor has a channel to the device if
-// that begins. store keeps the change, and changes Protected; an error of it prevents the change.
-func (ns *Namespace) Protect(to nvme.WriteProtection, store func() error) error {
-	return ns.change(func() error {
-		now := ns.Protection()
-		switch {
-		case ns.cfg.Load().ReadOnly, now == nvme.WriteProtectUntilPowerCycle && to != now:
-			return ErrNotChangeable
-		case now == nvme.NoWriteProtect && to != now:
+// Protect changes the write protection by hosts. store keeps a state, for which commands do not
+// wait: a cluster may stall. Then apply changes Protected, while no reactor has a channel to the
+// device if protection begins. An error of either prevents the change, and the state before is kept
+// again.
+func (ns *Namespace) Protect(to nvme.WriteProtection, store func(nvme.WriteProtection) error,
+	apply func() error,
+) error {
+	ns.protecting.Lock()
+	defer ns.protecting.Unlock()
+	now := ns.Protection()
+	if ns.cfg.Load().ReadOnly || now == nvme.WriteProtectUntilPowerCycle && to != now {
+		return ns.fail(ErrNotChangeable)
+	}
+	if err := store(to); err != nil {
+		return ns.fail(err)
+	}
+	err := ns.change(func() error {
+		if now == nvme.NoWriteProtect && to != now {
 			if err := ns.quiesce(); err != nil {
 				return err
 			}
 		}
-		if err := store(); err != nil {
-			return err
-		}
+		err := apply()
 		ns.update(func(*state) {})
-		return nil
+		return err
 	})
+	if err != nil {
+		err = errors.Join(err, store(now))
+	}
+	return err
 }
 
 // Update changes the namespace, see Target.UpdateNamespace.

@@ -56,9 +56,11 @@ type Namespace struct {
 
 	cfg      atomic.Pointer[Attributes] // written with state.mu held
 	updating sync.Mutex                 // held while it changes
-	paused   atomic.Bool                // see Pause; written with updating held
-	geo      atomic.Pointer[Geometry]
-	state    state
+	// protecting is held while the write protection by hosts changes, before updating.
+	protecting sync.Mutex
+	paused     atomic.Bool // see Pause; written with updating held
+	geo        atomic.Pointer[Geometry]
+	state      state
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }
