@@ -587,7 +587,7 @@ func (d *device) describe() {
 	defer im.close()
 	if info.Identity == d.Info().Identity {
 		now := d.Info()
-		info.ReadOnly, info.Offline = false, true
+		info.ReadOnly, info.Offline = d.cfg.ReadOnly, true
 		info.Standby, info.Elsewhere = now.Standby, now.Elsewhere
 		d.change(nil, *info)
 	}

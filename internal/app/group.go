@@ -417,7 +417,7 @@ func (s *Server) drainGroup(which control.GroupDrain) error {
 func (g *groups) waits(n *config.Namespace) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.gates[n.ANAGroup] == nil || n.ReadOnly {
+	if g.gates[n.ANAGroup] == nil {
 		return false
 	}
 	one := g.list[n.ANAGroup]

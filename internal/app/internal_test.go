@@ -240,7 +240,7 @@ func TestDrainBeforeStart(t *testing.T) {
 		n.ANAGroup, n.ReadOnly = id, readOnly
 		return g.waits(&n)
 	}
-	testutil.True(t, waits(1, false) && !waits(1, true) && !waits(3, false), "which ones wait")
+	testutil.True(t, waits(1, false) && waits(1, true) && !waits(3, false), "which ones wait")
 	for id := range g.gates {
 		one := group.Start(group.Default("a", "a", time.Second), func() (group.Engine, error) {
 			return nil, errors.New("no cluster")

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -112,6 +113,36 @@ func TestDeletedPromise(t *testing.T) {
 	testutil.Equal(t, onlyFile(t, dir, "reservations"), file, "")
 	testutil.True(t, strings.Contains(l.Log.String(), "deleted, and has been written again"),
 		"the log:\n%s", l.Log)
+}
+
+// TestLeftGroup: a namespace with promises in a group of gateways is not served without them, and
+// says where they are. Moving the file away ends them. A reload cannot take it out of its group.
+func TestLeftGroup(t *testing.T) {
+	dir := t.TempDir()
+	name := state.Name{NQN: testNQN, NSID: 1}
+	s := testutil.Value(state.Open(dir))(t)
+	testutil.Must(t, s.Check(name, "nvme"))
+	testutil.Must(t, s.Close())
+	two := sub(anyHosts, onFile(1, "a"), onFile(2, "b"))
+	l := newLive(t, listenAny, two, app.Options{StateDir: dir, Retry: time.Millisecond})
+	list := l.Target.Stats()
+	testutil.True(t, len(list) == 1 && list[0].NSID == 2, "served: %+v", list)
+	file := onlyFile(t, dir, "shared")
+	one := volumes.All(l.Current())[0].Name()
+	for _, part := range []string{
+		name.Object() + " of pool nvme", file, "Put back the section group with pool nvme",
+	} {
+		reason := l.Engine().Volumes.Reason(one)
+		testutil.True(t, strings.Contains(reason, part), "no %s in: %s", part, reason)
+	}
+	l.RestoreState()
+	testutil.Must(t, os.Remove(file))
+	l.RestoreState()
+	testutil.Until(t, "it is served", func() bool { return len(l.Target.Stats()) == 2 })
+	testutil.Must(t, l.State().Check(name, "nvme"))
+	_, err := l.Apply(l.parse(listenAny, sub(anyHosts, onFile(1, "c"), onFile(2, "b"))))
+	testutil.Fails(t, err, "it is not in a group with that pool", "a reload")
+	testutil.Equal(t, len(l.Target.Stats()), 2, "namespaces")
 }
 
 // TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it

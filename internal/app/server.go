@@ -205,7 +205,7 @@ func (s *Server) Start() error {
 	})
 	s.groups.hide(s.listeners)
 	s.engine = engine.New(engine.Config{
-		Gates: s.groups.gates, Share: s.groups.kept.share,
+		Gates: s.groups.gates, Pool: s.groups.pool, Share: s.groups.kept.share,
 		Target: s.target, State: s.state, Listeners: s.listeners, Log: s.log,
 		AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(), Reloading: s.reloading,
 		Network: s.opts.Network, Verbs: s.opts.Verbs,

@@ -52,6 +52,7 @@ type Config struct {
 	NamespaceUp func(nqn string, nsid uint32)
 	Retry       time.Duration
 	Gates       map[uint32]*rbd.Gate
+	Pool        string
 	Share       func(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion
 
 	// Ending ends before the target stops, so that a change in progress ends soon.
@@ -114,7 +115,8 @@ func New(c Config) *Engine {
 	e.Volumes = volumes.New(volumes.Config{
 		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
 		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
-		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Share: c.Share, Ending: c.Ending,
+		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Pool: c.Pool, Share: c.Share,
+		Ending: c.Ending,
 	})
 	return e
 }

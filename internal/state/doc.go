@@ -7,6 +7,7 @@
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
 //	reservations/NAMESPACE.json    the reservations of one that persist
 //	uncorrectable/NAMESPACE.json   its blocks that are marked uncorrectable
+//	shared/NAMESPACE.json          the pool with the promises of one in a group of gateways
 //
 // Content that cannot be read is never treated as missing. A fault of the directory or of the file
 // "state" is an error of Open. A fault of the file of a namespace is an error of Check, and the

@@ -15,7 +15,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
+const (
+	testNQN  = "nqn.2026-11.io.nvmf-target:<a>é"
+	testPool = "nvme"
+)
 
 // full makes a directory with a file of each kind, for namespace 1 of testNQN.
 func full(t *testing.T) *Store {
@@ -28,6 +31,7 @@ func full(t *testing.T) *Store {
 	must(t, s.Uncorrectable.Save(testNQN, 1, &marks.Kept{
 		Identity: "disk", Ranges: []backend.Range{{Off: 0, End: 512}, {Off: 1024, End: 4096}},
 	}))
+	must(t, s.Check(Name{testNQN, 1}, testPool))
 	return s
 }
 
@@ -92,6 +96,10 @@ func (s *Store) decoders() []decoder {
 		}),
 		decoderOf(s.Uncorrectable.kind, func(nsid uint32) error {
 			return s.Uncorrectable.Save(testNQN, nsid, nil)
+		}),
+		decoderOf(s.places.kind, func(nsid uint32) error {
+			n := Name{testNQN, nsid}
+			return s.places.set(n, nil, placeData{Name: n})
 		}),
 	}
 }
@@ -173,23 +181,23 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			must(t, err)
 			s = again
-			err = s.Check(Name{testNQN, 1})
+			err = s.Check(Name{testNQN, 1}, testPool)
 			testutil.MustTrue(t, err != nil && strings.Contains(err.Error(), file) &&
 				strings.Contains(err.Error(), "move it away"), "%s: %v", d.kind, err)
-			must(t, s.Check(Name{testNQN, 2}))
+			must(t, s.Check(Name{testNQN, 2}, ""))
 			forget := s.decoders()[i].forget
 			testutil.MustTrue(t, forget(1) != nil && bytes.Equal(s.content(t, d.file), bad),
 				"%s: a damaged file was replaced", d.kind)
 			must(t, forget(2))
 			if rnd.IntN(2) == 0 {
 				must(t, os.Remove(file))
-				must(t, s.Check(Name{testNQN, 1}))
+				must(t, s.Check(Name{testNQN, 1}, testPool))
 				must(t, os.WriteFile(file, good, 0o600))
 				s = reopened(t, s)
 			} else {
 				must(t, os.WriteFile(file, good, 0o600))
 			}
-			must(t, s.Check(Name{testNQN, 1}))
+			must(t, s.Check(Name{testNQN, 1}, testPool))
 			testutil.MustTrue(t, s.Protection.Protected(testNQN, 1) && s.Reservations.Load(testNQN,
 				1) != nil && s.Uncorrectable.Load(testNQN, 1) != nil, "a restored file is not used")
 		}
@@ -206,24 +214,50 @@ func TestAstray(t *testing.T) {
 	must(t, os.Rename(one, two))
 	s = reopened(t, s)
 	for nsid := uint32(1); nsid <= 2; nsid++ {
-		testutil.Fails(t, s.Check(Name{testNQN, nsid}), two, "namespace %d", nsid)
+		testutil.Fails(t, s.Check(Name{testNQN, nsid}, testPool), two, "namespace %d", nsid)
 	}
 	must(t, os.Rename(two, one))
 	for nsid := uint32(1); nsid <= 2; nsid++ {
-		must(t, s.Check(Name{testNQN, nsid}))
+		must(t, s.Check(Name{testNQN, nsid}, testPool))
 	}
 	testutil.True(t, s.Reservations.Load(testNQN, 1) != nil && s.Reservations.Load(testNQN,
 		2) == nil, "not what the file says")
 	must(t, os.Link(one, two))
 	s = reopened(t, s)
-	must(t, s.Check(Name{testNQN, 1}))
-	testutil.True(t, s.Check(Name{testNQN, 2}) != nil, "a copy is taken for another namespace's")
+	must(t, s.Check(Name{testNQN, 1}, testPool))
+	testutil.True(t, s.Check(Name{testNQN, 2}, testPool) != nil, "a copy is taken for another namespace's")
 	must(t, os.Remove(two))
-	must(t, s.Check(Name{testNQN, 2}))
+	must(t, s.Check(Name{testNQN, 2}, testPool))
 	must(t, os.Rename(one, two))
 	s = reopened(t, s)
 	must(t, os.Remove(two))
-	must(t, s.Check(Name{testNQN, 1}))
+	must(t, s.Check(Name{testNQN, 1}, testPool))
+	must(t, s.Close())
+}
+
+// TestPlaces: promises in an object of a pool are not looked for elsewhere, until the file that says
+// so is moved away. It can be changed back as well.
+func TestPlaces(t *testing.T) {
+	s := opened(t, t.TempDir())
+	testutil.Value(s.NextGeneration())(t) // writes the file of the target
+	n := Name{testNQN, 1}
+	must(t, s.Check(n, ""))
+	must(t, s.Check(n, testPool))
+	s = reopened(t, s)
+	file := s.at(s.places.file(n))
+	for _, other := range []string{"", "another"} {
+		for range 2 {
+			testutil.Fails(t, s.Check(n, other), "object "+n.Object()+" of pool nvme ("+file, "")
+		}
+		s.Restore(func(file string, err error) { t.Errorf("%s was restored: %v", file, err) })
+	}
+	must(t, s.Check(n, testPool))
+	must(t, os.Remove(file))
+	s.Restore(func(_ string, err error) { must(t, err) })
+	testutil.Fails(t, s.Check(n, ""), "of pool nvme", "a file that was restored")
+	must(t, os.Remove(file))
+	must(t, s.Check(n, ""))
+	must(t, s.Check(n, "another"))
 	must(t, s.Close())
 }
 
@@ -235,7 +269,7 @@ func TestFirstFormat(t *testing.T) {
 		"away: then "
 	for i, without := range []string{
 		"hosts may see other port IDs, and can write to namespaces that they have write protected",
-		s.Protection.without, s.Reservations.without, s.Uncorrectable.without,
+		s.Protection.without, s.Reservations.without, s.Uncorrectable.without, withoutPlace,
 	} {
 		file := s.at(s.decoders()[i].file)
 		good := testutil.Value(os.ReadFile(file))(t)
@@ -245,7 +279,7 @@ func TestFirstFormat(t *testing.T) {
 		again, err := Open(s.path)
 		if i > 0 {
 			must(t, err)
-			err = again.Check(Name{testNQN, 1})
+			err = again.Check(Name{testNQN, 1}, testPool)
 			must(t, again.Close())
 		}
 		testutil.Fails(t, err, known+without, "%s", file)

@@ -119,6 +119,65 @@ type sharedData struct {
 	Uncorrectable *marksData `json:"uncorrectable,omitempty"`
 }
 
+// place is the pool with the object of Shared of a namespace.
+type place string
+
+// placeData is the content of a file of a place.
+type placeData struct {
+	Name
+	Pool place `json:"pool"`
+}
+
+func (d placeData) value() (*place, error) {
+	if d.Pool == "" {
+		return nil, errors.New("it names no pool")
+	}
+	return &d.Pool, nil
+}
+
+const withoutPlace = "what hosts were promised through a group of gateways is not in force outside " +
+	"of the group: reservations, write protection and uncorrectable blocks"
+
+// places has where the promises of namespaces are that were in a group of gateways, also when they
+// are not any more.
+type places struct {
+	*kind[place, placeData]
+}
+
+// check returns an error if the promises of a namespace are in another place. If there is none yet,
+// it becomes pool, unless that is "".
+func (p *places) check(n Name, pool place) error {
+	p.changing.RLock() // a file that is refused is not restored meanwhile
+	err := p.kind.check(n)
+	is, _ := p.get(n)
+	if err == nil && is != nil && *is != pool {
+		err = p.refuse(n, *is)
+	}
+	p.changing.RUnlock()
+	if err == nil && is == nil && pool != "" {
+		err = p.set(n, &pool, placeData{n, pool})
+	}
+	return err
+}
+
+// refuse makes the file of a place unusable until it is read again.
+func (p *places) refuse(n Name, is place) error {
+	file := p.file(n)
+	err := fmt.Errorf("its reservations, write protection and uncorrectable blocks are in object "+
+		"%s of pool %s (%s says so), since it was in a group of gateways, and it is not in a group "+
+		"with that pool now. Put back the section group with pool %[2]s, and the ana_group of the "+
+		"namespace, or move that file away: then %[4]s", n.Object(), is, p.s.at(file), withoutPlace)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bad[file] = err
+	delete(p.kept, n)
+	delete(p.data, n)
+	return err
+}
+
+// Object returns the name of the object of Shared.
+func (n Name) Object() string { return "nvmf.reservations." + n.ID() }
+
 // MaxShared is the size limit of Shared in bytes.
 const MaxShared = mostKept
 

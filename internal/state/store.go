@@ -29,6 +29,7 @@ type Store struct {
 	Protection    *Protection
 	Reservations  *Reservations
 	Uncorrectable *Uncorrectable
+	places        *places
 
 	making sync.Mutex // held while directories are made
 
@@ -58,6 +59,7 @@ func Open(dir string) (*Store, error) {
 		"no host is registered with the namespace, and hosts that were locked out can write again")}
 	s.Uncorrectable = &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, "uncorrectable",
 		"blocks that hosts have marked uncorrectable can be read again, with old data")}
+	s.places = &places{newKind[place, placeData](s, "shared", withoutPlace)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -89,7 +91,7 @@ func (s *Store) open() error {
 		return err
 	}
 	for _, load := range []func() error{
-		s.Protection.load, s.Reservations.load, s.Uncorrectable.load,
+		s.Protection.load, s.Reservations.load, s.Uncorrectable.load, s.places.load,
 	} {
 		if err := load(); err != nil {
 			return s.fault(err)
@@ -152,12 +154,14 @@ func (s *Store) Dir() string { return s.path }
 func (s *Store) at(file string) string { return filepath.Join(s.path, file) }
 
 // Check returns an error if a namespace must not be served because a promise about it cannot be
-// read. Each call reads an unusable file again.
-func (s *Store) Check(n Name) error {
+// read, or is not where it is looked for: in an object of pool, or with "" in this directory. It
+// notes the pool. Each call reads an unusable file again.
+func (s *Store) Check(n Name, pool string) error {
 	if s.path == "" {
 		return nil
 	}
-	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n))
+	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n),
+		s.places.check(n, place(pool)))
 }
 
 // Each calls kept for every namespace with reservations, and bad with the errors of files of
@@ -169,6 +173,7 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	s.Protection.each(func(Name, string) {}, bad)
 	s.Reservations.each(kept, bad)
 	s.Uncorrectable.each(func(Name, string) {}, bad)
+	s.places.each(func(Name, string) {}, bad)
 }
 
 // Restore writes the files again that were deleted, and calls restored for each. The promises are
@@ -184,7 +189,8 @@ func (s *Store) Restore(restored func(file string, err error)) {
 		restored(s.path, err)
 	} else {
 		err = errors.Join(s.restore(restored), s.Protection.restore(restored),
-			s.Reservations.restore(restored), s.Uncorrectable.restore(restored))
+			s.Reservations.restore(restored), s.Uncorrectable.restore(restored),
+			s.places.restore(restored))
 	}
 	s.lost.Store(err != nil)
 }
@@ -220,7 +226,7 @@ func (s *Store) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed || s.lost.Load() || s.path != "" && (s.Protection.failed.Load() ||
-		s.Reservations.failed.Load() || s.Uncorrectable.failed.Load())
+		s.Reservations.failed.Load() || s.Uncorrectable.failed.Load() || s.places.failed.Load())
 }
 
 // usable returns an error unless the directory is still where the next start looks for it.

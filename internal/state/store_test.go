@@ -91,7 +91,7 @@ func TestManyPorts(t *testing.T) {
 	if ids, _ := s.Ports([]string{"kept"}); ids["kept"] != 1 || len(s.data.Ports) > mostPorts {
 		t.Errorf("%d ports, the one that was kept is %d", len(s.data.Ports), ids["kept"])
 	}
-	testutil.True(t, !s.Failed() && s.Check(Name{"a", 1}) == nil,
+	testutil.True(t, !s.Failed() && s.Check(Name{"a", 1}, "") == nil,
 		"nothing is to be kept, and an alert would say so for ever")
 	for _, d := range []stateData{
 		{Generation: 0},
@@ -174,7 +174,7 @@ func TestCrash(t *testing.T) {
 			return s.Reservations.Save(testNQN, 1, now)
 		})
 		s = reopened(t, s)
-		must(t, s.Check(Name{testNQN, 1}))
+		must(t, s.Check(Name{testNQN, 1}, ""))
 		l := s.Reservations.Load(testNQN, 1)
 		testutil.MustTrue(t, reflect.DeepEqual(l, now) || !saved && reflect.DeepEqual(l, old),
 			"round %d: %+v, want %+v (saved %v) or %+v", round, l, now, saved, old)
@@ -355,7 +355,7 @@ func TestUncorrectable(t *testing.T) {
 	must(t, s.Uncorrectable.Save("a", 3, nil))
 	s = reopened(t, s)
 	for nsid, want := range map[uint32]*marks.Kept{1: many, 2: one, 3: nil} {
-		must(t, s.Check(Name{"a", nsid}))
+		must(t, s.Check(Name{"a", nsid}, ""))
 		got := s.Uncorrectable.Load("a", nsid)
 		testutil.True(t, reflect.DeepEqual(got, want), "namespace %d: %v, want %v", nsid, got, want)
 	}
@@ -454,7 +454,7 @@ func TestOddFiles(t *testing.T) {
 	must(t, os.WriteFile(s.at("reservations/0-1.json.new"), nil, 0o600))
 	s = reopened(t, s)
 	for i := range uint32(6) {
-		testutil.True(t, s.Check(Name{"a", i}) != nil && s.Reservations.Save("a", i, nil) != nil,
+		testutil.True(t, s.Check(Name{"a", i}, "") != nil && s.Reservations.Save("a", i, nil) != nil,
 			"file %d is taken", i)
 	}
 	bad := 0
@@ -494,8 +494,8 @@ func TestForeignDirectories(t *testing.T) {
 	testutil.Is(t, testutil.Err(s.NextGeneration()), os.ErrPermission, "mode 0755")
 	must(t, s.Close())
 	s = opened(t, filepath.Join(dir, "file"))
-	testutil.Is(t, s.Check(Name{"a", 1}), os.ErrPermission, "a file of mode 0600")
-	must(t, s.Check(Name{"a", 2}))
+	testutil.Is(t, s.Check(Name{"a", 1}, ""), os.ErrPermission, "a file of mode 0600")
+	must(t, s.Check(Name{"a", 2}, ""))
 	must(t, s.Close())
 }
 

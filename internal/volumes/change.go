@@ -139,6 +139,9 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 		}
 		return func() error { return errors.Join(vs.drop(name), vs.add(v.Namespace, nil)) }, err
 	}
+	if err := vs.checkPromises(n); err != nil {
+		return nil, err
+	}
 	before, had := v.Namespace, v.dev.Info().Size
 	return func() error {
 		err := vs.modify(name, before, anew)
@@ -265,7 +268,7 @@ func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
 		return nil
 	}
 	var swap func(backend.Device) (backend.Device, error)
-	if anew || vs.gate(v.Namespace) != vs.gate(n) {
+	if anew || vs.Gates[v.ANAGroup] != vs.Gates[n.ANAGroup] {
 		swap = func(old backend.Device) (backend.Device, error) {
 			return vs.reopen(old, v.Namespace, n)
 		}

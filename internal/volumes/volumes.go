@@ -51,6 +51,8 @@ type Config struct {
 	Ending context.Context
 	// Gates open and close the images of ANA groups that several gateways share.
 	Gates map[uint32]*rbd.Gate
+	// Pool has the promises of their namespaces.
+	Pool string
 	// Share returns the companion of the image of a namespace in such a group, and nil if it is not
 	// shared. It is called before the storage is opened, and after the namespace was removed; nil:
 	// there is nothing.
@@ -89,21 +91,13 @@ func New(c Config) *Volumes {
 	}
 }
 
-// gate returns the gate of the images of a namespace, nil if they are always open.
-func (vs *Volumes) gate(n *Namespace) *rbd.Gate {
-	if n.ReadOnly {
-		return nil
-	}
-	return vs.Gates[n.ANAGroup]
-}
-
 // openDevice opens the storage of a namespace.
 func (vs *Volumes) openDevice(n *Namespace) (backend.Device, error) {
 	if vs.Config.Open != nil {
 		return vs.Config.Open(n.Namespace)
 	}
 	at := vs.env(n)
-	at.gate, at.journal = vs.gate(n), vs.State
+	at.gate, at.journal = vs.Gates[n.ANAGroup], vs.State
 	if vs.Share != nil {
 		at.companion = vs.Share(n.NQN, n.NSID, at.gate != nil, n.ANAGroup)
 	}
@@ -121,7 +115,11 @@ func (vs *Volumes) env(n *Namespace) env {
 
 // checkPromises returns an error if the promises that hosts were given of a namespace are unknown.
 func (vs *Volumes) checkPromises(n *Namespace) error {
-	return vs.State.Check(state.Name{NQN: n.NQN, NSID: n.NSID})
+	pool := ""
+	if vs.Gates[n.ANAGroup] != nil {
+		pool = vs.Pool
+	}
+	return vs.State.Check(state.Name{NQN: n.NQN, NSID: n.NSID}, pool)
 }
 
 // open opens the storage of a namespace. The device is nil, without an error, if the namespace has

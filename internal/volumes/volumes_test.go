@@ -82,6 +82,28 @@ group: {name: a, pool: state, conf: /nowhere/ceph.conf, user: gate, ana_groups: 
 		strings.HasPrefix(f.Found, "the cluster of the section group "), "%+v", f)
 }
 
+// TestReadOnlyShares: images of a group have its promises, also if they are read-only.
+func TestReadOnlyShares(t *testing.T) {
+	shares := false
+	vs := &Volumes{Config: Config{
+		Gates: map[uint32]*rbd.Gate{7: {}},
+		Share: func(_ string, _ uint32, shared bool, group uint32) rbd.Companion {
+			shares = shared && group == 7
+			return nil
+		},
+	}}
+	c := testutil.Value(config.Parse("test.yaml", []byte(`
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: rbd, image: a/b, ana_group: 7, read_only: true,
+                  ceph: {conf: /nowhere/ceph.conf}}]
+`), nil, Backends))(t)
+	_, err := vs.openDevice(All(c)[0])
+	testutil.True(t, err != nil && shares, "it is not shared: %v", err)
+}
+
 // TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
 func TestSizesInWholeBlocks(t *testing.T) {
 	for size, want := range map[int64]string{
