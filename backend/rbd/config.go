@@ -55,7 +55,8 @@ type Companion interface {
 	// Open is called after the image with this identity was opened. If it fails, the image stays
 	// offline, and is tried again. Until it has returned there is no I/O.
 	Open(h *Holder, identity string) error
-	// Close is called when the I/O has ended, before the image is closed. It may block.
+	// Close is called when the I/O has ended, before the image is closed, and at times when it is
+	// not open, also after an Open that has failed. It may block.
 	Close()
 }
 

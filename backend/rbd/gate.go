@@ -109,6 +109,7 @@ func (d *device) follow() error {
 	case h == nil && im != nil:
 		d.detach()
 	case h == nil:
+		d.closeCompanion()
 		d.standby(true)
 	case im == nil && !h.Cluster.Retired():
 		d.reopened = time.Now()
@@ -119,6 +120,13 @@ func (d *device) follow() error {
 		}
 	}
 	return nil
+}
+
+// closeCompanion ends an Open that has failed and is still writing.
+func (d *device) closeCompanion() {
+	if d.cfg.Companion != nil {
+		d.cfg.Companion.Close()
+	}
 }
 
 // standby notes whether another machine may serve the image, which is offline.

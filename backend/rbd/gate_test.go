@@ -4,10 +4,12 @@ package rbd
 
 import (
 	"encoding/json"
+	"errors"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,6 +110,48 @@ func gate(t *testing.T, c *cephtest.Cluster) {
 	testutil.True(t, !first.checking.Load(), "a check runs after Close")
 	other.Close()
 	testutil.Equal(t, len(g.devices), 0, "devices that are left")
+}
+
+// companion is a Companion that can refuse to be opened.
+type companion struct{ refuses, closed atomic.Bool }
+
+func (c *companion) Open(*Holder, string) error {
+	c.closed.Store(false)
+	if c.refuses.Load() {
+		return errors.New("not now")
+	}
+	return nil
+}
+
+func (c *companion) Close() { c.closed.Store(true) }
+
+// gateReadOnly: a read-only image has a gate as well. The companion is closed with the gate, also
+// if it could not be opened.
+func gateReadOnly(t *testing.T, c *cephtest.Cluster) {
+	with := &companion{}
+	with.refuses.Store(true)
+	cfg := admin(c, c.Image(t, "8M", "layering"))
+	cfg.ReadOnly, cfg.Gate, cfg.Companion = true, &Gate{}, with
+	dev := mustOpen(t, cfg).(*device)
+	cluster := testutil.Value(rados.Connect(cfg.Ceph))(t)
+	defer cluster.Close()
+	h := &Holder{Cluster: cluster}
+	testutil.Fails(t, cfg.Gate.Open(h), "not now", "open")
+	testutil.True(t, !with.closed.Load(), "it is closed")
+	cfg.Gate.Close()
+	testutil.True(t, with.closed.Load(), "it is open")
+	with.refuses.Store(false)
+	testutil.Until(t, "no check runs", func() bool {
+		return dev.checking.CompareAndSwap(false, true)
+	})
+	dev.describe()
+	dev.checking.Store(false)
+	testutil.True(t, dev.Info().ReadOnly && dev.Info().Offline, "closed: %+v", dev.Info())
+	testutil.Must(t, cfg.Gate.Open(h))
+	testutil.True(t, dev.Info().ReadOnly && !dev.Info().Offline, "open: %+v", dev.Info())
+	mustClose(t, dev)
+	testutil.True(t, with.closed.Load(), "it is open")
+	cfg.Gate.Close()
 }
 
 // gateLost: after the loss of a gate, hosts do not wait for operations that hang, and this gateway

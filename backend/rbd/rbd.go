@@ -748,6 +748,7 @@ func (d *device) Close() error {
 			im.drain() // Space may use it
 			im.close()
 		}
+		d.closeCompanion()
 		close(d.closed)
 		if d.cfg.Gate != nil {
 			d.cfg.Gate.remove(d)

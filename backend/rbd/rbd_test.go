@@ -77,7 +77,7 @@ func TestCluster(t *testing.T) {
 		"LongRanges": longRanges, "Space": space, "Caches": caches, "Layout": layout,
 		"Steps": steps,
 		"Gate":  gate, "GateHangs": gateHangs, "GateLost": gateLost, "GateRetries": gateRetries,
-		"Groups":      groups,
+		"GateReadOnly": gateReadOnly, "Groups": groups,
 		"Replaced":    replaced,
 		"PartOfBlock": partOfBlock, "Others": others, "Pool": poolGone, "Examine": examine,
 		"ShortFence": shortFence,

@@ -37,6 +37,16 @@ type promises struct {
 
 	mu   sync.Mutex
 	list map[state.Name]*kept // of namespaces in shared groups
+	// begun has the operations that the cluster has not answered. Each takes a call of the
+	// connection, so there is one for each namespace.
+	begun map[state.Name]*operation
+}
+
+// operation is a read or write of an object.
+type operation struct {
+	object grouprados.Object
+	writes atomic.Bool
+	ended  chan struct{}
 }
 
 // promiseWriters is the number of objects of a group that are written at a time.
@@ -55,7 +65,7 @@ func newPromises(g *groups, c *config.Group) *promises {
 			return one.Reserve(ctx)
 		},
 		writers: map[uint32]chan struct{}{}, patience: changePatience,
-		list: map[state.Name]*kept{},
+		list: map[state.Name]*kept{}, begun: map[state.Name]*operation{},
 	}
 	for _, id := range c.ANAGroups {
 		p.writers[id] = make(chan struct{}, promiseWriters)
@@ -107,13 +117,8 @@ func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd
 	if shared {
 		return k
 	}
-	if was != nil {
+	if was != nil { // it was removed
 		was.ns.Move(reservation.Here)
-		if now := was.now.Load(); now != nil && group != 0 && // else it was removed
-			(now.Protected || now.Uncorrectable != nil || now.Reservations.Generation > 0) {
-			p.local.Log.Warn("promises of a namespace that is no longer shared end with the target",
-				"subsystem", nqn, "nsid", nsid)
-		}
 	}
 	return nil
 }
@@ -201,8 +206,7 @@ type kept struct {
 	version uint64            // of the object
 	opened  int               // how often the image was
 
-	reading sync.Mutex // held until the cluster has answered a read
-	err     error      // of the last Open; guarded by promises.mu
+	err error // of the last Open; guarded by promises.mu
 }
 
 // Open reads the promises. The image stays offline if they are not known.
@@ -215,30 +219,28 @@ func (k *kept) Open(h *rbd.Holder, identity string) error {
 }
 
 func (k *kept) load(h *rbd.Holder, identity string) error {
-	if !k.reading.TryLock() {
-		return k.err // each read that waits takes a call of the connection
+	op := &operation{ended: make(chan struct{})}
+	if err := k.begin(op); err != nil {
+		return k.unknown(err)
 	}
-	name := "nvmf.reservations." + k.name.ID()
-	o, err := k.promises.open(h, name)
+	o, err := k.promises.open(h, k.name.Object())
 	if err != nil {
-		k.reading.Unlock()
+		k.end(op)
 		return err
 	}
-	now, version, err := k.read(o, identity)
+	op.object = o
+	now, version, err := k.read(op, identity)
 	if err == nil && k.find(k.name.NQN, k.name.NSID) != k {
 		err = errReplaced
 	}
 	if err != nil {
-		go func() { // when the cluster has answered
-			defer k.reading.Unlock()
-			o.Close()
+		go func() {
+			o.Close() // when the cluster has answered
+			k.end(op)
 		}()
-		return fmt.Errorf("namespace %d of %s is not served, because its reservations, write "+
-			"protection and uncorrectable blocks (object %s) are not known: %w. If the object is "+
-			"damaged, restore it, or remove it: then hosts that were locked out can write, and "+
-			"read the old data of uncorrectable blocks", k.name.NSID, k.name.NQN, name, err)
+		return k.unknown(err)
 	}
-	k.reading.Unlock()
+	k.end(op)
 	k.now.Store(now)
 	k.target.RestorePromises(k.name.NQN, k.name.NSID, now.Reservations,
 		cmp.Or(now.Uncorrectable, &marks.Kept{}))
@@ -255,8 +257,36 @@ func (k *kept) load(h *rbd.Holder, identity string) error {
 	return nil
 }
 
+var errNoAnswer = errors.New("the cluster has not answered an earlier operation")
+
+// begin begins an operation unless an earlier one has not ended, also one of the storage before.
+func (k *kept) begin(op *operation) error {
+	err := errReplaced
+	k.current(func() {
+		if err = errNoAnswer; k.begun[k.name] == nil {
+			k.begun[k.name], err = op, nil
+		}
+	})
+	return err
+}
+
+func (k *kept) end(op *operation) {
+	k.promises.mu.Lock()
+	defer k.promises.mu.Unlock()
+	delete(k.begun, k.name)
+	close(op.ended)
+}
+
+func (k *kept) unknown(err error) error {
+	return fmt.Errorf("namespace %d of %s is not served, because its reservations, write "+
+		"protection and uncorrectable blocks (object %s) are not known: %w. If the object is "+
+		"damaged, restore it, or remove it: then hosts that were locked out can write, and "+
+		"read the old data of uncorrectable blocks", k.name.NSID, k.name.NQN, k.name.Object(), err)
+}
+
 // read returns the content of the object, without marks of other storage.
-func (k *kept) read(o grouprados.Object, identity string) (*state.Shared, uint64, error) {
+func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, error) {
+	o := op.object
 	ctx, cancel := context.WithTimeout(context.Background(), k.patience)
 	defer cancel()
 	now := &state.Shared{Reservations: &reservation.State{}}
@@ -271,11 +301,13 @@ func (k *kept) read(o grouprados.Object, identity string) (*state.Shared, uint64
 		now.Uncorrectable = nil
 	}
 	forget, err := k.inherit(now, identity)
+	if err == nil && (version != 0 || len(forget) > 0) { // the record may be a new one
+		err = k.reserve(ctx, k.group)
+	}
 	if err == nil && len(forget) > 0 {
-		if err = k.reserve(ctx, k.group); err == nil {
-			data, err = state.EncodeShared(k.name, now)
-		}
-		if err == nil { // if that is late, the version has changed, and it is read again
+		data, err = state.EncodeShared(k.name, now)
+		if err == nil { // if that is late, it is read again
+			op.writes.Store(true)
 			version, err = o.Write(ctx, data, version)
 		}
 		for i := 0; i < len(forget) && err == nil; i++ {
@@ -324,11 +356,24 @@ func (k *kept) current(fn func()) bool {
 	return is
 }
 
-// Close waits for a write that has begun. If the cluster does not answer, it fences the connection,
-// which ends the write.
+// Close waits for a write that has begun, also that of an Open that has failed: later it would
+// change the object behind another gateway. If the cluster does not answer, it fences the
+// connection, which ends the write.
 func (k *kept) Close() {
 	k.current(func() { k.ns.Move(reservation.Elsewhere) })
+	k.promises.mu.Lock()
+	moves := k.begun[k.name]
+	k.promises.mu.Unlock()
 	o, ended := k.object, make(chan struct{})
+	at := o
+	switch {
+	case o != nil:
+		moves = nil
+	case moves != nil && moves.writes.Load():
+		at = moves.object
+	default:
+		return
+	}
 	var fence sync.WaitGroup
 	fence.Go(func() {
 		for fenced := false; !fenced; {
@@ -336,16 +381,21 @@ func (k *kept) Close() {
 			case <-ended:
 				return
 			case <-time.After(k.patience):
-				fenced = o.FenceSelf() == nil
+				fenced = at.FenceSelf() == nil
 			}
 		}
 	})
+	if moves != nil {
+		<-moves.ended
+	}
 	k.mu.Lock()
 	k.object = nil
 	k.mu.Unlock()
 	close(ended)
 	fence.Wait() // it uses the connection
-	o.Close()
+	if o != nil {
+		o.Close()
+	}
 }
 
 // errNotServed has a status that hosts repeat on another path.
@@ -368,6 +418,11 @@ func (k *kept) change(fn func(*state.Shared)) error {
 	if k.object == nil || k.opened != opened { // before it waits: load takes the lock
 		return errNotServed
 	}
+	op := &operation{ended: make(chan struct{})}
+	if err := k.begin(op); err != nil {
+		return fmt.Errorf("%w: %w", errNotServed, err)
+	}
+	defer k.end(op)
 	writers := k.writers[k.group]
 	writers <- struct{}{}
 	defer func() { <-writers }()

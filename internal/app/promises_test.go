@@ -141,7 +141,7 @@ func TestLeftGroup(t *testing.T) {
 	testutil.Until(t, "it is served", func() bool { return len(l.Target.Stats()) == 2 })
 	testutil.Must(t, l.State().Check(name, "nvme"))
 	_, err := l.Apply(l.parse(listenAny, sub(anyHosts, onFile(1, "c"), onFile(2, "b"))))
-	testutil.Fails(t, err, "it is not in a group with that pool", "a reload")
+	testutil.Fails(t, err, "It is not in a group with that pool", "a reload")
 	testutil.Equal(t, len(l.Target.Stats()), 2, "namespaces")
 }
 

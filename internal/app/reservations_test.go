@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -308,16 +309,69 @@ func TestInheritedLater(t *testing.T) {
 	b.has(true, 1, 4, 6)
 	testutil.True(t, s.Reservations.Load(reservedNQN, 1) == nine, "the others are deleted")
 	testutil.True(t, strings.Contains(b.log.String(), "the cluster has others"), "no warning")
-	for group, warns := range []bool{false, true} { // it is removed, or becomes read_only
-		b.log.Reset()
-		b.with.Close()
-		b.with = b.r.share(reservedNQN, 1, true, 7)
-		testutil.Must(t, b.with.Open(nil, rbdImage))
-		testutil.True(t, b.r.share(reservedNQN, 1, false, uint32(group)) == nil, "it is shared")
-		testutil.Equal(t, strings.Contains(b.log.String(), "no longer shared"), warns, "a warning")
-	}
 	testutil.True(t, s.Uncorrectable.Load(reservedNQN, 1) == nil, "the blocks are there twice")
 }
+
+// slowObject answers a write after its deadline.
+type slowObject struct {
+	*memoryObject
+	answer chan struct{} // ends the write
+	fenced error
+}
+
+func (o *slowObject) Write(ctx context.Context, _ []byte, _ uint64) (uint64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+func (o *slowObject) FenceSelf() error {
+	if o.fenced == nil {
+		o.fenced = errors.New("no monitor answers") // the first time
+		return o.fenced
+	}
+	close(o.answer)
+	return nil
+}
+
+func (o *slowObject) Close() { <-o.answer }
+
+// TestInheritedLate: a gateway whose promises of the state directory are written late does not give
+// the image away before the write has ended, so it changes nothing that another one has read. The
+// image does not get other storage either.
+func TestInheritedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &memoryObject{}
+		slow := &slowObject{memoryObject: o, answer: make(chan struct{})}
+		a := newKeeper(t, o)
+		a.r.local.Protection = always{}
+		a.r.open = func(*rbd.Holder, string) (rados.Object, error) { return slow, nil }
+		testutil.Fails(t, a.with.Open(nil, rbdImage), "deadline", "open")
+		next := a.r.share(reservedNQN, 1, true, 7)
+		testutil.Fails(t, next.Open(nil, rbdImage), "earlier operation", "other storage")
+		for _, with := range []rbd.Companion{a.with, next} {
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				with.Close()
+			}()
+			synctest.Wait()
+			if with == a.with {
+				select {
+				case <-closed:
+					t.Error("the image is closed, and the write may still be carried out")
+				default:
+				}
+			}
+			<-closed // after a fence
+		}
+		a.with.Close() // again
+	})
+}
+
+// always is write protection of all namespaces.
+type always struct{ nowhere[bool] }
+
+func (always) Protected(string, uint32) bool { return true }
 
 // TestFormerHolder: a gateway that has lost an image without noticing cannot replace the
 // reservations of its successor, and reports that.
@@ -352,6 +406,13 @@ func TestReservationsUnknown(t *testing.T) {
 		"checksum":    func() { o.data = append([]byte(" "), good...) },
 		"namespace 2": func() { o.data = foreign },
 		"too large":   func() { o.data = make([]byte, state.MaxShared+1) },
+		"it has format 3, and this program knows format 2": func() {
+			o.data = bytes.Replace(good, []byte(`"version": 2`), []byte(`"version": 3`), 1)
+		},
+		"it is of the kind": func() {
+			o.data = bytes.Replace(good, []byte(`"reservations"`), []byte(`"protected"`), 1)
+		},
+		"unexpected end": func() { o.data = nil }, // it exists
 	} {
 		change()
 		b := newKeeper(t, o)
@@ -432,8 +493,11 @@ func TestLateProtection(t *testing.T) {
 		testutil.Must(t, b.with.Open(nil, rbdImage))
 		testutil.Must(t, b.protect(true))
 		b.with.Close()
-		testutil.Must(t, a.with.Open(nil, rbdImage))
+		opened := make(chan error, 1)
+		go func() { opened <- a.with.Open(nil, rbdImage) }()
+		synctest.Wait()
 		close(goOn)
+		testutil.Must(t, <-opened)
 		testutil.Is(t, <-late, backend.ErrOffline, "the change that waited")
 		a.has(true)
 	})

@@ -225,7 +225,7 @@ func TestAstray(t *testing.T) {
 	must(t, os.Link(one, two))
 	s = reopened(t, s)
 	must(t, s.Check(Name{testNQN, 1}, testPool))
-	testutil.True(t, s.Check(Name{testNQN, 2}, testPool) != nil, "a copy is taken for another namespace's")
+	testutil.True(t, s.Check(Name{testNQN, 2}, testPool) != nil, "a copy is taken for another's")
 	must(t, os.Remove(two))
 	must(t, s.Check(Name{testNQN, 2}, testPool))
 	must(t, os.Rename(one, two))
@@ -235,8 +235,8 @@ func TestAstray(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestPlaces: promises in an object of a pool are not looked for elsewhere, until the file that says
-// so is moved away. It can be changed back as well.
+// TestPlaces: promises in an object of a pool are not looked for elsewhere, until the file with the
+// pool is moved away. The pool can be changed back as well.
 func TestPlaces(t *testing.T) {
 	s := opened(t, t.TempDir())
 	testutil.Value(s.NextGeneration())(t) // writes the file of the target

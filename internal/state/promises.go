@@ -135,7 +135,7 @@ func (d placeData) value() (*place, error) {
 	return &d.Pool, nil
 }
 
-const withoutPlace = "what hosts were promised through a group of gateways is not in force outside " +
+const withoutPlace = "promises to hosts of a group of gateways are not in force outside " +
 	"of the group: reservations, write protection and uncorrectable blocks"
 
 // places has where the promises of namespaces are that were in a group of gateways, also when they
@@ -164,7 +164,7 @@ func (p *places) check(n Name, pool place) error {
 func (p *places) refuse(n Name, is place) error {
 	file := p.file(n)
 	err := fmt.Errorf("its reservations, write protection and uncorrectable blocks are in object "+
-		"%s of pool %s (%s says so), since it was in a group of gateways, and it is not in a group "+
+		"%s of pool %s (%s says so), since it was in a group of gateways. It is not in a group "+
 		"with that pool now. Put back the section group with pool %[2]s, and the ana_group of the "+
 		"namespace, or move that file away: then %[4]s", n.Object(), is, p.s.at(file), withoutPlace)
 	p.mu.Lock()

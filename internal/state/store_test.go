@@ -454,8 +454,8 @@ func TestOddFiles(t *testing.T) {
 	must(t, os.WriteFile(s.at("reservations/0-1.json.new"), nil, 0o600))
 	s = reopened(t, s)
 	for i := range uint32(6) {
-		testutil.True(t, s.Check(Name{"a", i}, "") != nil && s.Reservations.Save("a", i, nil) != nil,
-			"file %d is taken", i)
+		testutil.True(t, s.Check(Name{"a", i}, "") != nil &&
+			s.Reservations.Save("a", i, nil) != nil, "file %d is taken", i)
 	}
 	bad := 0
 	s.Each(func(Name, string) { t.Error("there are no reservations") }, func(error) { bad++ })
