@@ -1,8 +1,8 @@
 #!/bin/bash
 # image-root.sh DIR: makes in DIR the root file system of the image without the program: glibc,
-# OpenSSL and rdma-core with its providers from the packages of Debian 12, and nothing else, so no
-# shell and no package manager. Run by root, the files belong to root. The Containerfile and
-# scripts/package-test.sh call it.
+# OpenSSL and rdma-core with its providers from the packages of Debian 12 and its security updates,
+# and nothing else, so no shell and no package manager. Run by root, the files belong to root. The
+# Containerfile and scripts/package-test.sh call it.
 set -euo pipefail
 root=$(readlink -f "$1")
 # shellcheck source=scripts/env.sh
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 (
   . tests/lab/common.sh
-  private_apt bookworm "$work/apt"
+  private_apt "bookworm bookworm-security" "$work/apt"
   mkdir "$work/debs" && cd "$work/debs"
   apt-get "${APT[@]}" download "${packages[@]}"
 )

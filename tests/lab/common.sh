@@ -59,18 +59,22 @@ mirror_of() {
 }
 
 # private_apt SUITES DIR: creates an apt state of its own in DIR, for SUITES on the mirror of this
-# machine, and updates it. Of the machine's own sources only the address of the mirror is used.
-# Afterwards apt-get "${APT[@]}" works on that state.
+# machine, and updates it. Of the machine's own sources only the addresses of the mirrors are used,
+# and nothing counts as installed: an installed version may be in none of SUITES. Afterwards
+# apt-get "${APT[@]}" works on that state.
 private_apt() {
   local suites=$1 dir=$2 suite mirror
-  mirror=$(mirror_of '/debian/?$' http://deb.debian.org/debian)
   mkdir -p "$dir"/{lists/partial,cache/archives/partial,etc}
   for suite in $suites; do
+    case $suite in
+      *-security) mirror=$(mirror_of '/debian-security/?$' http://deb.debian.org/debian-security) ;;
+      *) mirror=$(mirror_of '/debian/?$' http://deb.debian.org/debian) ;;
+    esac
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"
   done >"$dir/etc/sources.list"
   APT=(-qq -o Dir::Etc::SourceList="$dir/etc/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o Dir::State::Lists="$dir/lists" -o Dir::Cache="$dir/cache" -o APT::Sandbox::User=root
-    -o Acquire::Languages=none -o Acquire::Retries=3)
+    -o Dir::State::Lists="$dir/lists" -o Dir::State::Status=/dev/null -o Dir::Cache="$dir/cache"
+    -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3)
   apt-get "${APT[@]}" update
 }
 
