@@ -12,10 +12,15 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/rados"
 )
+
+// RetryInterval is the least time between attempts to open a lost image again. A program may change
+// it before it opens one.
+var RetryInterval = 10 * time.Second
 
 // Config describes an image that is served.
 type Config struct {

@@ -219,8 +219,8 @@ func gateHangs(t *testing.T, c *cephtest.Cluster) {
 // gateRetries: an image that cannot be opened with its group is opened later, and does not keep the
 // others from their hosts. An error names the client of the group.
 func gateRetries(t *testing.T, c *cephtest.Cluster) {
-	defer func(d time.Duration) { retryInterval = d }(retryInterval)
-	retryInterval = 0
+	defer func(d time.Duration) { RetryInterval = d }(RetryInterval)
+	RetryInterval = 0
 	good, bad := admin(c, c.Image(t, "8M", "layering")), admin(c, c.Image(t, "8M", "layering"))
 	good.Gate = &Gate{}
 	bad.Gate = good.Gate

@@ -31,9 +31,8 @@ import (
 // itself has no limit.
 var patience, closePatience = 15 * time.Second, 5 * time.Second
 
-// retryInterval is the least time between attempts to open a lost image again, checkInterval the
-// time between checks of the size.
-var retryInterval, checkInterval = 10 * time.Second, time.Second
+// checkInterval is the time between checks of the size.
+var checkInterval = time.Second
 
 const (
 	// describeInterval is the time between descriptions of an image that its gate keeps closed.
@@ -530,7 +529,7 @@ func (d *device) watch() {
 			if d.checking.CompareAndSwap(false, true) {
 				d.checks.Go(d.check) // it may wait for the cluster
 			}
-			if d.cfg.Gate != nil && time.Since(d.reopened) >= retryInterval {
+			if d.cfg.Gate != nil && time.Since(d.reopened) >= RetryInterval {
 				_ = d.follow()
 			}
 		case fn := <-d.calls:
@@ -677,7 +676,7 @@ func (d *device) settle(old *image, why error, stop <-chan struct{}) (error, boo
 
 // reopen opens the image again. It returns false if the device is closed before that.
 func (d *device) reopen() bool {
-	retry := time.NewTimer(time.Until(d.reopened.Add(retryInterval)))
+	retry := time.NewTimer(time.Until(d.reopened.Add(RetryInterval)))
 	defer retry.Stop()
 	for {
 		select {
@@ -692,7 +691,7 @@ func (d *device) reopen() bool {
 			return true
 		}
 		d.cfg.Log.Warn("an image cannot be opened again", "err", err)
-		retry.Reset(retryInterval)
+		retry.Reset(RetryInterval)
 	}
 }
 

@@ -17,19 +17,20 @@ import (
 func newPair(t *testing.T, c *cephtest.Cluster) (a, b *gateway) {
 	image := c.Image(t, "32M", "layering")
 	second := c.Image(t, "32M", "layering")
-	make2 := func(name string, cntlid int, prefers string) *gateway {
+	make2 := func(name string, cntlid int) *gateway {
 		g := newGateway(t, c, image, name, cntlid)
 		text := string(testutil.Value(os.ReadFile(g.file))(t))
 		text = strings.Replace(text, "model: of "+name, "model: x", 1) // gateways that differ stay
 		first := text[strings.Index(text, "      - nsid: 1"):]
 		text = strings.NewReplacer("lease: 4s, ana_groups: [1]", // a busy machine keeps it
-			"lease: 30s, balance_after: 1s, ana_groups: [1, 2], prefers: "+prefers).Replace(text)
+			"lease: 30s, balance_after: 1s, ana_groups: [1, 2]", "prefers: [1]",
+			"prefers: [1, 2]").Replace(text)
 		text += strings.NewReplacer("nsid: 1", "nsid: 2\n        ana_group: 2", image, second).
 			Replace(first)
 		testutil.Must(t, os.WriteFile(g.file, []byte(text), 0o600))
 		return g
 	}
-	return make2("a", 1, "[1, 2]"), make2("b", 2000, "[]")
+	return make2("a", 1), make2("b", 2000)
 }
 
 // counter writes ascending numbers to both namespaces and reads them, on paths that stay connected

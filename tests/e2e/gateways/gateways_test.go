@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -41,6 +42,7 @@ const gatewayKey = "NVMF_TEST_GATEWAY"
 // runGateway serves a configuration until SIGTERM.
 func runGateway(file string) error {
 	app.DescribeEvery /= 10 // gateways list the ports of others sooner
+	rbd.RetryInterval /= 10
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, nil, volumes.Backends, options...)
 	}
@@ -79,10 +81,11 @@ func newCluster(t *testing.T) *cephtest.Cluster {
 	return c
 }
 
-// newGateway makes a gateway, which is alone if cntlid is 0.
+// newGateway makes a gateway, which is alone if cntlid is 0. Gateway a takes a group at once if
+// nobody has it.
 func newGateway(t *testing.T, c *cephtest.Cluster, image, name string, cntlid int) *gateway {
 	group := "group: {name: %s, pool: %s, conf: %s, user: gateway, keyring: %s, lease: 4s, " +
-		"ana_groups: [1]}"
+		"ana_groups: [1]" + map[bool]string{true: ", prefers: [1]"}[name == "a"] + "}"
 	if cntlid == 0 {
 		group, cntlid = "# %s %s %s %s", 1
 	}

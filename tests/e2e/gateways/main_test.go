@@ -1,11 +1,12 @@
 package gateways
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/tests/e2e"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestMain runs a gateway in a process that a test has started.
@@ -17,5 +18,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	e2e.Main(m)
+	_ = flag.Set("test.parallel", "16") // all at once, since they mostly wait
+	harness.Main(m)
 }
