@@ -2,11 +2,9 @@ package app_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,108 +99,54 @@ func (*storage) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); retur
 
 func (*storage) Close() {}
 
-// sharing starts a target that shares its configuration with another gateway, which stores texts.
-func sharing(t *testing.T) (o *orchestrated, k *storage, store func(text string)) {
-	o, k = newOrchestrated(t), &storage{}
+// share makes the target share its configuration with another gateway.
+func (s *sequence) share() string {
 	share := func(name string, apply func(*group.Version) error) *group.Shared {
-		shared := group.Share(name, func() (group.Engine, error) { return k, nil }, "", apply,
-			slog.New(slog.DiscardHandler))
-		t.Cleanup(func() { shared.Stop(context.Background()) })
+		shared := group.Share(name, func() (group.Engine, error) { return &s.record, nil }, "",
+			apply, slog.New(slog.DiscardHandler))
+		s.t.Cleanup(func() { shared.Stop(context.Background()) })
 		return shared
 	}
-	other := share("other", func(*group.Version) error { return nil })
-	o.Share(config.Group{
+	s.other = share("other", func(*group.Version) error { return nil })
+	s.Share(config.Group{
 		CNTLIDMin: 5, CNTLIDMax: 9, Key: func() string { return "secret" },
 	}, func(apply func(*group.Version) error) *group.Shared {
 		return share("this", func(v *group.Version) error {
-			if k.fails.Load() {
+			if s.record.fails.Load() {
 				return errors.New("no such image")
 			}
 			return apply(v)
 		})
 	})
-	return o, k, func(text string) {
-		testutil.Check(t, testutil.Err(other.Put(context.Background(), text, 0, 0)))
-	}
+	return "ok"
 }
 
-// TestSharedEdits: a request for a host of a shared subsystem stores the next version for all
-// gateways, after that of another gateway, also if this one has not seen it yet.
-func TestSharedEdits(t *testing.T) {
-	o, k, storeText := sharing(t)
-	const nqn, second = "nqn.2026-11.x:s", "nqn.2026-11.x:t"
-	store := func(subsystems ...string) {
-		storeText(`{"subsystems": [{"nqn": "` + strings.Join(subsystems, `"}, {"nqn": "`) + `"}]}`)
+// store makes the other gateway store a version, or with later right before this one does.
+func (s *sequence) store() string {
+	text := s.d.Input
+	store := func() {
+		testutil.Check(s.t, testutil.Err(s.other.Put(context.Background(), text, 0, 0)))
 	}
-	store(nqn)
-	allow := control.Object{Subsystem: nqn, Host: guestNQN}
-	k.before = func() { store(nqn, second) }
-	o.must(testutil.Err(o.client.Put(t.Context(), allow, nil)))
-	want := func(number uint64, text string) {
-		t.Helper()
-		list := testutil.Value(control.GetGroupVersions.From(t.Context(), o.client))(t)
-		testutil.Equal(t, fmt.Sprint(list[0].Version, list[0].Applied, list[0].Gateway), fmt.Sprint(
-			number, true, "this"), "the newest version")
-		testutil.Equal(t, list[0].Configuration, text, "")
+	if s.d.HasArg("later") {
+		s.record.before = store
+		return "ok"
 	}
-	of := func(subsystem string) string {
-		return `{"subsystems":[` + subsystem + `,{"nqn":"` + second + `"}]}`
-	}
-	want(3, of(`{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}`))
-	o.must(testutil.Err(o.client.Put(t.Context(), allow, nil)))
-	o.client.DryRun = true
-	plan := testutil.Value(o.client.Delete(t.Context(), allow, false))(t)
-	o.client.DryRun = false
-	testutil.Equal(t, len(plan.Changes), 1, "planned changes")
-	want(3, of(`{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}`)) // the same again, and a plan
-	o.must(testutil.Err(o.client.Delete(t.Context(), allow, false)))
-	want(4, of(`{"hosts":[],"nqn":"`+nqn+`"}`))
-	image := json.RawMessage(`{"uuid": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "backend": "ram"}`)
-	_, put := o.client.Put(t.Context(), control.Object{Subsystem: nqn, NSID: 1}, image)
-	_, create := o.Create(t.Context(), nqn, image)
-	for _, err := range []error{put, create} {
-		testutil.Fails(t, err, "namespaces[0].backend: is not rbd", "")
-	}
+	store()
+	return "ok"
 }
 
-// TestSharedEditsBehind: a request changes the newest version, also one that is not in force here.
-// A repeated request stores nothing, and fails until the version is in force here. Nothing is
-// stored over a record that has lost versions.
-func TestSharedEditsBehind(t *testing.T) {
-	o, k, store := sharing(t)
-	const nqn = "nqn.2026-11.x:s"
-	store(`{"hosts":[{"nqn":"` + guestNQN + `"}],"subsystems":[{"nqn":"` + nqn + `"}]}`)
-	want := func(number uint64, text string) {
-		t.Helper()
-		list := testutil.Value(control.GetGroupVersions.From(t.Context(), o.client))(t)
-		testutil.Equal(t, list[0].Configuration, text, "")
-		testutil.Equal(t, list[0].Version, number, "the newest version")
+// shared shows the newest version, or whether there is a record before it loses that.
+func (s *sequence) shared() string {
+	if s.d.HasArg("lost") {
+		s.record.mu.Lock()
+		defer s.record.mu.Unlock()
+		was := len(s.record.data) > 0
+		s.record.data = nil
+		return fmt.Sprint("a record before: ", was)
 	}
-	for range 2 { // the key is encrypted once
-		key := json.RawMessage(`{"dhchap_key":"` + testSecret + `"}`)
-		o.must(testutil.Err(o.client.Put(t.Context(), control.Object{Host: guestNQN}, key)))
-	}
-	o.must(testutil.Err(o.client.Delete(t.Context(), control.Object{Host: guestNQN}, false)))
-	want(3, `{"hosts":[],"subsystems":[{"nqn":"`+nqn+`"}]}`)
-
-	k.fails.Store(true)
-	allow, sub := control.Object{Subsystem: nqn, Host: guestNQN}, control.Object{Subsystem: nqn}
-	for range 2 {
-		testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), allow, nil)),
-			"version 4 of the configuration of the group cannot be applied", "")
-	}
-	want(4, `{"hosts":[],"subsystems":[{"hosts":["`+guestNQN+`"],"nqn":"`+nqn+`"}]}`)
-	k.fails.Store(false)
-	err := testutil.Err(o.client.Delete(t.Context(), sub, false))
-	testutil.Fails(t, err, "the subsystem has hosts", "")
-	p, _ := errors.AsType[*control.Problem](err)
-	testutil.True(t, p != nil && p.Status == http.StatusConflict, "%+v", p)
-
-	k.mu.Lock()
-	k.data = nil
-	k.mu.Unlock()
-	testutil.Fails(t, testutil.Err(o.client.Put(t.Context(), sub, nil)), "has lost version", "")
-	testutil.True(t, len(k.data) == 0, "it was stored as the only subsystem: %s", k.data)
+	v := testutil.Value(control.GetGroupVersions.From(s.t.Context(), s.client))(s.t)[0]
+	return fmt.Sprintf("version %d of %s, applied %t\n%s", v.Version, v.Gateway, v.Applied,
+		v.Configuration)
 }
 
 // TestOffered: other gateways are told of addresses that hosts can use.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/group"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/netiftest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
@@ -32,11 +33,13 @@ import (
 // sequence carries out a file of testdata/sequences.
 type sequence struct {
 	*orchestrated
-	d     *datadriven.TestData
-	hosts map[string]*connected
-	free  uint16                  // a port
-	taken uint16                  // a port at which another program listens
-	held  map[string]net.Listener // addresses of other programs
+	d      *datadriven.TestData
+	record storage       // of the gateways that share
+	other  *group.Shared // another one of them
+	hosts  map[string]*connected
+	free   uint16                  // a port
+	taken  uint16                  // a port at which another program listens
+	held   map[string]net.Listener // addresses of other programs
 }
 
 // connected is a host, with its address of the target and the events that it gets.
@@ -61,6 +64,13 @@ var sequenceSteps = map[string]func(*sequence) string{
 	"request": (*sequence).requests,
 	"group": func(s *sequence) string {
 		return fmt.Sprint(testutil.Err(s.Engine().ApplyGroup([]byte(s.d.Input), false)))
+	},
+	"share":  (*sequence).share,
+	"store":  (*sequence).store,
+	"shared": (*sequence).shared,
+	"broken": func(s *sequence) string {
+		s.record.fails.Store(s.d.HasArg("on"))
+		return "ok"
 	},
 	"files":   (*sequence).managedFiles,
 	"do":      (*sequence).do,
@@ -306,7 +316,7 @@ func (s *sequence) requests() string {
 		path = strings.ReplaceAll(path, "LONG", strings.Repeat("h", 224))
 		before := s.files()
 		status, header, text := s.request(method+" "+path, s.expand(body))
-		if status >= 300 && !slices.Equal(before, s.files()) {
+		if status >= 300 && !s.d.HasArg("applies") && !slices.Equal(before, s.files()) {
 			s.t.Errorf("%s: %s was refused, and has changed a file", s.d.Pos, line)
 		}
 		if !s.d.HasArg("pending") {

@@ -202,7 +202,7 @@ func testRestartRoCE(t *testing.T) {
 // TestRestartWithoutRoCE: the kept socket of a listener of RoCE is only opened for another one.
 // Otherwise it would hold the UDP port, which rdma_rxe may need.
 func TestRestartWithoutRoCE(t *testing.T) {
-	t.Cleanup(runtime.GC) // closes what no program takes
+	t.Cleanup(runtime.GC) // closes the sockets that no program takes
 	for listener, want := range map[string]bool{
 		"{transport: rdma, address: 127.0.0.1, stack: soft}":       false,
 		"{transport: rdma, address: 127.0.0.1}":                    false,
