@@ -325,19 +325,21 @@ func (g *groups) forget(gateway string) error {
 	if !found {
 		return control.NotThere(fmt.Sprintf("gateway %q", gateway), "/v1/groups")
 	}
-	return ask(list, func(ctx context.Context, one *group.Group) error {
+	return ask(list, func(ctx context.Context, _ uint32, one *group.Group) error {
 		return one.Forget(ctx, gateway)
 	})
 }
 
-// ask asks all groups of a list for a change, and waits for all.
-func ask(list map[uint32]*group.Group, do func(context.Context, *group.Group) error) error {
+// ask asks all groups of a list for something, and waits for all.
+func ask(list map[uint32]*group.Group,
+	do func(ctx context.Context, id uint32, one *group.Group) error,
+) error {
 	ctx, cancel := context.WithTimeout(context.Background(), changePatience)
 	defer cancel()
 	errs := make(chan error, len(list))
 	for id, one := range list {
 		go func() {
-			err := do(ctx, one)
+			err := do(ctx, id, one)
 			if err != nil {
 				err = fmt.Errorf("group %d: %w", id, err)
 			}
@@ -376,7 +378,7 @@ func (s *Server) fence(gateway string) error {
 			"gateway %q holds no group, as far as this gateway knows", gateway)
 	}
 	s.log.Warn("a gateway is fenced by hand", "gateway", gateway)
-	return ask(list, func(ctx context.Context, one *group.Group) error {
+	return ask(list, func(ctx context.Context, _ uint32, one *group.Group) error {
 		return one.Fence(ctx, gateway)
 	})
 }
@@ -397,12 +399,19 @@ func (s *Server) drainGroup(which control.GroupDrain) error {
 	if len(list) == 0 {
 		return control.NotThere(fmt.Sprintf("shared group %d", which.Group), "/v1/groups")
 	}
-	for id, one := range list {
-		if status := one.Status(); !which.Undo && !status.HasHeir(own) {
-			return control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway can take "+
-				"group %d", id), "Start one, or let a drained one take it: group drain --undo. "+
-				"With ana set, hosts wait.")
+	if err := ask(list, func(ctx context.Context, id uint32, one *group.Group) error {
+		if which.Undo {
+			return nil
 		}
+		has, err := one.HasHeir(ctx)
+		if err == nil && !has {
+			err = control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway can take "+
+				"group %d", id), "Start one that answers, or let a drained one take it: group "+
+				"drain --undo. With ana set, hosts wait.")
+		}
+		return err
+	}); err != nil {
+		return err
 	}
 	state := map[bool]string{false: "inaccessible", true: "configured"}[which.Undo]
 	for id := range list {

@@ -31,7 +31,7 @@ type promises struct {
 	open    func(h *rbd.Holder, name string) (grouprados.Object, error)
 	reserve func(ctx context.Context, group uint32) error
 	// writers has room for the writes of a group at a time. Each takes a call of the connection,
-	// which renews the lease as well.
+	// which reads have to share.
 	writers  map[uint32]chan struct{}
 	patience time.Duration // with the cluster
 

@@ -37,7 +37,9 @@ type move struct {
 type peer struct {
 	instances string
 	wait      time.Duration // for which a move to it must have been possible
-	at        time.Duration // when the wait was set
+	at        time.Duration // of its last fault
+	faulty    bool          // it had a fault, so the next one makes the wait longer
+	lost      bool          // the fault was a loss: the start that follows is the same one
 }
 
 // calm is the time after which faults of a peer are forgotten. It waits for half of that at most.
@@ -138,6 +140,7 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 	if pair := [2]string{from, to}; pair != b.pair {
 		b.pair, b.pairAt = pair, now
 	} else if now-b.pairAt >= claimPatience {
+		b.peers[to].faulty = true
 		b.worse(now, to) // it is another one's turn
 		b.pairAt = now
 	}
@@ -153,23 +156,24 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 	return 0, yields
 }
 
-// watch makes the wait of a gateway longer after it has started again, or has lost a group that
-// this one gave to it.
+// watch makes the wait of a gateway longer after it has started again or has lost a group that this
+// one gave to it, unless that is the first fault for an hour.
 func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[string]string) {
 	for _, p := range b.peers {
 		if now-p.at >= calm {
-			p.wait = b.after
+			p.wait, p.faulty, p.lost = b.after, false, false
 		}
 	}
 	for name, text := range instances {
 		if b.peers[name] == nil {
-			b.peers[name] = &peer{text, b.after, now}
+			b.peers[name] = &peer{instances: text, wait: b.after, at: now}
 		}
 		if p := b.peers[name]; p.instances != text {
 			p.instances = text
-			if now-p.at >= claimPatience { // else it may be the same start, in another record
-				b.worse(now, name)
+			if now-p.at >= claimPatience && !p.lost {
+				b.worse(now, name) // else it may be the same start, in another record
 			}
+			p.lost = false
 		}
 	}
 	for id, s := range all {
@@ -178,6 +182,9 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 		case here && to != "":
 			delete(b.gave, id)
 			b.worse(now, to)
+			if p := b.peers[to]; p != nil {
+				p.lost = true
+			}
 		case !here && b.yields[id] != "":
 			b.gave[id] = b.yields[id]
 		}
@@ -189,9 +196,14 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 }
 
 func (b *Balance) worse(now time.Duration, gateway string) {
-	if p := b.peers[gateway]; p != nil {
-		p.wait, p.at = min(2*p.wait, max(b.after, calm/2)), now
+	p := b.peers[gateway]
+	if p == nil {
+		return
 	}
+	if p.faulty {
+		p.wait = min(2*p.wait, max(b.after, calm/2))
+	}
+	p.faulty, p.at = true, now
 }
 
 // candidates returns the moves that have been possible for long enough.

@@ -94,7 +94,7 @@ func (s *scale) key() string {
 		k += fmt.Sprint(since, b.holders, b.yields, b.gave)
 		for _, name := range slices.Sorted(maps.Keys(b.peers)) {
 			p := b.peers[name]
-			k += fmt.Sprint(name, p.instances, p.wait)
+			k += fmt.Sprint(name, p.instances, p.wait, p.faulty, p.lost)
 		}
 	}
 	return k
@@ -300,11 +300,11 @@ func (s *scene) moves() time.Duration {
 	return 0
 }
 
-// TestBackOff: a gateway that starts again and again, or loses what it got, waits longer each time,
-// up to half an hour. After an hour that is forgotten.
+// TestBackOff: a gateway that starts again and again, or loses a group that it got, waits longer
+// each time but the first, up to half an hour. After an hour that is forgotten.
 func TestBackOff(t *testing.T) {
 	s := newScene(t, time.Minute)
-	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+	for _, minutes := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
 		testutil.Equal(t, s.moves(), minutes*time.Minute, "the wait")
 		s.p.births[1]++
 		half := s.p.status(0, level)
@@ -318,11 +318,14 @@ func TestBackOff(t *testing.T) {
 	s.p.hosts[0] = "all"
 	testutil.Equal(t, s.moves(), time.Minute, "the wait after an hour")
 	s.p.births[1]++
-	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after another start")
+	testutil.Equal(t, s.moves(), time.Minute, "the wait after a start")
 	s.p.holder[1] = 1
 	s.look()
 	s.p.holder[1] = 0
-	testutil.Equal(t, s.moves(), 4*time.Minute, "the wait after a loss")
+	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after a loss")
+	s.p.births[1]++
+	s.b = NewBalance("b", time.Minute)
+	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after the start that follows it")
 	s.now += calm
 	delete(s.a.peers, "b")
 	s.a.worse(s.now, "b") // nothing is known of it

@@ -24,6 +24,9 @@ type State interface {
 	Put(ctx context.Context, data []byte, version uint64) (uint64, error)
 	// Watch calls changed, on any goroutine, after the record may have changed. Calls can get lost.
 	Watch(ctx context.Context, changed func()) error
+	// Present returns the instances that watch the record and answer at once: they run and reach
+	// the storage. It returns nil if that is not known.
+	Present(ctx context.Context) ([]string, error)
 }
 
 // Lease is held by one instance at a time, until some time after it was last renewed.

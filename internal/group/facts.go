@@ -119,13 +119,6 @@ func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 	return ports, generation
 }
 
-// HasHeir reports whether a gateway other than this one could take the group.
-func (s *Status) HasHeir(gateway string) bool {
-	return slices.ContainsFunc(s.Instances, func(in Instance) bool {
-		return in.Gateway != gateway && !in.facts().Drained
-	})
-}
-
 // facts returns the facts that the instance has published, none if they are of another version.
 func (i *Instance) facts() (f Facts) {
 	_ = json.Unmarshal(i.Facts, &f) // else of another version

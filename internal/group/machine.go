@@ -70,6 +70,8 @@ const (
 	OpRenew
 	// OpOpen opens the images.
 	OpOpen
+	// OpAsk asks which instances are present.
+	OpAsk
 	// OpClose ends all I/O, and closes the images. It takes as long as that takes.
 	OpClose
 )
@@ -94,6 +96,7 @@ type Result struct {
 	Version      uint64        // OpRead, OpWrite
 	Lessee       string        // OpRead
 	Left         time.Duration // OpFence
+	Present      []string      // OpAsk; nil: not known
 }
 
 // phase is the progress of a gateway with a group.
@@ -174,6 +177,10 @@ type moving struct {
 	asked  bool          // its claim is for that
 	yield  string        // the instance that may have the group if it asks, by Balance
 	reason string        // why this gateway last took the group or gave it away
+
+	asking  bool          // Ask waits for an answer
+	present []string      // the instances that are present, nil: not known
+	askAt   time.Duration // the time from which that no longer counts
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -280,6 +287,17 @@ func (m *Machine) Fence(now time.Duration, gateway string) {
 		m.evict, m.holdOff = m.record.Holder.ID, now
 	}
 	m.reread(now)
+}
+
+// Ask finds out which instances are present, if this one is.
+func (m *Machine) Ask(now time.Duration) {
+	m.asking = m.me != nil
+	m.reread(now)
+}
+
+// HasHeir reports whether another gateway could take the group now, as far as is known.
+func (m *Machine) HasHeir() bool {
+	return m.me != nil && m.record != nil && slices.ContainsFunc(m.record.Instances, m.inherits)
 }
 
 // Reserve keeps programs that do not know reservations from taking the group, which this gateway
@@ -391,6 +409,9 @@ func (m *Machine) decide(now time.Duration) *Action {
 	}
 	if !r.holds(m.evict) {
 		m.evict = ""
+	}
+	if m.asking {
+		return &Action{Op: OpAsk}
 	}
 	if m.phase == stopping {
 		return m.signOff(now)
@@ -626,7 +647,7 @@ func (m *Machine) hold(now time.Duration) *Action {
 	to := r.instance(r.Claim)
 	switch {
 	case to != nil && r.Claim == m.yield:
-		m.stop(true, "gateway "+to.Gateway+" serves fewer groups")
+		return m.give(now, "gateway "+to.Gateway+" serves fewer groups")
 	case m.hosts:
 		m.idle = false
 		if r.Claim != "" {
@@ -635,8 +656,20 @@ func (m *Machine) hold(now time.Duration) *Action {
 	case !m.idle:
 		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
 	case now >= m.moveAt && r.Claim != m.me.ID && to != nil:
-		m.stop(true, "all hosts are at other gateways")
+		return m.give(now, "all hosts are at other gateways")
 	}
+	return nil
+}
+
+// give gives the group to the instance that claims it, if that is present.
+func (m *Machine) give(now time.Duration, reason string) *Action {
+	switch {
+	case now >= m.askAt:
+		return &Action{Op: OpAsk}
+	case !m.inherits(*m.record.instance(m.record.Claim)):
+		return m.write(func(r *Record) { r.Claim = "" })
+	}
+	m.stop(true, reason)
 	return nil
 }
 
@@ -664,7 +697,11 @@ func (m *Machine) claim(now time.Duration) *Action {
 // lease, or another gateway would fence this one.
 func (m *Machine) signOff(now time.Duration) *Action {
 	r := m.record
+	if r.holds(m.me.ID) && now >= m.askAt {
+		return &Action{Op: OpAsk}
+	}
 	if r.holds(m.me.ID) || r.Taker == m.me.ID {
+		m.holdOff = now + m.cfg.Lease<<m.failures // not later: Drain may end that meanwhile
 		return m.write(func(r *Record) {
 			if r.Taker == m.me.ID {
 				r.Taker = ""
@@ -673,8 +710,7 @@ func (m *Machine) signOff(now time.Duration) *Action {
 				return
 			}
 			r.Holder = nil
-			to := r.instance(r.Claim)
-			if to == nil || to.ID == m.me.ID || to.facts().Drained {
+			if to := r.instance(r.Claim); to == nil || !m.inherits(*to) {
 				r.Claim = m.heir()
 			}
 		})
@@ -683,21 +719,35 @@ func (m *Machine) signOff(now time.Duration) *Action {
 		return &Action{Op: OpRelease}
 	}
 	m.phase, m.free, m.idle = standby, false, false
-	m.holdOff = now + m.cfg.Lease<<m.failures
 	if m.failedOp != OpOpen { // that failure stays until the next attempt
 		m.failedOp, m.failure = 0, nil
 	}
 	return nil
 }
 
-// heir returns the ID of an instance that should take the group, "" if there is none.
+// heir returns the ID of an instance that should take the group, "" if there is none. Instances
+// that are present come first, then the ones with hosts.
 func (m *Machine) heir() (id string) {
+	most := -1
 	for _, i := range m.record.Instances {
-		if i.ID != m.me.ID && !i.facts().Drained && (id == "" || i.Hosts) {
-			id = i.ID
+		rank := 0
+		if i.Hosts {
+			rank++
+		}
+		if m.inherits(i) {
+			rank += 2
+		}
+		if i.ID != m.me.ID && !i.facts().Drained && rank > most {
+			id, most = i.ID, rank
 		}
 	}
 	return id
+}
+
+// inherits reports whether an instance could take the group now, as far as is known.
+func (m *Machine) inherits(i Instance) bool {
+	return i.ID != m.me.ID && !i.facts().Drained &&
+		(m.present == nil || slices.Contains(m.present, i.ID))
 }
 
 // Done takes the result of an action.
@@ -713,6 +763,12 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 			m.forget = "" // it may take part again
 		}
 		m.forgetting = false
+	}
+	if r.Op == OpAsk {
+		m.asking, m.present, m.askAt = false, r.Present, now+m.cfg.Poll
+		if !errors.Is(r.Err, ErrFenced) {
+			return // an error: it is not known
+		}
 	}
 	if errors.Is(r.Err, ErrFenced) {
 		m.refused, m.held = true, false
@@ -732,14 +788,16 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.refused, m.registered, m.free, m.idle = false, false, false, false
 		m.reread(now)
 	case OpRead:
+		// A gateway changes the record before it fences another one, but others may change it, too.
+		if m.suspect && r.Version == m.version && r.Record.Taker == "" &&
+			find(r.Record.Fenced, m.last) == nil {
+			m.strangers++
+		}
+		m.suspect = false
 		m.record, m.version, m.lessee = r.Record, r.Version, r.Lessee
 		m.fresh, m.problem = !m.again, ""
 		m.registered = m.registered || m.record.instance(m.me.ID) != nil
 		m.asked = m.asked && m.record.Claim == m.me.ID
-		if m.suspect && r.Record.Taker == "" && find(r.Record.Fenced, m.last) == nil {
-			m.strangers++
-		}
-		m.suspect = false
 	case OpWrite:
 		m.version, m.fresh, m.registered = r.Version, !m.again, true
 	case OpFence:

@@ -173,7 +173,47 @@ func TestDrainedHeir(t *testing.T) {
 	}
 }
 
-// TestSignOff: a drained gateway signs off before it releases the lease, or it would be fenced.
+// TestDeadHeir: a group goes to a gateway that is present, not to one that has died while it
+// waited, and no claim of a dead one moves it. If nobody can tell, all count as present.
+func TestDeadHeir(t *testing.T) {
+	for _, tc := range []struct {
+		alone bool // b is paused
+		moves bool // z has asked for the group, and a would give it
+		heir  bool // a has one
+		claim string
+	}{
+		{heir: true, claim: "b0"}, {alone: true, claim: "z"}, {heir: true, moves: true},
+	} {
+		p := newPair(t)
+		p.machine(0).Hosts(0, true)
+		p.pass(3, 0, 1)
+		p.w.gateways[1].paused = tc.alone
+		r := *p.w.record
+		r.Instances = append(r.Instances, Instance{ID: "z", Gateway: "z", Hosts: true})
+		r.Claim = "z"
+		p.w.record, p.w.version = &r, p.w.version+1
+		m := p.machine(0)
+		m.Ask(p.w.clock(0))
+		m.Balance(p.w.clock(0), false, map[bool]string{true: "z"}[tc.moves])
+		p.pass(1, 0)
+		testutil.True(t, !m.asking && m.HasHeir() == tc.heir, "%+v: an heir: %v", tc, m.HasHeir())
+		if !tc.moves {
+			m.Drain(p.w.clock(0), true)
+		}
+		p.pass(3, 0)
+		testutil.Equal(t, p.w.record.holds(m.me.ID), tc.moves, "%+v: a has the group", tc)
+		testutil.Equal(t, p.w.record.Claim, tc.claim, "%+v: the heir", tc)
+	}
+	m := New(settings)
+	m.Ask(0)
+	testutil.True(t, !m.asking && !m.HasHeir(), "a gateway without a connection")
+	m.me, m.record = &Instance{ID: "a0"}, &Record{Instances: []Instance{{ID: "b0"}}}
+	m.Done(0, &Result{Op: OpAsk, Err: errUnknown})
+	testutil.True(t, m.HasHeir() && m.failure == nil, "nobody can tell: %v", m.failure)
+}
+
+// TestSignOff: a drained gateway signs off before it releases the lease, or it would be fenced. It
+// takes the group again as soon as it may, also if that comes before the release.
 func TestSignOff(t *testing.T) {
 	p := newPair(t)
 	p.pass(3, 0, 1)
@@ -182,9 +222,12 @@ func TestSignOff(t *testing.T) {
 	var order []Op
 	for gw := &p.w.gateways[0]; len(gw.ops) > 0; {
 		order = append(order, gw.ops[0].action.Op)
-		p.x.apply(p.w, &gw.ops[0], 0)
+		if p.x.apply(p.w, &gw.ops[0], 0); order[len(order)-1] == OpWrite {
+			p.machine(0).Drain(p.w.clock(0), false)
+		}
 		p.x.deliver(p.w, 0, 0, false)
 	}
+	testutil.Equal(t, p.machine(0).holdOff, p.w.clock(0), "when it may take the group")
 	wrote, released := slices.Index(order, OpWrite), slices.Index(order, OpRelease)
 	testutil.True(t, slices.Index(order, OpClose) < wrote && wrote < released, "%v", order)
 }
@@ -295,6 +338,37 @@ func TestFencedByStranger(t *testing.T) {
 	m.refused = true
 	m.Done(p.w.clock(1), &Result{Op: OpConnect, Instance: m.me, FencedItself: true})
 	testutil.True(t, !m.suspect, "its own fence counts")
+}
+
+// TestNoStranger: a fence by a gateway that stops before it has become the holder, or that forgets
+// the other one, is not one by a stranger.
+func TestNoStranger(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		p := newPair(t)
+		p.pass(3, 0, 1)
+		old := p.machine(0).me.ID
+		if forgets {
+			p.takeover()
+			p.machine(1).Forget(p.w.clock(1), "a")
+			p.pass(2, 1)
+			testutil.Equal(t, len(p.w.record.Fenced), 0, "former holders")
+		}
+		for !p.w.isFenced(old) {
+			p.w.now++
+			p.x.poll(p.w, 1)
+			for gw := &p.w.gateways[1]; len(gw.ops) > 0 && !p.w.isFenced(old); {
+				p.x.apply(p.w, &gw.ops[0], 1)
+				p.x.deliver(p.w, 1, 0, false)
+			}
+		}
+		p.machine(1).Drain(p.w.clock(1), true)
+		p.x.finish(p.w, 1)
+		testutil.Equal(t, p.w.record.Taker, "", "who takes the group")
+		p.w.fences = []fenced{{old, 1 << 30}}
+		p.pass(20, 0, 1)
+		testutil.True(t, p.machine(0).me.ID != old, "a has not noticed the fence")
+		testutil.Equal(t, p.machine(0).Status(0).Strangers, 0, "forgets %v: strangers", forgets)
+	}
 }
 
 // TestShortFence: a fence that the storage cannot make longer is renewed at its end, before which

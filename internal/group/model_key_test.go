@@ -2,6 +2,7 @@ package group
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -44,6 +45,7 @@ func (x *model) key(w *world) []byte {
 					text(x.recordKey(r.Record))
 				}
 				flags(r.Version == w.version)
+				text(strings.Join(r.Present, " "))
 			}
 			flags(o.applied)
 		}
@@ -89,7 +91,7 @@ func (x *model) key(w *world) []byte {
 		num(int(m.phase))
 		flags(m.storing, m.renewing, m.imaging, m.open, m.refused, m.fresh, m.again, m.held, m.free,
 			m.idle, m.registered, m.opened, m.draining, m.drained, m.lasting, m.leaving,
-			m.wants, m.hosts, m.version == w.version)
+			m.wants, m.hosts, m.asking, m.version == w.version)
 		if m.record != nil {
 			text(x.recordKey(m.record))
 		}
@@ -100,9 +102,11 @@ func (x *model) key(w *world) []byte {
 		text(m.last)
 		text(m.evict)
 		text(m.yield)
+		text(strings.Join(m.present, " "))
 		now := w.clock(g)
 		for _, at := range []time.Duration{
 			m.until, m.renewAt, m.readAt, m.fenceAt, m.takerAt, m.holdOff, m.connectAt,
+			m.askAt,
 		} {
 			num(int(max(at-now, 0)))
 		}

@@ -176,6 +176,14 @@ func (x *model) apply(w *world, o *op, g int) {
 		r.Err = x.noOpen
 	case OpRead:
 		r.Record, r.Version, r.Lessee = w.record, w.version, w.lessee
+	case OpAsk:
+		r.Present = []string{o.id}
+		for i := range w.gateways {
+			gw := &w.gateways[i]
+			if gw.m.me != nil && !gw.paused && !gw.crashed && !w.isFenced(gw.m.me.ID) {
+				r.Present = append(r.Present, gw.m.me.ID)
+			}
+		}
 	case OpWrite:
 		if a.Version != w.version {
 			r.Err = ErrConflict
@@ -308,7 +316,7 @@ func (x *model) op(w *world, g, i int, with func(func(*world)) *world, visit fun
 				apply(c)
 				x.deliver(c, g, i, true)
 			}))
-			if !o.applied && o.action.Op != OpRead && o.action.Op != OpOpen {
+			if !o.applied && !slices.Contains([]Op{OpRead, OpAsk, OpOpen}, o.action.Op) {
 				visit(step{"gets no answer and does it later or never", g, n},
 					with(func(c *world) {
 						c.left.faults--

@@ -51,7 +51,7 @@ type Group struct {
 	left    chan struct{} // closed when this gateway has withdrawn
 	actions sync.WaitGroup
 
-	asking sync.Mutex // held by Forget, Fence and Reserve
+	asking sync.Mutex // held by Forget, Fence, Reserve and HasHeir
 
 	reported Status // in the log
 
@@ -109,14 +109,14 @@ func (g *Group) Drain(on bool) {
 // processes have ended for good. It waits until that is done. One that runs takes part again.
 func (g *Group) Forget(ctx context.Context, gateway string) error {
 	return g.ask(ctx, func(m *Machine, now time.Duration) { m.Forget(now, gateway) },
-		func(m *Machine) *string { return &m.forget })
+		func(m *Machine) bool { return m.forget == "" })
 }
 
 // Fence takes the group over from a gateway that holds it, whether its lease is over or not. It
 // waits until another one is the holder. After an error that may still come.
 func (g *Group) Fence(ctx context.Context, gateway string) error {
 	return g.ask(ctx, func(m *Machine, now time.Duration) { m.Fence(now, gateway) },
-		func(m *Machine) *string { return &m.evict })
+		func(m *Machine) bool { return m.evict == "" })
 }
 
 // Reserve makes the group that this gateway holds one with reservations, see Machine.Reserve. It
@@ -128,23 +128,32 @@ func (g *Group) Reserve(ctx context.Context) error {
 	if done {
 		return nil
 	}
-	return g.ask(ctx, (*Machine).Reserve, func(m *Machine) *string { return &m.reserve })
+	return g.ask(ctx, (*Machine).Reserve, func(m *Machine) bool { return m.reserve == "" })
 }
 
-// ask begins a change, and waits until the field of the machine is "".
+// HasHeir reports whether another gateway that is present could take the group.
+func (g *Group) HasHeir(ctx context.Context) (has bool, err error) {
+	err = g.ask(ctx, (*Machine).Ask, func(m *Machine) bool {
+		has = !m.asking && m.HasHeir()
+		return !m.asking
+	})
+	return has, err
+}
+
+// ask begins a change, and waits until it is done.
 func (g *Group) ask(ctx context.Context, begin func(*Machine, time.Duration),
-	field func(*Machine) *string,
+	done func(*Machine) bool,
 ) error {
 	g.asking.Lock()
 	defer g.asking.Unlock()
 	g.change(begin)
 	look := time.NewTicker(g.cfg.Poll / 40)
 	defer look.Stop()
-	for done := false; !done; {
+	for ended := false; !ended; {
 		select {
 		case <-look.C:
 			g.mu.Lock()
-			done = *field(g.machine) == ""
+			ended = done(g.machine)
 			g.mu.Unlock()
 		case <-ctx.Done():
 			g.change(func(m *Machine, _ time.Duration) { m.removal = removal{} })
@@ -334,6 +343,8 @@ func (g *Group) do(ctx context.Context, a *Action) (r *Result) {
 		if data, r.Err = a.Record.Bytes(); r.Err == nil {
 			r.Version, r.Err = e.Put(ctx, data, a.Version)
 		}
+	case OpAsk:
+		r.Present, r.Err = e.Present(ctx)
 	case OpFence:
 		var addrs []string
 		for i := range a.Instances {

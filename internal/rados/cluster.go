@@ -42,8 +42,10 @@ type Cluster struct {
 	access Access
 	handle unsafe.Pointer
 	fsid   string
-	// calls limits the calls that wait for the cluster, since each holds a thread.
-	calls   chan struct{}
+	// calls and objects limit the calls that wait for monitors and for objects, since each holds a
+	// thread.
+	calls, objects chan struct{}
+
 	users   int // guarded by shared
 	retired atomic.Bool
 	itself  atomic.Bool // FenceSelf has begun
@@ -139,7 +141,8 @@ func Connect(a Access) (*Cluster, error) {
 		return nil, err
 	}
 	cl := &Cluster{
-		access: a, users: 1, calls: make(chan struct{}, 4), recording: make(chan struct{}, 1),
+		access: a, users: 1, calls: make(chan struct{}, 4), objects: make(chan struct{}, 4),
+		recording: make(chan struct{}, 1),
 	}
 	user, conf, keyring := C.CString(a.User), C.CString(a.Conf), C.CString(a.Keyring)
 	defer C.free(unsafe.Pointer(user))
@@ -340,16 +343,18 @@ func (cl *Cluster) fenceAgain(j Journal) {
 	_, _ = cl.fenceEarlier(ctx, j)
 }
 
-// call runs fn, which waits for the cluster, on a goroutine of its own. If ctx ends first, fn goes
-// on.
-func call[T any](ctx context.Context, cl *Cluster, fn func() (T, error)) (T, error) {
+// call runs fn, which waits for the cluster, on a goroutine of its own when calls has room. If ctx
+// ends first, fn goes on.
+func call[T any](ctx context.Context, cl *Cluster, calls chan struct{}, fn func() (T, error)) (T,
+	error,
+) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
 	select {
-	case cl.calls <- struct{}{}:
+	case calls <- struct{}{}:
 	case <-ctx.Done():
 		return none, ctx.Err()
 	}
@@ -360,7 +365,7 @@ func call[T any](ctx context.Context, cl *Cluster, fn func() (T, error)) (T, err
 	go func() {
 		defer cl.Close()
 		value, err := fn()
-		<-cl.calls
+		<-calls
 		done <- result{value, err}
 	}()
 	select {
@@ -389,7 +394,7 @@ func (cl *Cluster) MonCommand(ctx context.Context, command any) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	return call(ctx, cl, func() ([]byte, error) {
+	return call(ctx, cl, cl.calls, func() ([]byte, error) {
 		in := C.CString(string(text))
 		defer C.free(unsafe.Pointer(in))
 		var out, status *C.char
@@ -567,7 +572,7 @@ func (cl *Cluster) fenceSelf() error {
 // Operations that it starts afterwards are carried out after those of fenced connections, or these
 // are refused.
 func (cl *Cluster) WaitForLatestMap(ctx context.Context) error {
-	_, err := call(ctx, cl, func() (struct{}, error) {
+	_, err := call(ctx, cl, cl.calls, func() (struct{}, error) {
 		if n := C.cluster_wait(cl.handle); n < 0 {
 			return struct{}{}, fmt.Errorf("map of the OSDs of %s: %w", cl.access.Conf,
 				unix.Errno(-n))

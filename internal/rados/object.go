@@ -27,15 +27,17 @@ import (
 // fenced the connection. A call that ends with ctx may be carried out later. Any goroutine may call
 // the methods.
 type Object struct {
-	cl   *Cluster
-	name *C.char
+	cl    *Cluster
+	name  *C.char
+	calls chan struct{} // as in Cluster
 
 	mu   sync.Mutex // held while the pool, which has the version of the last operation, is used
 	pool *Pool      // nil after Close
 }
 
-// OpenObject returns an object, which need not exist. The caller closes it.
-func (cl *Cluster) OpenObject(pool, name string) (*Object, error) {
+// OpenObject returns an object, which need not exist. The caller closes it. If alone is set, its
+// calls do not wait for other objects.
+func (cl *Cluster) OpenObject(pool, name string, alone bool) (*Object, error) {
 	p, err := cl.OpenPool(pool, "")
 	if err == unix.ENOENT {
 		return nil, backend.WithHint(fmt.Errorf("pool %s does not exist: %w", pool, err),
@@ -44,7 +46,11 @@ func (cl *Cluster) OpenObject(pool, name string) (*Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool %s: %w", pool, err)
 	}
-	return &Object{cl: cl, pool: p, name: C.CString(name)}, nil
+	o := &Object{cl: cl, pool: p, name: C.CString(name), calls: cl.objects}
+	if alone {
+		o.calls = make(chan struct{}, 1)
+	}
+	return o, nil
 }
 
 // Close waits until the calls that have begun have ended. The connection must be open.
@@ -58,7 +64,7 @@ func (o *Object) Close() {
 
 // do runs fn, which returns the negative number of an error, for one caller at a time.
 func do[T any](ctx context.Context, o *Object, what string, fn func() (T, C.int)) (T, error) {
-	return call(ctx, o.cl, func() (v T, err error) {
+	return call(ctx, o.cl, o.calls, func() (v T, err error) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.pool == nil {
@@ -186,19 +192,45 @@ func (o *Object) Break(ctx context.Context, owner string) error {
 	return err
 }
 
-// Notify calls the functions that Watch was given by any client. It waits until they have returned,
-// for a second at most.
-func (o *Object) Notify(ctx context.Context) error {
-	_, err := do(ctx, o, "notify", func() (struct{}, C.int) {
-		return struct{}{}, C.object_notify(o.pool.handle, o.name, 1000)
+// Notify notifies the watches of all clients, and returns the answers that come within a second:
+// from clients that run and reach the cluster. The watch of a killed client lasts for another half
+// a minute, but gives no answer.
+func (o *Object) Notify(ctx context.Context) ([]string, error) {
+	return do(ctx, o, "notify", func() ([]string, C.int) {
+		var reply *C.char
+		var size C.size_t
+		n := C.object_notify(o.pool.handle, o.name, 1000, &reply, &size)
+		defer C.cluster_free(reply)
+		if reply != nil && unix.Errno(-n) == unix.ETIMEDOUT { // some watches have not answered
+			n = 0
+		}
+		return answers(C.GoBytes(unsafe.Pointer(reply), C.int(size))), n
 	})
-	return err
+}
+
+// answers returns the texts in the reply to a notification: their number, and for each the client
+// and the watch (16 bytes), the length, and the text. Watches that have not answered follow.
+func answers(reply []byte) (list []string) {
+	const head, number = 16, 4
+	if len(reply) < number {
+		return nil
+	}
+	n, rest := binary.LittleEndian.Uint32(reply), reply[number:]
+	for ; n > 0 && len(rest) >= head+number; n-- {
+		size := uint64(binary.LittleEndian.Uint32(rest[head:]))
+		if rest = rest[head+number:]; size > uint64(len(rest)) {
+			break
+		}
+		list = append(list, string(rest[:size]))
+		rest = rest[size:]
+	}
+	return list
 }
 
 // Watch calls fn after notifications, several of which may become one call, until ctx ends or the
-// watch is lost. Then, or if it cannot begin, it returns the error. The object must exist, and is
-// closed after Watch has returned. Watch waits for the cluster.
-func (o *Object) Watch(ctx context.Context, fn func()) error {
+// watch is lost. Then, or if it cannot begin, it returns the error. It answers notifications with a
+// text. The object must exist, and is closed after Watch has returned. Watch waits for the cluster.
+func (o *Object) Watch(ctx context.Context, answer string, fn func()) error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return err
@@ -206,7 +238,9 @@ func (o *Object) Watch(ctx context.Context, fn func()) error {
 	events := os.NewFile(uintptr(fd), "eventfd")
 	defer func() { _ = events.Close() }()
 	w, err := do(context.WithoutCancel(ctx), o, "watch", func() (w *C.struct_watch, n C.int) {
-		n = C.watch_start(o.pool.handle, o.name, C.int(fd), &w)
+		text := C.CString(answer)
+		defer C.free(unsafe.Pointer(text))
+		n = C.watch_start(o.pool.handle, o.name, text, C.int(fd), &w)
 		return w, n
 	})
 	if err != nil {

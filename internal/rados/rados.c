@@ -217,7 +217,7 @@ int object_evict(void *pool, const char *object, const char *client, const char 
 
 struct watch {
 	void *pool;
-	char *object;
+	char *object, *answer;
 	uint64_t cookie;
 	int eventfd;
 };
@@ -233,7 +233,7 @@ static void notified(void *arg, uint64_t notify, uint64_t cookie, uint64_t notif
 {
 	struct watch *w = arg;
 	(void)notifier, (void)data, (void)n;
-	rados_notify_ack(w->pool, w->object, notify, cookie, NULL, 0);
+	rados_notify_ack(w->pool, w->object, notify, cookie, w->answer, strlen(w->answer));
 	wake(w, 1);
 }
 
@@ -243,19 +243,28 @@ static void lost(void *arg, uint64_t cookie, int err)
 	wake(arg, watch_lost);
 }
 
-int watch_start(void *pool, const char *object, int eventfd, struct watch **watch)
+static void watch_free(struct watch *w)
+{
+	free(w->object);
+	free(w->answer);
+	free(w);
+}
+
+int watch_start(void *pool, const char *object, const char *answer, int eventfd,
+	struct watch **watch)
 {
 	struct watch *w = calloc(1, sizeof *w);
-	if (w == NULL || (w->object = strdup(object)) == NULL) {
-		free(w);
+	if (w == NULL)
 		return -ENOMEM;
-	}
+	w->object = strdup(object);
+	w->answer = strdup(answer);
 	w->pool = pool;
 	w->eventfd = eventfd;
-	int err = rados_watch2(pool, object, &w->cookie, notified, lost, w);
+	int err = -ENOMEM;
+	if (w->object != NULL && w->answer != NULL)
+		err = rados_watch2(pool, object, &w->cookie, notified, lost, w);
 	if (err < 0) {
-		free(w->object);
-		free(w);
+		watch_free(w);
 		return err;
 	}
 	*watch = w;
@@ -266,16 +275,10 @@ void watch_stop(void *cluster, struct watch *w)
 {
 	rados_unwatch2(w->pool, w->cookie);
 	rados_watch_flush(cluster); // no callback runs after it
-	free(w->object);
-	free(w);
+	watch_free(w);
 }
 
-int object_notify(void *pool, const char *object, uint64_t msec)
+int object_notify(void *pool, const char *object, uint64_t msec, char **reply, size_t *n)
 {
-	char *reply = NULL;
-	size_t n;
-	int err = rados_notify2(pool, object, "", 0, msec, &reply, &n);
-	if (reply != NULL)
-		rados_buffer_free(reply);
-	return err;
+	return rados_notify2(pool, object, "", 0, msec, reply, n);
 }

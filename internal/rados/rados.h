@@ -49,12 +49,15 @@ int object_sharers(void *pool, const char *object, char *tag, char *clients, cha
 	char *addrs, size_t n);
 int object_evict(void *pool, const char *object, const char *client, const char *owner);
 
-// A watch adds 1 to an eventfd when the object is notified, and watch_lost when it is lost.
+// A watch adds 1 to an eventfd when the object is notified, which it answers with a text, and
+// watch_lost when it is lost.
 struct watch;
 #define watch_lost (1 << 20)
-int watch_start(void *pool, const char *object, int eventfd, struct watch **watch);
+int watch_start(void *pool, const char *object, const char *answer, int eventfd,
+	struct watch **watch);
 void watch_stop(void *cluster, struct watch *watch);
-// object_notify waits until all watches have seen the notification, or for msec.
-int object_notify(void *pool, const char *object, uint64_t msec);
+// object_notify waits until all watches have answered, or for msec. The reply has the answers, as
+// rados_notify2 describes it, or is NULL. The caller frees it with cluster_free.
+int object_notify(void *pool, const char *object, uint64_t msec, char **reply, size_t *n);
 
 #endif

@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func TestCluster(t *testing.T) {
 	c := cephtest.New(t)
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
-		"Share": share, "Silent": silent, "Fence": fence, "Record": record, "Refused": refused,
+		"Share": share, "Silent": silent, "Fence": fence, "Record": record, "Hung": hung,
+		"Refused": refused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -110,7 +111,7 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	defer reader.Close()
 	testutil.Fails(t, testutil.Err(reader.Fence(ctx, []string{"127.0.0.1:0/1"}, time.Hour)),
 		"ceph auth caps client.reader mon 'profile rbd'", "")
-	object := testutil.Value(reader.OpenObject(cephtest.Pool, "object"))(t)
+	object := testutil.Value(reader.OpenObject(cephtest.Pool, "object", false))(t)
 	defer object.Close()
 	_, _, err = object.Read(ctx, 1)
 	testutil.Fails(t, err, "ceph auth caps client.reader mon 'profile rbd'", "")
@@ -147,6 +148,28 @@ func record(t *testing.T, c *cephtest.Cluster) {
 	testutil.Equal(t, testutil.Receive(t, "the end of the connection", j.removed), own, "")
 }
 
+// hung: objects that get no answer do not delay an object that is alone, or the monitors.
+func hung(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	cluster := testutil.Value(Connect(admin(c)))(t)
+	defer cluster.Close()
+	for range cap(cluster.objects) {
+		cluster.objects <- struct{}{}
+	}
+	for _, alone := range []bool{true, false} {
+		o := testutil.Value(cluster.OpenObject(cephtest.Pool, "alone", alone))(t)
+		defer o.Close()
+		if alone {
+			testutil.Must(t, o.Lock(ctx, "a", time.Hour, false))
+			testutil.Must(t, cluster.WaitForLatestMap(ctx))
+			continue
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		testutil.Is(t, o.Unlock(ended, "a"), context.Canceled, "an object that waits")
+	}
+}
+
 // refused: errors name the cause.
 func refused(t *testing.T, c *cephtest.Cluster) {
 	testutil.Fails(t, testutil.Err(Connect(Access{Conf: c.Conf(), User: "absent"})),
@@ -155,7 +178,7 @@ func refused(t *testing.T, c *cephtest.Cluster) {
 	defer cluster.Close()
 	_, err := cluster.OpenPool("absent", "")
 	testutil.Equal(t, err, error(unix.ENOENT), "a missing pool")
-	_, err = cluster.OpenObject("absent", "object")
+	_, err = cluster.OpenObject("absent", "object", false)
 	testutil.Fails(t, err, "ceph osd pool create absent", "")
 	_, err = cluster.MonCommand(testutil.Context(t), map[string]any{"prefix": "absent"})
 	testutil.Is(t, err, unix.EINVAL, "a command that does not exist")

@@ -7,7 +7,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +26,7 @@ type Engine struct {
 	addr    string
 
 	state, lease, events *rados.Object
-	notifying            sync.Mutex
+	notices              atomic.Int32 // that are wanted
 	background           sync.WaitGroup
 }
 
@@ -43,7 +45,7 @@ func Connect(cfg Config) (*Engine, error) {
 	for object, suffix := range map[**rados.Object]string{
 		&e.state: "", &e.events: "", &e.lease: ".lease",
 	} {
-		if *object, err = cluster.OpenObject(cfg.Pool, name+suffix); err != nil {
+		if *object, err = cluster.OpenObject(cfg.Pool, name+suffix, true); err != nil {
 			e.Close()
 			return nil, err
 		}
@@ -79,7 +81,7 @@ type object struct {
 
 // Open opens an object on a connection, which it keeps open.
 func Open(cluster *rados.Cluster, pool, name string) (Object, error) {
-	o, err := cluster.OpenObject(pool, name)
+	o, err := cluster.OpenObject(pool, name, false)
 	if err != nil {
 		return nil, err
 	}
@@ -114,23 +116,50 @@ func (e *Engine) Get(ctx context.Context) ([]byte, uint64, error) {
 // Put implements group.State. The other instances are notified in the background.
 func (e *Engine) Put(ctx context.Context, data []byte, version uint64) (uint64, error) {
 	next, err := e.state.Write(ctx, data, version)
-	if err == nil && e.notifying.TryLock() {
-		e.background.Go(func() {
-			defer e.notifying.Unlock()
-			_ = e.events.Notify(context.Background()) // the others look by themselves, too
-		})
+	if err == nil {
+		e.notify()
 	}
 	return next, known(err)
 }
 
+// notify notifies the other instances in the background. They look by themselves, too, but later.
+func (e *Engine) notify() {
+	if e.notices.Add(1) > 1 {
+		return // after the one under way
+	}
+	e.background.Go(func() {
+		for n := int32(0); !e.notices.CompareAndSwap(n, 0); {
+			n = e.notices.Load()
+			_, _ = e.events.Notify(context.Background())
+		}
+	})
+}
+
 // Watch implements group.State.
 func (e *Engine) Watch(ctx context.Context, changed func()) error {
-	return known(e.events.Watch(ctx, changed))
+	return known(e.events.Watch(ctx, e.id, changed))
+}
+
+// Present implements group.State. Earlier versions answer notifications with an empty text.
+func (e *Engine) Present(ctx context.Context) ([]string, error) {
+	list, err := e.events.Notify(ctx)
+	if !slices.Contains(list, e.id) || slices.Contains(list, "") {
+		list = nil
+	}
+	return list, known(err)
 }
 
 // Acquire implements group.Lease.
 func (e *Engine) Acquire(ctx context.Context, d time.Duration) error {
-	return known(e.lease.Lock(ctx, e.id, d, false))
+	err := e.lease.Lock(ctx, e.id, d, false)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		// The object is new. Only writes of records make one in a full pool.
+		_, err = e.lease.Write(ctx, []byte{'\n'}, 0)
+		if err == nil || errors.Is(err, rados.ErrVersion) {
+			err = e.lease.Lock(ctx, e.id, d, false)
+		}
+	}
+	return known(err)
 }
 
 // Renew implements group.Lease.
@@ -142,9 +171,12 @@ func (e *Engine) Renew(ctx context.Context, d time.Duration) error {
 	return known(err)
 }
 
-// Release implements group.Lease.
+// Release implements group.Lease. The other instances are notified, since one may wait for it.
 func (e *Engine) Release(ctx context.Context) error {
 	err := e.lease.Unlock(ctx, e.id)
+	if err == nil {
+		e.notify()
+	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

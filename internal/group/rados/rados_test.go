@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,7 +46,7 @@ func TestGroup(t *testing.T) {
 		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"State": state, "Lease": lease, "Fence": fence, "Move": move, "Stopped": stopped,
-		"ByHand": byHand, "Large": large, "Full": full, "Changes": changes,
+		"ByHand": byHand, "Large": large, "Full": full, "Changes": changes, "Present": present,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "Full" { // which concerns the whole cluster
@@ -97,6 +98,16 @@ func state(t *testing.T, c *cephtest.Cluster) {
 		next, err := a.Put(ctx, []byte("second"), second)
 		testutil.Must(t, err)
 		second = next
+		return len(changed) > 0
+	})
+	testutil.Until(t, "a notification of an ended lease comes", func() bool {
+		testutil.Must(t, a.Acquire(ctx, time.Minute))
+		a.background.Wait()
+		for len(changed) > 0 { // of before
+			<-changed
+		}
+		testutil.Must(t, a.Release(ctx))
+		a.background.Wait()
 		return len(changed) > 0
 	})
 	testutil.Is(t, testutil.Err(b.Put(ctx, []byte("third"), first)), group.ErrConflict, "")
@@ -185,6 +196,42 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 		"the end of a short fence")
 }
 
+// present: an instance that runs answers at once. If its process is stopped or killed, it does not,
+// although its watch lasts.
+func present(t *testing.T, c *cephtest.Cluster) {
+	ctx := testutil.Context(t)
+	cmd, lines := run(t, c, "9", "3600")
+	want(t, lines, "child optimized")
+	e := connect(t, c, 9)
+	id, _ := e.Instance()
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stop()
+	watch.Go(func() { testutil.Is(t, e.Watch(watching, func() {}), context.Canceled, "") })
+	data, version, err := e.Get(ctx)
+	testutil.Must(t, err)
+	r := testutil.Value(group.ParseRecord(data, version))(t)
+	are := func(when string, want ...string) {
+		t.Helper()
+		testutil.Until(t, when, func() bool { // the answers come in time
+			list, err := e.Present(ctx)
+			slices.Sort(list)
+			return err == nil && slices.Equal(list, slices.Sorted(slices.Values(want)))
+		})
+	}
+	are("both run", id, r.Holder.ID)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	are("the child is stopped", id)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
+	are("it runs again", id, r.Holder.ID)
+	testutil.Must(t, cmd.Process.Kill())
+	are("it is killed", id)
+	other := connect(t, c, 9) // which does not watch
+	list := testutil.Value(other.Present(ctx))(t)
+	testutil.True(t, list == nil, "what it knows: %v", list)
+}
+
 // large: a gateway leaves a record that is too large alone, says so, and takes the group when
 // the record has been repaired.
 func large(t *testing.T, c *cephtest.Cluster) {
@@ -202,7 +249,8 @@ func large(t *testing.T, c *cephtest.Cluster) {
 	g.Stop(testutil.Context(t))
 }
 
-// full: a cluster that is full takes the records of groups, or no gateway could take a group over.
+// full: a cluster that is full takes the records and leases of groups, also of new ones, or no
+// gateway could take a group over.
 func full(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
 	e := connect(t, c, 8)
@@ -215,9 +263,12 @@ func full(t *testing.T, c *cephtest.Cluster) {
 			return strings.Contains(c.Ceph(t, "osd", "dump"), ",full ") == want
 		})
 	}
-	defer fullAt("0.95", false) // or later tests could make no lock
+	defer fullAt("0.95", false)
 	fullAt("0.0001", true)
 	testutil.Must(t, e.cluster.WaitForLatestMap(ctx)) // then the OSD has it as well
+	first := connect(t, c, 10)                        // of a group without a lease
+	testutil.Check(t, first.Acquire(ctx, time.Hour))
+	testutil.Check(t, first.Acquire(ctx, time.Hour))
 	testutil.Check(t, testutil.Err(e.Put(ctx, append(record, ' '), version)))
 	testutil.Check(t, e.Renew(ctx, time.Hour))
 	testutil.Check(t, e.Release(ctx))
@@ -336,7 +387,7 @@ func byHand(t *testing.T, c *cephtest.Cluster) {
 }
 
 // stopped: the group of a process that is stopped is taken over with a fence, and when it goes on,
-// it notices that, and can take the group again.
+// it notices that, and can take the group again. While it waits and is stopped, it is no heir.
 func stopped(t *testing.T, c *cephtest.Cluster) {
 	cmd, lines := run(t, c, "7", "4")
 	want(t, lines, "child optimized")
@@ -354,6 +405,16 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 	testutil.Until(t, "the child is another instance", func() bool {
 		return len(g.Status().Fenced) == 0
 	})
+	heir := func(want bool) {
+		testutil.Until(t, fmt.Sprint("another one could take the group: ", want), func() bool {
+			has, err := g.HasHeir(testutil.Context(t))
+			return err == nil && has == want
+		})
+	}
+	heir(true)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	heir(false)
+	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
 	g.Drain(true)
 	want(t, access, "b change", "b inaccessible")
 	want(t, lines, "child optimized")
