@@ -276,13 +276,22 @@ func (h blockHistory) explains(value uint32, start, end int) bool {
 		}
 		hidden := false
 		for _, x := range h {
-			hidden = hidden || x.ok && x.value != value && o.end < x.start && x.end < start
+			hidden = hidden || x.ok && x.value != value && o.end < x.start && x.end < start &&
+				!h.lifts(x, o)
 		}
 		if !hidden {
 			return true
 		}
 	}
 	return false
+}
+
+// lifts reports whether the mark that read x has found may be gone, and the value of write o be
+// there: a later write removes the mark, but concurrent writes reach the device in any order.
+func (h blockHistory) lifts(x, o blockOp) bool {
+	return x.read && x.value == isMarked && slices.ContainsFunc(h, func(w blockOp) bool {
+		return !w.read && w.value != isMarked && w.start < o.end && x.start < w.end
+	})
 }
 
 // sentMark is a command of randomMarks.
