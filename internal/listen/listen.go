@@ -63,9 +63,6 @@ const (
 // kernel is not kept, since the next process gets another port.
 func Open(addr netip.AddrPort, o Options) (*Listener, error) {
 	l := &Listener{opt: o, kept: o.Sockets != nil && addr.Port() != 0}
-	if i, err := sys.ZoneIndex(addr.Addr()); err == nil && i != 0 { // sockets are kept by its name
-		addr = netip.AddrPortFrom(addr.Addr().WithZone(sys.Zone(i)), addr.Port())
-	}
 	var err error
 	if l.fd, l.Addr, err = l.socket(addr); err != nil {
 		return nil, explain(err)

@@ -52,15 +52,13 @@ func TestErrors(t *testing.T) {
 
 // store is a Sockets that works across listeners, as a service manager does across programs.
 type store struct {
-	kept  map[netip.AddrPort]*os.File
-	taken []netip.AddrPort
-	done  bool // the program ends: Drop does nothing
+	kept map[netip.AddrPort]*os.File
+	done bool // the program ends: Drop does nothing
 }
 
 func (s *store) Take(at netip.AddrPort) *os.File {
 	f := s.kept[at]
 	delete(s.kept, at)
-	s.taken = append(s.taken, at)
 	return f
 }
 
@@ -129,18 +127,6 @@ func TestUnfit(t *testing.T) {
 	}
 	testutil.True(t, testutil.Err(net.Dial("tcp", other.Addr().String())) != nil,
 		"a kept socket that is not used accepts")
-}
-
-// TestZone: a socket is kept by the name of its interface, which its address has in the next
-// program.
-func TestZone(t *testing.T) {
-	s := &store{}
-	for _, at := range []string{"[fe80::1%1]:4420", "[fe80::1%lo]:4420"} {
-		_, err := Open(netip.MustParseAddrPort(at), options(s))
-		testutil.True(t, err != nil, "%s: lo has a link-local address", at)
-	}
-	want := netip.MustParseAddrPort("[fe80::1%lo]:4420")
-	testutil.EqualSlices(t, s.taken, []netip.AddrPort{want, want}, "addresses")
 }
 
 // TestNotServed: connections that cannot be served for want of something are counted, and one of

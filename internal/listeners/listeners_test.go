@@ -282,6 +282,19 @@ func TestSocketsInherited(t *testing.T) {
 		"a file was taken for a socket, or is still open")
 }
 
+// TestKeptByZone: a socket that was kept under the name of its interface is there for a listener
+// with the number.
+func TestKeptByZone(t *testing.T) {
+	const name = "tcp-[fe80__1%lo]_4420"
+	s := &Sockets{
+		log: slog.New(slog.DiscardHandler), before: map[string]*os.File{name: nil},
+		notify: func(string, ...int) error { return nil },
+	}
+	ls := opened(t, &netiftest.Network{}, Config{Sockets: s}, tcpAt("fe80::1%1"))
+	testutil.Equal(t, len(s.before), 1, "kept sockets")
+	testutil.Equal(t, ls.States()[0].Address, "[fe80::1%lo]:4420", "address")
+}
+
 // rdmaListener is a port of an RDMA stack.
 type rdmaListener struct {
 	fakeListener

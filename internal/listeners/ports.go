@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -61,6 +63,9 @@ func Addresses(c config.Listener, m *netif.State) (addrs []fabric.Addr, err erro
 // addresses returns the current addresses of a listener on a machine, in order, or why it has none.
 func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	at, down := l.Address, ""
+	if i, err := strconv.ParseUint(at.IP.Zone(), 10, 32); err == nil {
+		at.IP = at.IP.WithZone(sys.Zone(uint32(i))) // as open and kept sockets have it
+	}
 	add := func(a netif.Address) {
 		switch {
 		case !a.Up:
@@ -73,7 +78,6 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	if names, ok := m.RDMA[at.Device]; ok && l.Transport == nvme.TransportRDMA {
 		interfaces = names
 	}
-	network := at.Network
 	for _, a := range m.Addresses {
 		linkLocal := a.Is6() && a.IsLinkLocalUnicast()
 		switch {
@@ -85,8 +89,8 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 			if slices.Contains(interfaces, a.Interface) {
 				add(a)
 			}
-		case network.Contains(a.Addr) && !linkLocal &&
-			(!a.IsLoopback() || network.Addr().IsLoopback()):
+		case at.Network.Contains(a.Addr) && !linkLocal &&
+			(!a.IsLoopback() || at.Network.Addr().IsLoopback()):
 			add(a)
 		}
 	}
