@@ -47,7 +47,7 @@ type network struct {
 	addr netip.Addr // see subnet.Of
 	// total counts the connections, without evicted ones, and strangers the connections of
 	// strangers. used is the resources of queues of allowed hosts that have not proven their NQNs.
-	// ending counts the connections that its own ones have evicted and that have not left.
+	// ending counts the connections evicted by connections of the network that have not left.
 	total, strangers int
 	ending           int
 	used             usage

@@ -3,7 +3,7 @@ package verbs
 // AsyncType is the type of an event of a device, with the values of enum ibv_event_type.
 type AsyncType uint32
 
-// The events that anyone looks at.
+// The events that this program uses.
 const (
 	AsyncCQErr            AsyncType = 0
 	AsyncQPFatal          AsyncType = 1

@@ -71,7 +71,7 @@ type ConnParam struct {
 // EventType is enum rdma_cm_event_type, same order and values.
 type EventType uint32
 
-// The events that anyone looks at.
+// The events that this program uses.
 const (
 	EventAddrResolved   EventType = 0
 	EventAddrError      EventType = 1

@@ -349,8 +349,8 @@ func (id *ID[Q]) Fail() {
 	}
 }
 
-// Check checks a Connect, Accept or Reject: its parameters, with at most so many bytes of private
-// data, and that the ID has the things needed.
+// Check checks a Connect, Accept or Reject, with at most private bytes of private data. has reports
+// whether the ID has what the call needs.
 func (id *ID[Q]) Check(call string, p *verbs.ConnParam, private int, has bool, needs string) error {
 	why, a := "", id.Channel.Dev.Attr()
 	switch {
