@@ -620,7 +620,7 @@ type protectionStore struct {
 	mu   sync.Mutex
 	kept map[uint32]bool // by NSID
 	err  error
-	hung chan struct{} // not nil: changes wait for it
+	hung chan struct{} // not nil: changes that are made wait for it
 
 	entered chan struct{} // gets a value from each change that waits
 }
@@ -632,16 +632,17 @@ func (s *protectionStore) Protected(_ string, nsid uint32) bool {
 }
 
 func (s *protectionStore) SetProtected(_ string, nsid uint32, protected bool) error {
+	s.mu.Lock()
+	err := s.err
+	if err == nil {
+		s.kept[nsid] = protected
+	}
+	s.mu.Unlock()
 	if s.hung != nil {
 		s.entered <- struct{}{}
 		<-s.hung
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.kept[nsid] = protected
-	}
-	return s.err
+	return err
 }
 
 func newProtectionStore() *protectionStore { return &protectionStore{kept: map[uint32]bool{}} }
@@ -724,6 +725,27 @@ func TestWriteProtectionStalls(t *testing.T) {
 	h.protected(1, nvme.WriteProtect)
 }
 
+// TestWriteProtectionAgain: a namespace that is removed and added while its protection ends has the
+// one that is kept when that has failed.
+func TestWriteProtectionAgain(t *testing.T) {
+	store := newProtectionStore()
+	store.hung, store.entered = make(chan struct{}), make(chan struct{}, 1)
+	store.kept[1] = true
+	dev, next := faultyDevice(t, 1<<20, 512), faultyDevice(t, 1<<20, 512)
+	r := protectHarness(t, store, subsystemOf(testSub, dev))
+	h := r.connectHost(1)
+	goOn := sync.OnceFunc(func() { close(store.hung) })
+	defer goOn()
+	end := r.send(h.admin, protectCommand(1, nvme.NoWriteProtect))
+	r.during(func() error { <-store.entered; return nil })
+	testutil.Value(r.target.RemoveNamespace(testSub, 1))(t)
+	r.must(r.target.AddNamespace(testSub, namespaces.Config{NSID: 1, Device: next}))
+	goOn()
+	r.until("the command completes", func() bool { return end.Done })
+	testutil.True(t, !end.CQE.Status().OK() && store.Protected("", 1), "the protection has ended")
+	h.protected(1, nvme.WriteProtect)
+}
+
 // TestWriteProtectionEnds: a host that leaves while its command waits leaves nothing behind.
 func TestWriteProtectionEnds(t *testing.T) {
 	held := faultyDevice(t, 1<<20, 512)
@@ -778,7 +800,7 @@ func TestWriteProtectionLost(t *testing.T) {
 				_ = ns.Resume() // waits for the change in progress
 				return nil
 			})
-			testutil.True(t, !store.Protected("", 1), "the namespace is write protected")
+			r.until("it is not kept", func() bool { return !store.Protected("", 1) })
 			if name == "namespace" {
 				r.until("the command completes", func() bool { return c.Done })
 				testutil.Equal(t, c.CQE.Status()&^nvme.More, inactiveNamespace, "")

@@ -2,9 +2,7 @@ package controllers
 
 import (
 	"errors"
-	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/event"
@@ -27,7 +25,7 @@ type promises struct {
 type promise struct {
 	reservations *reservation.Namespace
 	marks        *marks.Marks
-	protected    *atomic.Uint32 // see namespaces.Namespace
+	protected    *namespaces.Protected
 }
 
 // ReservationsOf returns the reservations of a namespace, which need not exist yet.
@@ -42,7 +40,7 @@ func (t *Target) promise(n observe.Namespace) *promise {
 	if p == nil {
 		p = &promise{
 			reservation.New(t.Reservations, n.SubNQN, n.NSID),
-			marks.New(t.Uncorrectable, n.SubNQN, n.NSID), new(atomic.Uint32),
+			marks.New(t.Uncorrectable, n.SubNQN, n.NSID), new(namespaces.Protected),
 		}
 		t.promises.of[n] = p
 	}
@@ -53,11 +51,14 @@ func (t *Target) promise(n observe.Namespace) *promise {
 func (t *Target) Recall(ns *namespaces.Namespace) {
 	p := t.promise(ns.ID)
 	ns.Reservations, ns.Marks, ns.Protected = p.reservations, p.marks, p.protected
-	t.recallProtection(ns.ID, p.protected)
+	if p.protected.Changing.TryLock() { // else the store may have a state that will not be in force
+		defer p.protected.Changing.Unlock()
+		t.recallProtection(ns.ID, p.protected)
+	}
 }
 
 // recallProtection sets a state of write protection as the store has it.
-func (t *Target) recallProtection(n observe.Namespace, to *atomic.Uint32) {
+func (t *Target) recallProtection(n observe.Namespace, to *namespaces.Protected) {
 	t.promises.mu.Lock() // also: the last call has the newest
 	defer t.promises.mu.Unlock()
 	now := nvme.NoWriteProtect
@@ -85,6 +86,8 @@ func (t *Target) Restore(n observe.Namespace, r *reservation.State, m *marks.Kep
 // marks of uncorrectable blocks, also in the stores. It reports whether a reservation has ended.
 func (t *Target) Forget(n observe.Namespace, log ratelog.Peer) (ended bool, err error) {
 	p := t.promise(n)
+	p.protected.Changing.Lock() // the next namespace recalls a state that stays
+	defer p.protected.Changing.Unlock()
 	t.promises.mu.Lock()
 	delete(t.promises.of, n)
 	t.promises.mu.Unlock()
@@ -103,29 +106,25 @@ func isShared(ns *namespaces.Namespace) bool { return ns.Reservations.Place() !=
 func (c *Controller) Protect(ns *namespaces.Namespace, to nvme.WriteProtection, log ratelog.Peer,
 ) nvme.Status {
 	t := c.Target
-	if to == nvme.WriteProtectUntilPowerCycle && isShared(ns) {
-		return nvme.FeatureNotChangeable | nvme.DNR
+	allowed := func() error {
+		switch {
+		case !c.MayChange(ns):
+			return ErrHidden
+		case to == nvme.WriteProtectUntilPowerCycle && isShared(ns):
+			return namespaces.ErrNotChangeable
+		}
+		return nil
 	}
-	err := ErrHidden
-	if c.MayChange(ns) {
-		err = ns.Protect(to, func(state nvme.WriteProtection) error {
-			return t.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, state == nvme.WriteProtect)
-		}, func() error {
-			if !c.MayChange(ns) {
-				return ErrHidden
-			}
-			if to == nvme.WriteProtectUntilPowerCycle {
-				t.promises.mu.Lock()
-				t.promises.untilRestart[ns.ID] = true
-				t.promises.mu.Unlock()
-			}
-			t.recallProtection(ns.ID, ns.Protected)
-			if is := nvme.WriteProtection(ns.Protected.Load()); is != to {
-				return fmt.Errorf("another target has changed it to %d meanwhile", is)
-			}
-			return nil
-		})
-	}
+	err := ns.Protect(to, allowed, func(state nvme.WriteProtection) error {
+		return t.Protection.SetProtected(ns.ID.SubNQN, ns.ID.NSID, state == nvme.WriteProtect)
+	}, func(state nvme.WriteProtection) {
+		if state == nvme.WriteProtectUntilPowerCycle {
+			t.promises.mu.Lock()
+			t.promises.untilRestart[ns.ID] = true
+			t.promises.mu.Unlock()
+		}
+		t.recallProtection(ns.ID, ns.Protected)
+	})
 	switch {
 	case err == nil:
 		return nvme.Success

@@ -173,34 +173,50 @@ func (ns *Namespace) Protection() nvme.WriteProtection {
 	return p
 }
 
-// Protect changes the write protection by hosts. store keeps a state, for which commands do not
-// wait: a cluster may stall. Then apply changes Protected, while no reactor has a channel to the
-// device if protection begins. An error of either prevents the change, and the state before is kept
-// again.
-func (ns *Namespace) Protect(to nvme.WriteProtection, store func(nvme.WriteProtection) error,
-	apply func() error,
+// Protect changes the write protection by hosts, unless allowed returns an error. store keeps a
+// state, for which commands do not wait: a cluster may stall. Then recall changes Protected to what
+// is kept, while no reactor has a channel to the device if protection begins. After an error the
+// state before is kept again.
+func (ns *Namespace) Protect(to nvme.WriteProtection, allowed func() error,
+	store func(nvme.WriteProtection) error, recall func(nvme.WriteProtection),
 ) error {
-	ns.protecting.Lock()
-	defer ns.protecting.Unlock()
+	ns.Protected.Changing.Lock()
+	defer ns.Protected.Changing.Unlock()
 	now := ns.Protection()
 	if ns.cfg.Load().ReadOnly || now == nvme.WriteProtectUntilPowerCycle && to != now {
 		return ns.fail(ErrNotChangeable)
 	}
-	if err := store(to); err != nil {
+	err := allowed()
+	if err == nil {
+		err = store(to)
+	}
+	if err != nil {
 		return ns.fail(err)
 	}
-	err := ns.change(func() error {
-		if now == nvme.NoWriteProtect && to != now {
+	adopt := func(is nvme.WriteProtection) {
+		recall(is)
+		ns.update(func(*state) {})
+	}
+	err = ns.change(func() error {
+		if to != nvme.NoWriteProtect && min(now, ns.Protection()) == nvme.NoWriteProtect {
 			if err := ns.quiesce(); err != nil {
 				return err
 			}
 		}
-		err := apply()
-		ns.update(func(*state) {})
-		return err
+		if err := allowed(); err != nil {
+			return err
+		}
+		adopt(to)
+		if is := nvme.WriteProtection(ns.Protected.Load()); is != to {
+			return fmt.Errorf("another target has changed it to %d meanwhile", is)
+		}
+		return nil
 	})
 	if err != nil {
 		err = errors.Join(err, store(now))
+		if !ns.Retired() { // else the next namespace has its promises
+			adopt(now) // the storage may have come back with the other state
+		}
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -28,7 +27,7 @@ func (d thin) Space() (allocated, free int64, err error) { return int64(d), -1, 
 // that has failed and left another one.
 func TestSpaceOfDevice(t *testing.T) {
 	var told []Notice
-	ns := &Namespace{Marks: marks.New(nil, "a", 1), Protected: new(atomic.Uint32)}
+	ns := &Namespace{Marks: marks.New(nil, "a", 1), Protected: new(Protected)}
 	testutil.Must(t, ns.Init("a", Config{NSID: 1, Device: thin(1)}, &Common{Log: slog.Default()},
 		func(n Notice, _ func(string) bool) { told = append(told, n) }))
 	ns.Start()

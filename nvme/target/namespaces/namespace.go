@@ -42,9 +42,8 @@ type Namespace struct {
 	dispatch.Namespace
 	ID    observe.Namespace
 	Marks *marks.Marks
-	// Protected has the state of the write protection by hosts, an nvme.WriteProtection. It changes
-	// while no reactor has a channel to the device, or the device is offline.
-	Protected *atomic.Uint32
+	// Protected changes while no reactor has a channel to the device, or the device is offline.
+	Protected *Protected
 	// Owner is the subsystem, and Slot the place of the namespace in lists of the caller of Init.
 	Owner any
 	Slot  int
@@ -56,13 +55,18 @@ type Namespace struct {
 
 	cfg      atomic.Pointer[Attributes] // written with state.mu held
 	updating sync.Mutex                 // held while it changes
-	// protecting is held while the write protection by hosts changes, before updating.
-	protecting sync.Mutex
-	paused     atomic.Bool // see Pause; written with updating held
-	geo        atomic.Pointer[Geometry]
-	state      state
+	paused   atomic.Bool                // see Pause; written with updating held
+	geo      atomic.Pointer[Geometry]
+	state    state
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
+}
+
+// Protected is the state of the write protection by hosts, an nvme.WriteProtection. It outlives the
+// namespace. Changing is held while that and the store change, before locks of the namespace.
+type Protected struct {
+	atomic.Uint32
+	Changing sync.Mutex
 }
 
 // Init makes a namespace of the subsystem nqn with the device of cfg. tell notifies the hosts that
