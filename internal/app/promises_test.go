@@ -102,21 +102,25 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 	testutil.True(t, err == nil, "%v\n%s", err, log)
 }
 
-// TestDeletedPromise: a file that is deleted while the target runs is there for the next start.
+// TestDeletedPromise: a file that is deleted while the target runs is there for the next start, also
+// if namespaces exchange their storage.
 func TestDeletedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
-	l := newLive(t, listenAny, sub(anyHosts, inRAM), app.Options{StateDir: dir})
+	l := newLive(t, listenAny, sub(anyHosts, onFile(1, "a"), onFile(2, "b")),
+		app.Options{StateDir: dir})
 	file := onlyFile(t, dir, "reservations")
 	testutil.Must(t, os.Remove(file))
 	l.RestoreState()
+	l.apply(listenAny, sub(anyHosts, onFile(1, "b"), onFile(2, "a")))
 	testutil.Equal(t, onlyFile(t, dir, "reservations"), file, "")
 	testutil.True(t, strings.Contains(l.Log.String(), "deleted, and has been written again"),
 		"the log:\n%s", l.Log)
 }
 
 // TestLeftGroup: a namespace with promises in a group of gateways is not served without them, and
-// says where they are. Moving the file away ends them. A reload cannot take it out of its group.
+// says where they are. Moving the file away ends them. A reload cannot take it out of its group, or
+// put one into a group that is not shared yet.
 func TestLeftGroup(t *testing.T) {
 	dir := t.TempDir()
 	name := state.Name{NQN: testNQN, NSID: 1}
@@ -140,8 +144,12 @@ func TestLeftGroup(t *testing.T) {
 	l.RestoreState()
 	testutil.Until(t, "it is served", func() bool { return len(l.Target.Stats()) == 2 })
 	testutil.Must(t, l.State().Check(name, "nvme"))
-	_, err := l.Apply(l.parse(listenAny, sub(anyHosts, onFile(1, "c"), onFile(2, "b"))))
+	err := l.refuse(listenAny, sub(anyHosts, onFile(1, "c"), onFile(2, "b")))
 	testutil.Fails(t, err, "It is not in a group with that pool", "a reload")
+	three := "{nsid: 3, backend: rbd, image: a/b, ana_group: 7}"
+	err = l.refuse(listenAny, sub(anyHosts, onFile(1, "a"), onFile(2, "b"), three)+
+		"group: {name: a, pool: nvme, ana_groups: [7]}\n")
+	testutil.Fails(t, err, "only after a restart", "a reload")
 	testutil.Equal(t, len(l.Target.Stats()), 2, "namespaces")
 }
 

@@ -185,6 +185,15 @@ func (tr *transition) check() (ps config.Problems) {
 				"Reduce it, or restart the target."))
 		}
 	}
+	for _, n := range volumes.All(tr.next) { // several gateways would have the image open
+		if slices.Contains(tr.next.Group.ANAGroups, n.ANAGroup) && tr.e.Gates[n.ANAGroup] == nil &&
+			slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+				return c.Object == n.Name()
+			}) {
+			ps = append(ps, tr.next.Problem(n.Key, fmt.Sprintf("ANA group %d is shared with "+
+				"other gateways only after a restart", n.ANAGroup), "Restart the target."))
+		}
+	}
 	if p, ok := errors.AsType[config.Problem](tr.e.managedLost(tr.next)); ok {
 		ps = append(ps, p)
 	}

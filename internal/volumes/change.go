@@ -158,7 +158,9 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 // removed, and their storage is closed as soon as nothing uses it.
 func (c *Change) Commit() {
 	for _, r := range c.removed {
-		c.vs.forget(r)
+		if c.vs.Get(r.Name()) == nil { // else it has taken over other storage
+			c.vs.forget(r)
+		}
 		c.vs.retire(r)
 	}
 }
