@@ -39,7 +39,7 @@ type peer struct {
 	wait      time.Duration // for which a move to it must have been possible
 	at        time.Duration // of its last fault
 	faulty    bool          // it had a fault, so the next one makes the wait longer
-	lost      bool          // the fault was a loss: the start that follows is the same one
+	lost      bool          // the fault was a loss; the start that follows is a part of it
 }
 
 // calm is the time after which faults of a peer are forgotten. It waits for half of that at most.
@@ -141,7 +141,7 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 		b.pair, b.pairAt = pair, now
 	} else if now-b.pairAt >= claimPatience {
 		b.peers[to].faulty = true
-		b.worse(now, to) // it is another one's turn
+		b.fault(now, b.peers[to]) // it is another one's turn
 		b.pairAt = now
 	}
 	if to == b.gateway {
@@ -156,8 +156,7 @@ func (b *Balance) look(now time.Duration, all map[uint32]Status) (wants uint32,
 	return 0, yields
 }
 
-// watch makes the wait of a gateway longer after it has started again or has lost a group that this
-// one gave to it, unless that is the first fault for an hour.
+// watch notices that a gateway has started again, or has lost a group that this one gave to it.
 func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[string]string) {
 	for _, p := range b.peers {
 		if now-p.at >= calm {
@@ -170,10 +169,10 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 		}
 		if p := b.peers[name]; p.instances != text {
 			p.instances = text
-			if now-p.at >= claimPatience && !p.lost {
-				b.worse(now, name) // else it may be the same start, in another record
+			if p.lost {
+				p.lost, p.at = false, now
 			}
-			p.lost = false
+			b.fault(now, p)
 		}
 	}
 	for id, s := range all {
@@ -181,8 +180,8 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 		switch {
 		case here && to != "":
 			delete(b.gave, id)
-			b.worse(now, to)
 			if p := b.peers[to]; p != nil {
+				b.fault(now, p)
 				p.lost = true
 			}
 		case !here && b.yields[id] != "":
@@ -195,9 +194,10 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 	})
 }
 
-func (b *Balance) worse(now time.Duration, gateway string) {
-	p := b.peers[gateway]
-	if p == nil {
+// fault makes the wait of a gateway longer, unless the fault is its first one, or the last one as
+// another record shows it.
+func (b *Balance) fault(now time.Duration, p *peer) {
+	if now-p.at < claimPatience {
 		return
 	}
 	if p.faulty {

@@ -304,12 +304,15 @@ func (s *scene) moves() time.Duration {
 // each time but the first, up to half an hour. After an hour that is forgotten.
 func TestBackOff(t *testing.T) {
 	s := newScene(t, time.Minute)
-	for _, minutes := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
-		testutil.Equal(t, s.moves(), minutes*time.Minute, "the wait")
+	start := func() {
 		s.p.births[1]++
 		half := s.p.status(0, level)
 		half[1].Instances[1].ID = "b of before" // a record tells of the start before the other one
 		s.a.look(s.now, half)
+	}
+	for _, minutes := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
+		testutil.Equal(t, s.moves(), minutes*time.Minute, "the wait")
+		start()
 	}
 	s.look()
 	s.now += calm
@@ -317,18 +320,19 @@ func TestBackOff(t *testing.T) {
 	s.look()
 	s.p.hosts[0] = "all"
 	testutil.Equal(t, s.moves(), time.Minute, "the wait after an hour")
-	s.p.births[1]++
+	start()
 	testutil.Equal(t, s.moves(), time.Minute, "the wait after a start")
-	s.p.holder[1] = 1
+	s.p.holder[0], s.p.holder[1] = 1, 1
+	s.look()
+	s.p.holder[0] = 0
 	s.look()
 	s.p.holder[1] = 0
-	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after a loss")
-	s.p.births[1]++
+	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after a loss of two groups")
+	start()
 	s.b = NewBalance("b", time.Minute)
 	testutil.Equal(t, s.moves(), 2*time.Minute, "the wait after the start that follows it")
-	s.now += calm
-	delete(s.a.peers, "b")
-	s.a.worse(s.now, "b") // nothing is known of it
+	s.a.gave[1] = "gone" // nothing is known of it
+	s.look()
 }
 
 // TestManyGroups: a look at 64 groups and gateways, none of which can move, decodes no facts that
