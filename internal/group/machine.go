@@ -697,9 +697,6 @@ func (m *Machine) claim(now time.Duration) *Action {
 // lease, or another gateway would fence this one.
 func (m *Machine) signOff(now time.Duration) *Action {
 	r := m.record
-	if r.holds(m.me.ID) && now >= m.askAt {
-		return &Action{Op: OpAsk}
-	}
 	if r.holds(m.me.ID) || r.Taker == m.me.ID {
 		m.holdOff = now + m.cfg.Lease<<m.failures // not later: Drain may end that meanwhile
 		return m.write(func(r *Record) {
@@ -821,6 +818,7 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.reread(now)
 	case OpClose:
 		m.open = false
+		m.asking = m.asking || !m.refused && now >= m.askAt // before it signs off, once
 		m.reread(now)
 	}
 }
