@@ -102,8 +102,8 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 	testutil.True(t, err == nil, "%v\n%s", err, log)
 }
 
-// TestDeletedPromise: a file that is deleted while the target runs is there for the next start, also
-// if namespaces exchange their storage.
+// TestDeletedPromise: a file that is deleted while the target runs is there for the next start,
+// also if namespaces exchange their storage.
 func TestDeletedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
