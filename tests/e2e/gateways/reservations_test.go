@@ -132,7 +132,7 @@ func TestReservations(t *testing.T) {
 		from, to = b, a
 	}
 	from.signal(t, syscall.SIGKILL)
-	// The other one does not wait for the lease. An error if it does not know yet who has it.
+	// A fence does not wait for the lease. It fails if the holder is not known yet: the lease ends.
 	_ = post(t, to, control.PostFence, control.GatewayID{Gateway: from.name})
 	inForce("after a kill")
 	from.start(t)
