@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -42,6 +43,7 @@ type Cluster struct {
 	access Access
 	handle unsafe.Pointer
 	fsid   string
+	now    func() time.Time // on the clock of this machine
 	// calls and objects limit the calls that wait for monitors and for objects, since each holds a
 	// thread.
 	calls, objects chan struct{}
@@ -141,8 +143,8 @@ func Connect(a Access) (*Cluster, error) {
 		return nil, err
 	}
 	cl := &Cluster{
-		access: a, users: 1, calls: make(chan struct{}, 4), objects: make(chan struct{}, 4),
-		recording: make(chan struct{}, 1),
+		access: a, now: time.Now, users: 1, calls: make(chan struct{}, 4),
+		objects: make(chan struct{}, 4), recording: make(chan struct{}, 1),
 	}
 	user, conf, keyring := C.CString(a.User), C.CString(a.Conf), C.CString(a.Keyring)
 	defer C.free(unsafe.Pointer(user))
@@ -283,7 +285,7 @@ func (cl *Cluster) Record(ctx context.Context, j Journal) error {
 		return nil
 	}
 	left, err := cl.fenceEarlier(ctx, j)
-	if err == nil && left < shortCheck {
+	if err == nil && left < shortFence {
 		err = errors.New("another client has fenced them, for too short a time")
 	}
 	if err != nil {
@@ -410,16 +412,16 @@ func (cl *Cluster) MonCommand(ctx context.Context, command any) ([]byte, error) 
 	})
 }
 
-// skew is the time by which the clocks of monitors and clients may differ. shortCheck is the time
-// after which a fence that ends soon is checked again. After longFence no data of a process that
-// has ended is in flight.
-const skew, shortCheck, longFence = 2 * time.Hour, time.Minute, time.Hour
+// shortFence is too short to rely on while another fence is made. After longFence no data of a
+// process that has ended is in flight.
+const shortFence, longFence = time.Minute, time.Hour
 
 // Fence makes the OSDs refuse the operations of the connections with these addresses for d, and
 // returns the time for which all of them are refused. That may be shorter than d: the cluster does
 // not extend an existing fence (OSDMap::apply_incremental), only make another one after its end. An
 // operation of a fenced connection is refused, or is carried out before any operation that this
-// connection starts afterwards.
+// connection starts afterwards. The clocks of this machine and of the monitors may differ by less
+// than half of d.
 func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (time.Duration,
 	error,
 ) {
@@ -429,7 +431,7 @@ func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (
 	}
 	added := false
 	for _, addr := range addrs {
-		if until[addr].After(time.Now()) {
+		if _, ok := until[addr]; ok {
 			continue
 		}
 		if err := cl.fence(ctx, addr, d); err != nil {
@@ -443,15 +445,44 @@ func (cl *Cluster) Fence(ctx context.Context, addrs []string, d time.Duration) (
 		}
 	}
 	left := d
-	for _, addr := range addrs {
-		if _, ok := until[addr]; !ok {
-			return 0, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
-		}
-		if rest := time.Until(until[addr]); rest < d/2 {
-			left = min(left, max(rest-skew, min(rest, shortCheck), 0))
+	if end, err := earliest(until, addrs); err != nil {
+		return 0, err
+	} else if end.Sub(cl.now()) < d/2 {
+		if left, err = cl.shortest(ctx, addrs); err != nil {
+			return 0, err
 		}
 	}
 	return left, cl.WaitForLatestMap(ctx)
+}
+
+// shortest returns the time for which all of these connections are fenced. Only the end of another
+// fence, of nobody, shows the time of the monitors.
+func (cl *Cluster) shortest(ctx context.Context, addrs []string) (time.Duration, error) {
+	nobody := []string{fmt.Sprintf("0.0.0.0:0/%d", 1+rand.Uint32N(1<<31))}
+	if err := cl.fence(ctx, nobody[0], time.Minute); err != nil {
+		return 0, err
+	}
+	until, err := cl.Blocklist(ctx)
+	if err != nil {
+		return 0, err
+	}
+	end, err := earliest(until, addrs)
+	now, err2 := earliest(until, nobody)
+	return max(end.Sub(now)+time.Minute, 0), errors.Join(err, err2)
+}
+
+// earliest returns the first end of the fences of these addresses.
+func earliest(until map[string]time.Time, addrs []string) (end time.Time, err error) {
+	for i, addr := range addrs {
+		at, ok := until[addr]
+		if !ok {
+			return end, fmt.Errorf("fence of %s: it is not in the blocklist", addr)
+		}
+		if i == 0 || at.Before(end) {
+			end = at
+		}
+	}
+	return end, nil
 }
 
 // fence adds an entry to the blocklist.

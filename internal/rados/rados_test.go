@@ -104,6 +104,15 @@ func fence(t *testing.T, c *cephtest.Cluster) {
 	err := victim.FenceSelf()
 	testutil.Fails(t, err, "by another client", "")
 	testutil.True(t, victim.FenceSelf() == err, "another attempt at once")
+	// The rest of a short fence does not depend on the clock of this machine.
+	const stranger = "127.0.0.1:0/4245"
+	c.Ceph(t, "osd", "blocklist", "add", stranger, "1800")
+	for _, hours := range []time.Duration{-1, 0, 1} {
+		other.now = func() time.Time { return time.Now().Add(hours * time.Hour) }
+		left := testutil.Value(other.Fence(ctx, []string{addr, stranger}, fenceTime))(t)
+		testutil.Equal(t, left.Round(30*time.Minute), 30*time.Minute, "the rest")
+		testutil.Equal(t, left, min(left, 30*time.Minute), "the rest")
+	}
 
 	c.Ceph(t, "auth", "get-or-create", "client.reader", "mon", "allow r", "-o",
 		c.Path("client.reader.keyring"))
@@ -132,13 +141,13 @@ func (j *journal) RemoveConnection(_, a string) error { j.removed <- a; return n
 func record(t *testing.T, c *cephtest.Cluster) {
 	ctx := testutil.Context(t)
 	j := &journal{"127.0.0.1:0/4244", make(chan string, 2)}
-	c.Ceph(t, "osd", "blocklist", "add", j.earlier, "3600")
+	c.Ceph(t, "osd", "blocklist", "add", j.earlier, "1800")
 	cluster := testutil.Value(Connect(admin(c)))(t)
 	testutil.Must(t, cluster.Record(ctx, j))
 	testutil.Equal(t, len(j.removed), 0, "connections that are forgotten")
 	c.Ceph(t, "osd", "blocklist", "rm", j.earlier) // its end
 	shared.Lock()
-	cluster.renewal.Reset(0) // else after a minute
+	cluster.renewal.Reset(0) // else after half an hour
 	shared.Unlock()
 	testutil.Equal(t, testutil.Receive(t, "another fence", j.removed), j.earlier, "it is of")
 	left := testutil.Value(cluster.Fence(ctx, []string{j.earlier}, 2*fenceTime))(t)
