@@ -205,12 +205,13 @@ func (s *Server) Start() error {
 	})
 	s.groups.hide(s.listeners)
 	s.engine = engine.New(engine.Config{
-		Gates: s.groups.gates, Pool: s.groups.pool, Share: s.groups.kept.share,
-		Target: s.target, State: s.state, Listeners: s.listeners, Log: s.log,
-		AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(), Reloading: s.reloading,
-		Network: s.opts.Network, Verbs: s.opts.Verbs,
-		OpenDevice: s.opts.OpenDevice, Patiently: s.patiently, NamespaceUp: s.opts.NamespaceUp,
-		Retry: s.opts.Retry, Ending: s.ending,
+		Config: volumes.Config{
+			Target: s.target, State: s.state, Log: s.log, Open: s.opts.OpenDevice,
+			Patiently: s.patiently, Up: s.opts.NamespaceUp, Retry: s.opts.Retry, Ending: s.ending,
+			Gates: s.groups.gates, Pool: s.groups.pool, Share: s.groups.kept.share,
+		},
+		Listeners: s.listeners, AtStart: s.atStart, Load: s.opts.Load, Settings: s.settings(),
+		Reloading: s.reloading, Network: s.opts.Network, Verbs: s.opts.Verbs,
 	})
 	if err := s.startWorkers(); err != nil {
 		return err

@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -23,15 +20,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // Config has the surroundings of an Engine.
 type Config struct {
-	Target    *target.Target
-	State     *state.Store
+	// Config has those that the storage of namespaces needs. New sets Disks, Current and Await.
+	volumes.Config
 	Listeners *listeners.Listeners
-	Log       *slog.Logger
 	// AtStart has the values of the keys that need a restart.
 	AtStart *config.Config
 	// Load reads the configuration again.
@@ -44,23 +39,6 @@ type Config struct {
 	// Network and Verbs are asked whether there can be new listeners.
 	Network listeners.Network
 	Verbs   verbs.Provider
-
-	// The following are for the storage of namespaces; see volumes.Config.
-
-	OpenDevice  func(*config.Namespace) (backend.Device, error)
-	Patiently   func(func() error) error
-	NamespaceUp func(nqn string, nsid uint32)
-	Retry       time.Duration
-	Gates       map[uint32]*rbd.Gate
-	Pool        string
-	Share       func(nqn string, nsid uint32, shared bool, group uint32) rbd.Companion
-
-	// Ending ends before the target stops, so that a change in progress ends soon.
-	Ending context.Context
-	// ReleaseLimit bounds the last commands of storage that changes its owner; 0: the default.
-	ReleaseLimit time.Duration
-	// OnFileStep makes the steps of edits of the managed directory; nil makes them as they are.
-	OnFileStep state.Step
 }
 
 // Setter makes the target follow keys. It is called once for all of its changed keys.
@@ -82,6 +60,10 @@ func (all Setters) Of(key string) *Setter {
 type Engine struct {
 	Config
 	Volumes *volumes.Volumes
+	// ReleaseLimit bounds the last commands of storage that changes its owner. Tests change it.
+	ReleaseLimit time.Duration
+	// OnFileStep makes the steps of edits of the managed directory. Tests change it.
+	OnFileStep state.Step
 
 	tlsKeys sync.Map                      // *config.Authentication by the NQN of the host
 	config  atomic.Pointer[config.Config] // the last applied one; nil before
@@ -90,9 +72,6 @@ type Engine struct {
 	settings config.Settings
 	stopping bool
 }
-
-// releaseLimit is the default of Config.ReleaseLimit.
-const releaseLimit = 30 * time.Second
 
 // ErrStopped is the error of changes after Stop.
 var ErrStopped = errors.New("the target is stopping")
@@ -105,19 +84,10 @@ func New(c Config) *Engine {
 	if c.Load == nil {
 		c.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}
-	if c.ReleaseLimit == 0 {
-		c.ReleaseLimit = releaseLimit
-	}
-	if c.OnFileStep == nil {
-		c.OnFileStep = state.Direct
-	}
-	e := &Engine{Config: c}
-	e.Volumes = volumes.New(volumes.Config{
-		Target: c.Target, State: c.State, Log: c.Log, Disks: c.AtStart.Disks,
-		Open: c.OpenDevice, Current: e.Current, Patiently: c.Patiently, Await: e.await,
-		Up: c.NamespaceUp, Retry: c.Retry, Gates: c.Gates, Pool: c.Pool, Share: c.Share,
-		Ending: c.Ending,
-	})
+	e := &Engine{Config: c, ReleaseLimit: 30 * time.Second, OnFileStep: state.Direct}
+	storage := c.Config
+	storage.Disks, storage.Current, storage.Await = c.AtStart.Disks, e.Current, e.await
+	e.Volumes = volumes.New(storage)
 	return e
 }
 

@@ -197,7 +197,7 @@ func (tr *transition) check() (ps config.Problems) {
 	if p, ok := errors.AsType[config.Problem](tr.e.managedLost(tr.next)); ok {
 		ps = append(ps, p)
 	}
-	if tr.e.OpenDevice != nil || tr.e.config.Load() == nil {
+	if tr.e.Open != nil || tr.e.config.Load() == nil {
 		return ps
 	}
 	ps = append(append(append(ps, tr.next.Warnings()...), check.Hosts(tr.next)...),

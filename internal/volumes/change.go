@@ -127,7 +127,7 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 	if err := vs.awaitRetired(n); err != nil {
 		return nil, err
 	}
-	if vs.probes && anew && !n.Overlaps(v.Namespace) {
+	if vs.Config.Open == nil && anew && !n.Overlaps(v.Namespace) {
 		if ps := ProbeOne(c.next, n); ps.Failed() {
 			return nil, ps
 		}

@@ -64,7 +64,6 @@ type Config struct {
 // each other by a lock of the caller.
 type Volumes struct {
 	Config
-	probes bool
 
 	mu   sync.Mutex
 	list map[config.Object]*volume
@@ -86,7 +85,7 @@ type volume struct {
 // New returns Volumes without namespaces. The caller ends them by Stop, and Close after it.
 func New(c Config) *Volumes {
 	return &Volumes{
-		Config: c, probes: c.Open == nil, list: map[config.Object]*volume{},
+		Config: c, list: map[config.Object]*volume{},
 		retired: map[*removed]struct{}{}, stopped: make(chan struct{}),
 	}
 }
@@ -216,7 +215,7 @@ func (vs *Volumes) try(v *volume) error {
 	if absent(v.Namespace, vs.env(v.Namespace)) {
 		return errAbsent
 	}
-	if vs.probes {
+	if vs.Config.Open == nil {
 		c, n := vs.Current(), v.Namespace
 		if now := Find(c, v.Name()); now != nil {
 			n = now // its key may have changed
