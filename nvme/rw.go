@@ -14,9 +14,8 @@ type RWFlags uint32
 
 // The flags of CDW12.
 const (
-	RWLimitedRetry RWFlags = 1 << 31 // LR
-	RWFUA          RWFlags = 1 << 30 // force unit access
-	RWPRInfo       RWFlags = 0xF << 26
+	RWLimitedRetry RWFlags = 1 << 31   // LR
+	RWFUA          RWFlags = 1 << 30   // force unit access
 	RWDeallocate   RWFlags = 1 << 25   // DEAC, Write Zeroes only
 	RWDirective    RWFlags = 0xF << 20 // DTYPE, Write only
 )

@@ -49,14 +49,12 @@ func (a attr) String() string { return layouts[a-attrREQ].name }
 
 // Values of message.of: the message that an MRA or REJ answers (tables 107 and 108).
 const (
-	ofREQ   = 0
-	ofREP   = 1
-	ofOther = 2
+	ofREQ = 0
+	ofREP = 1
 )
 
 // Reasons of a REJ (section 12.6.7.2, table 109).
 const (
-	rejNoResources      = 3
 	rejTimeout          = 4
 	rejUnsupported      = 5
 	rejInvalidCommID    = 6

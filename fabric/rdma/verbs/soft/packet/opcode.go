@@ -11,15 +11,12 @@ const (
 	SendFirst          Opcode = 0x00
 	SendMiddle         Opcode = 0x01
 	SendLast           Opcode = 0x02
-	SendLastImm        Opcode = 0x03
 	SendOnly           Opcode = 0x04
 	SendOnlyImm        Opcode = 0x05
 	WriteFirst         Opcode = 0x06
 	WriteMiddle        Opcode = 0x07
 	WriteLast          Opcode = 0x08
-	WriteLastImm       Opcode = 0x09
 	WriteOnly          Opcode = 0x0a
-	WriteOnlyImm       Opcode = 0x0b
 	ReadRequest        Opcode = 0x0c
 	ReadResponseFirst  Opcode = 0x0d
 	ReadResponseMiddle Opcode = 0x0e
@@ -27,7 +24,6 @@ const (
 	ReadResponseOnly   Opcode = 0x10
 	Acknowledge        Opcode = 0x11
 	AtomicAcknowledge  Opcode = 0x12
-	CompareSwap        Opcode = 0x13
 	FetchAdd           Opcode = 0x14
 	SendLastInvalidate Opcode = 0x16
 	SendOnlyInvalidate Opcode = 0x17
@@ -35,8 +31,7 @@ const (
 
 // Opcodes of other transports.
 const (
-	UDSendOnly    Opcode = 0x64
-	UDSendOnlyImm Opcode = 0x65
+	UDSendOnly Opcode = 0x64
 	// CNP is the congestion notification packet (section A17.9.3).
 	CNP Opcode = 0x81
 )
