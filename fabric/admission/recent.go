@@ -3,6 +3,7 @@ package admission
 import (
 	"hash/maphash"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -73,10 +74,5 @@ func (r *recent) add(network netip.Addr, now time.Time) {
 }
 
 func contains(bits []uint64, at [recentHashes]uint32) bool {
-	for _, i := range at {
-		if bits[i/64]&(1<<(i%64)) == 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(at[:], func(i uint32) bool { return bits[i/64]&(1<<(i%64)) == 0 })
 }

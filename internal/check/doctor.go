@@ -75,8 +75,7 @@ const configuration = "configuration"
 
 // notLoaded returns the findings about an unusable configuration.
 func notLoaded(required bool, err error) []doctor.Finding {
-	var ps config.Problems
-	if errors.As(err, &ps) {
+	if ps, ok := errors.AsType[config.Problems](err); ok {
 		return problems(ps)
 	}
 	f := doctor.Finding{

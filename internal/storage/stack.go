@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -157,10 +158,8 @@ func (l layer) overlaps(o layer) bool {
 // system, partitions, or volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {
-		for _, b := range o.layers {
-			if a.overlaps(b) {
-				return a.name, true
-			}
+		if slices.ContainsFunc(o.layers, a.overlaps) {
+			return a.name, true
 		}
 	}
 	return "", false

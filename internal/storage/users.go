@@ -64,10 +64,8 @@ func (s *Stack) usedBy(u use) (where string, ok bool) {
 		if l.shared {
 			continue
 		}
-		for _, o := range u.on.layers {
-			if l.overlaps(o) {
-				return u.on.Name(), true
-			}
+		if slices.ContainsFunc(u.on.layers, l.overlaps) {
+			return u.on.Name(), true
 		}
 	}
 	return "", false

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -120,12 +119,12 @@ func (t *tcpTLS) explain(errno unix.Errno) error {
 	return errno
 }
 
-func (t *tcpTLS) close() (err error) {
+func (t *tcpTLS) close() error {
 	if t.conn != nil {
 		t.conn.Close()
 	}
-	if t.buffers != nil {
-		err = t.buffers.Close()
+	if t.buffers == nil {
+		return nil
 	}
-	return errors.Join(err)
+	return t.buffers.Close()
 }

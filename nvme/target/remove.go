@@ -88,16 +88,14 @@ func (t *Target) retire(list []*namespaces.Namespace) (gone <-chan struct{}) {
 		}
 	}
 	done := make(chan struct{})
-	t.retiring.Add(1)
-	go func() {
-		defer t.retiring.Done()
+	t.retiring.Go(func() {
 		for _, ns := range list {
 			ns.Stop()
 		}
 		channels.Wait()
 		t.retired(list)
 		close(done)
-	}()
+	})
 	return done
 }
 

@@ -53,8 +53,7 @@ func (c *cmd) failedLBA(err error) uint64 {
 		return 0
 	}
 	if err != nil && c.ch != nil { // refused commands allocate nothing
-		var at *backend.Fault
-		if errors.As(err, &at) {
+		if at, ok := errors.AsType[*backend.Fault](err); ok {
 			return uint64(at.Off) >> c.ch.ns.Geometry().Shift
 		}
 	}
