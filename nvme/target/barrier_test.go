@@ -121,13 +121,13 @@ func (p *barrierTest) lock() (l *dispatch.Lock, held func() bool) {
 // quiesce begins to quiesce the namespace, before the barrier ends. p.end then also waits until the
 // namespace is quiet, and ends the quiesce.
 func (p *barrierTest) quiesce() (done func() bool) {
-	quiet := p.ns.Quiesce(dispatch.QuiesceIO)
+	quiet := p.ns.Quiesce(dispatch.QuiesceIO, false)
 	done = func() bool { return closed(quiet) }
 	end := p.end
 	p.end = func() {
 		end()
 		p.until("it is quiet", done)
-		p.ns.Quiesce(dispatch.QuiesceNothing)
+		p.ns.Quiesce(dispatch.QuiesceNothing, false)
 	}
 	return done
 }

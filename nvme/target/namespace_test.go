@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -268,6 +269,46 @@ func TestPause(t *testing.T) {
 		next.channels.Load())
 }
 
+// TestExchangeFlushes: no later flush reaches a device that is exchanged, or that others may change
+// during a pause. So it is flushed before. If that fails, it stays, and its lost writes are known.
+func TestExchangeFlushes(t *testing.T) {
+	cached := func(i *backend.Info) { i.VolatileCache = true }
+	dev, next := backendtest.NewFaulty(described(t, cached)), described(t, cached)
+	r, h := joined(t, 2, 2, subsystemOf(testSub, dev))
+	for _, q := range h.io {
+		r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	}
+	flushes := func(err error) func() int64 {
+		n := new(atomic.Int64)
+		dev.Fail(func(io *backend.IO) error {
+			if io.Op != backend.OpFlush {
+				return nil
+			}
+			n.Add(1)
+			return err
+		})
+		return n.Load
+	}
+	n := flushes(nil)
+	r.pause()
+	testutil.Equal(t, n(), 2, "flushes before a pause, by reactors")
+	r.resume()
+	x, _ := r.exchange(namespaces.Config{})
+	testutil.Equal(t, n(), 4, "flushes before an exchange")
+	testutil.Check(t, x.end(dev, nil))
+	flushes(backend.ErrDegraded)
+	x = r.startExchange(namespaces.Config{})
+	err := x.wait()
+	testutil.True(t, errors.Is(err, backend.ErrDegraded) && len(x.old) == 0,
+		"%v, swap is called: %v", err, len(x.old) > 0)
+	testutil.True(t, r.target.Stats()[0].Degraded, "the lost writes are not known")
+	n = flushes(nil)
+	x, _ = r.exchange(namespaces.Config{})
+	testutil.Check(t, x.end(next, nil))
+	testutil.True(t, n() == 0 && !r.target.Stats()[0].Degraded,
+		"%d flushes before the known losses are given up, %+v", n(), r.target.Stats()[0])
+}
+
 // TestPauseHungDevice: a namespace is not paused if its device does not finish its IOs.
 func TestPauseHungDevice(t *testing.T) {
 	r, h, dev := onFaulty(t, 1, 1)
@@ -341,7 +382,7 @@ func (r *harness) stays(gone <-chan struct{}) {
 }
 
 // closed reports whether the channel is.
-func closed(c <-chan struct{}) bool {
+func closed[T any](c <-chan T) bool {
 	select {
 	case <-c:
 		return true

@@ -55,18 +55,18 @@ func (t *Target) UpdateSubsystem(cfg subsystems.Config) (gone <-chan struct{}, e
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
 // swap, unless it is nil, exchanges the device without an error for hosts. Their commands wait,
-// each as long as its timeout allows, the IOs at the device complete, and its channels are closed.
-// Then swap is called once, on the same goroutine, with the current device, nil if there is none.
-// It may close that device, and returns the next one, which must have the same block size and
-// belongs to the namespace even if UpdateNamespace returns an error. With an error swap returns the
-// old device, or that one opened again, and nothing else changes. Without a device the namespace is
-// not ready until another exchange, as if its storage were offline. Commands that have waited and
-// do not fit the new device fail as if they had been sent later.
+// each as long as its timeout allows, the IOs at the device complete, it is flushed, and its
+// channels are closed. Then swap is called once, on the same goroutine, with the current device,
+// nil if there is none. It may close that device, and returns the next one, which must have the
+// same block size and belongs to the namespace even if UpdateNamespace returns an error. With an
+// error swap returns the old device, or that one opened again, and nothing else changes. Without a
+// device the namespace is not ready until another exchange, as if its storage were offline.
+// Commands that have waited and do not fit the new device fail as if they had been sent later.
 //
-// If the old device does not finish its I/O in time, or hosts do not end their zero-copy reads and
-// writes, swap is not called and nothing changes. Changes of one namespace take turns, so swap
-// makes none. If the namespace is removed meanwhile, its device is in use until the removal's gone
-// is closed.
+// If the old device does not finish its I/O in time, or fails to flush, or hosts do not end their
+// zero-copy reads and writes, swap is not called and nothing changes. Changes of one namespace take
+// turns, so swap makes none. If the namespace is removed meanwhile, its device is in use until the
+// removal's gone is closed.
 func (t *Target) UpdateNamespace(nqn string, cfg namespaces.Config,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
@@ -87,9 +87,9 @@ func (t *Target) SetHostLimits(nqn string, l qos.Limits) {
 
 // PauseNamespace makes commands for a namespace wait, each as long as its timeout allows, until
 // ResumeNamespace. When it returns, the device has no I/O and no channel, so that its storage can
-// be saved as it is. If the device does not finish its I/O in time, or hosts do not end their
-// zero-copy reads and writes, PauseNamespace fails and the namespace is as before. A namespace that
-// is paused already stays so; UpdateNamespace does not end it, a removal does.
+// be saved as it is. If the device does not finish its I/O in time, or does not flush, or hosts do
+// not end their zero-copy reads and writes, PauseNamespace fails and the namespace is as before. A
+// namespace that is paused already stays so; UpdateNamespace does not end it, a removal does.
 func (t *Target) PauseNamespace(nqn string, nsid uint32) error {
 	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Pause)
 }

@@ -12,8 +12,9 @@ import (
 // channelBarrier is the part of a channel that keeps IOs from its device.
 type channelBarrier struct {
 	quiesce    Level
-	onQuiesced func() // called when that is reached
-	changed    bool   // the namespace has changed once: pending IOs may be from before
+	onQuiesced func()      // called when that is reached
+	flush      *backend.IO // to be given to the device before that; nil: none
+	changed    bool        // the namespace has changed once: pending IOs may be from before
 
 	// holds are by the host of the IOs that they keep away, or allHosts.
 	holds   map[reservation.HostHandle][]*hold

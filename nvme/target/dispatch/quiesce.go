@@ -1,5 +1,11 @@
 package dispatch
 
+import (
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
 // Level is how far a namespace keeps its commands from its device, for its device to be exchanged.
 // Each channel has a copy, which belongs to its reactor.
 type Level uint8
@@ -15,13 +21,31 @@ const (
 	QuiesceIO
 )
 
-// Quiesce tells every reactor. done is closed once each has reached l: no zero copy is left, or no
-// channel to the device. Calls follow one another.
-func (ns *Namespace) Quiesce(l Level) (done <-chan struct{}) {
-	reached := make(chan struct{})
+// Quiesce tells every reactor. The result comes once each has reached l: no zero copy is left, or
+// no channel to the device. With flush, each flushes before it closes its channel, and the result
+// is an error if that fails. Calls follow one another.
+func (ns *Namespace) Quiesce(l Level, flush bool) <-chan error {
+	reached := make(chan error, 1)
+	var failed atomic.Pointer[error]
 	ns.barrier(nil, func(f *fresh) {
 		f.quiesce, f.changed = l, f.changed || l == QuiesceNothing
-	}, func(ch *Channel, drained func()) { ch.setQuiesce(l, drained) }, func() { close(reached) })
+	}, func(ch *Channel, drained func()) {
+		io := &backend.IO{Op: backend.OpFlush} // a device may still have the last one
+		if ch.flush = nil; flush {
+			ch.flush = io
+		}
+		ch.setQuiesce(l, func() {
+			if io.Err != nil {
+				failed.Store(&io.Err)
+			}
+			drained()
+		})
+	}, func() {
+		if err := failed.Load(); err != nil {
+			reached <- *err
+		}
+		close(reached)
+	})
 	return reached
 }
 
@@ -48,10 +72,26 @@ func (ch *Channel) checkQuiesced() {
 		if ch.state == stateOpening || ch.inflight > 0 {
 			return
 		}
+		if ch.flush != nil && ch.state == stateOpen {
+			ch.submitFlush()
+			return
+		}
 		ch.closeDevice()
 		ch.state = stateNone
 	}
 	done := ch.onQuiesced
 	ch.onQuiesced = nil
 	done()
+}
+
+// submitFlush gives the flush to the device, which has no other IO.
+func (ch *Channel) submitFlush() {
+	if ch.dev.Submit([]*backend.IO{ch.flush}) == 0 {
+		return // then the quiesce takes too long
+	}
+	ch.add(ch.flush, ch.sent)
+	ch.flush, ch.inflight, ch.busySince = nil, 1, ch.r.Now()
+	if !ch.active.Listed() {
+		ch.r.active.Push(ch, &ch.active)
+	}
 }

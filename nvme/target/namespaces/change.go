@@ -35,54 +35,66 @@ func (ns *Namespace) change(fn func() error) error {
 	return nil
 }
 
-// quiesce makes commands wait until no reactor has a channel to the device.
-func (ns *Namespace) quiesce() error {
-	return ns.quiesceWithin(ns.common.CloseDeadline, ns.common.DrainDeadline)
+// quiesce makes commands wait until no reactor has a channel to the device. With flush, what hosts
+// have written is durable then, because no later flush reaches this device.
+func (ns *Namespace) quiesce(flush bool) error {
+	return ns.quiesceWithin(ns.common.CloseDeadline, ns.common.DrainDeadline, flush)
 }
 
 // quiesceWithin is quiesce with limits: for the wait for zero-copy reads and writes, and for the
 // wait for the device after it.
-func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration) error {
+func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration, flush bool) error {
 	if ns.paused.Load() {
 		return nil
 	}
-	if !ns.setQuiesce(dispatch.QuiesceZeroCopy, zeroCopy) {
+	flush = flush && ns.mayLose()
+	if ns.setQuiesce(dispatch.QuiesceZeroCopy, false, zeroCopy) != nil {
 		return fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
 	}
-	if !ns.setQuiesce(dispatch.QuiesceIO, io) {
-		return fmt.Errorf("after %v %w", io, ErrBusy)
+	err := ns.setQuiesce(dispatch.QuiesceIO, flush, io)
+	if errors.Is(err, backend.ErrDegraded) {
+		ns.degrade(err)
 	}
-	return nil
+	return err
+}
+
+// mayLose reports whether a flush that fails would show that accepted writes are lost. Hosts know
+// it if they are lost already, or if the device is offline.
+func (ns *Namespace) mayLose() bool {
+	info := ns.Device().Info()
+	ns.state.mu.Lock()
+	defer ns.state.mu.Unlock()
+	return info.VolatileCache && !info.Offline && !ns.state.degraded
 }
 
 // setQuiesce keeps commands from the device as far as l, and waits until every reactor has reached
-// that. It returns false if that takes longer than wait.
-func (ns *Namespace) setQuiesce(l dispatch.Level, wait time.Duration) bool {
-	done := ns.Quiesce(l)
+// that. It returns the error of a flush, or ErrBusy if it takes longer than wait.
+func (ns *Namespace) setQuiesce(l dispatch.Level, flush bool, wait time.Duration) error {
+	done := ns.Quiesce(l, flush)
 	select {
-	case <-done:
-		return true
+	case err := <-done:
+		return err
 	case <-time.After(wait):
 	}
 	select {
-	case <-done: // both, for instance if no reactor has a channel
-		return true
+	case err := <-done: // both, for instance if no reactor has a channel
+		return err
 	default:
-		return false
+		return fmt.Errorf("after %v %w", wait, ErrBusy)
 	}
 }
 
 // proceed undoes quiesce, unless the namespace is paused.
 func (ns *Namespace) proceed() {
 	if !ns.paused.Load() {
-		ns.setQuiesce(dispatch.QuiesceNothing, ns.common.DrainDeadline)
+		_ = ns.setQuiesce(dispatch.QuiesceNothing, false, ns.common.DrainDeadline)
 	}
 }
 
 // Pause makes commands wait until Resume, see Target.PauseNamespace.
 func (ns *Namespace) Pause() error {
 	return ns.change(func() error {
-		if err := ns.quiesce(); err != nil {
+		if err := ns.quiesce(true); err != nil {
 			return err
 		}
 		ns.paused.Store(true)
@@ -101,7 +113,7 @@ func (ns *Namespace) pauseUntil(end time.Time) (paused bool, err error) {
 		return false, nil
 	}
 	left := max(time.Until(end), 0)
-	if err := ns.quiesceWithin(left, left); err != nil {
+	if err := ns.quiesceWithin(left, left, false); err != nil {
 		ns.proceed()
 		return false, ns.fail(err)
 	}
@@ -199,7 +211,7 @@ func (ns *Namespace) Protect(to nvme.WriteProtection, allowed func() error,
 	}
 	err = ns.change(func() error {
 		if to != nvme.NoWriteProtect && min(now, ns.Protection()) == nvme.NoWriteProtect {
-			if err := ns.quiesce(); err != nil {
+			if err := ns.quiesce(false); err != nil {
 				return err
 			}
 		}
@@ -235,7 +247,7 @@ func (ns *Namespace) Update(cfg Config, swap func(old backend.Device) (backend.D
 			return nil
 		}
 		ns.StopNotify() // first: it may block
-		if err := ns.quiesce(); err != nil {
+		if err := ns.quiesce(true); err != nil {
 			ns.startNotify()
 			return err
 		}
