@@ -27,6 +27,8 @@ import (
 type promises struct {
 	local  target.Options // has the stores of other namespaces
 	target *target.Target
+	state  *state.Store
+	pool   string // with the objects
 	// open returns the object with this name; reserve notes that a group has promises.
 	open    func(h *rbd.Holder, name string) (grouprados.Object, error)
 	reserve func(ctx context.Context, group uint32) error
@@ -52,7 +54,7 @@ type operation struct {
 // promiseWriters is the number of objects of a group that are written at a time.
 const promiseWriters = 2
 
-// newPromises returns the promises of a target. The caller sets target.
+// newPromises returns the promises of a target. The caller sets target and state.
 func newPromises(g *groups, c *config.Group) *promises {
 	p := &promises{
 		open: func(h *rbd.Holder, name string) (grouprados.Object, error) {
@@ -64,7 +66,7 @@ func newPromises(g *groups, c *config.Group) *promises {
 			g.mu.Unlock()
 			return one.Reserve(ctx)
 		},
-		writers: map[uint32]chan struct{}{}, patience: changePatience,
+		pool: c.Pool, writers: map[uint32]chan struct{}{}, patience: changePatience,
 		list: map[state.Name]*kept{}, begun: map[state.Name]*operation{},
 	}
 	for _, id := range c.ANAGroups {
@@ -280,8 +282,9 @@ func (k *kept) end(op *operation) {
 func (k *kept) unknown(err error) error {
 	return fmt.Errorf("namespace %d of %s is not served, because its reservations, write "+
 		"protection and uncorrectable blocks (object %s) are not known: %w. If the object is "+
-		"damaged, restore it, or remove it: then hosts that were locked out can write, and "+
-		"read the old data of uncorrectable blocks", k.name.NSID, k.name.NQN, k.name.Object(), err)
+		"damaged or missing, restore it, or remove it and, in the state directories of all "+
+		"gateways, shared/%s.json: then hosts that were locked out can write, and read the old "+
+		"data of uncorrectable blocks", k.name.NSID, k.name.NQN, k.name.Object(), err, k.name.ID())
 }
 
 // read returns the content of the object, without marks of other storage.
@@ -293,6 +296,9 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 	data, version, err := o.Read(ctx, state.MaxShared+1)
 	if err == nil && version != 0 {
 		now, err = state.DecodeShared(k.name, data)
+	}
+	if err == nil {
+		err = k.state.Found(k.name, k.pool, version != 0)
 	}
 	if err != nil {
 		return nil, 0, err
@@ -309,6 +315,9 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 		if err == nil { // if that is late, it is read again
 			op.writes.Store(true)
 			version, err = o.Write(ctx, data, version)
+		}
+		if err == nil {
+			err = k.state.Found(k.name, k.pool, true)
 		}
 		for i := 0; i < len(forget) && err == nil; i++ {
 			err = forget[i]()
@@ -436,6 +445,7 @@ func (k *kept) change(fn func(*state.Shared)) error {
 	if err == nil {
 		k.version = version
 		k.now.Store(&next)
+		err = k.state.Found(k.name, k.pool, true)
 	}
 	return err
 }

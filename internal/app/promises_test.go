@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -125,7 +127,7 @@ func TestLeftGroup(t *testing.T) {
 	dir := t.TempDir()
 	name := state.Name{NQN: testNQN, NSID: 1}
 	s := testutil.Value(state.Open(dir))(t)
-	testutil.Must(t, s.Check(name, "nvme"))
+	testutil.Must(t, s.Note(name, "nvme"))
 	testutil.Must(t, s.Close())
 	two := sub(anyHosts, onFile(1, "a"), onFile(2, "b"))
 	l := newLive(t, listenAny, two, app.Options{StateDir: dir, Retry: time.Millisecond})
@@ -143,7 +145,7 @@ func TestLeftGroup(t *testing.T) {
 	testutil.Must(t, os.Remove(file))
 	l.RestoreState()
 	testutil.Until(t, "it is served", func() bool { return len(l.Target.Stats()) == 2 })
-	testutil.Must(t, l.State().Check(name, "nvme"))
+	testutil.Must(t, l.State().Note(name, "nvme"))
 	err := l.refuse(listenAny, sub(anyHosts, onFile(1, "c"), onFile(2, "b")))
 	testutil.Fails(t, err, "It is not in a group with that pool", "a reload")
 	three := "{nsid: 3, backend: rbd, image: a/b, ana_group: 7}"
@@ -151,6 +153,26 @@ func TestLeftGroup(t *testing.T) {
 		"group: {name: a, pool: nvme, ana_groups: [7]}\n")
 	testutil.Fails(t, err, "only after a restart", "a reload")
 	testutil.Equal(t, len(l.Target.Stats()), 2, "namespaces")
+}
+
+// TestJoinGroup: a namespace that a host has write protected until a restart does not join a group
+// of gateways, which would not keep that.
+func TestJoinGroup(t *testing.T) {
+	const group = "group: {name: a, pool: nvme, conf: /nowhere/ceph.conf, ana_groups: [7]}\n"
+	l := newLive(t, listenAny, sub(anyHosts, onFile(1, "a"))+group, app.Options{
+		StateDir:   t.TempDir(),
+		OpenDevice: func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil },
+	})
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminSetFeatures)
+	op.SQE.SetNSID(1)
+	op.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(nvme.WriteProtectUntilPowerCycle))
+	cqe, err := c.Admin(t.Context(), &op)
+	testutil.MustTrue(t, err == nil && cqe.Status().OK(), "%v, %v", cqe.Status(), err)
+	joins := sub(anyHosts, "{nsid: 1, backend: rbd, image: a/b, ana_group: 7}") + group
+	testutil.Fails(t, l.refuse(listenAny, joins), "restart the target before it joins", "a reload")
+	l.apply(listenAny, sub(anyHosts, onFile(1, "a"), onFile(2, "b"))+group)
 }
 
 // TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -104,7 +106,7 @@ type keeper struct {
 
 // newKeeper returns a gateway, with the image closed, and perhaps with a state directory.
 func newKeeper(t *testing.T, o *memoryObject, dir ...*state.Store) *keeper {
-	k := &keeper{T: t, r: newGroups(&config.Group{ANAGroups: []uint32{7}}).kept}
+	k := &keeper{T: t, r: newGroups(&config.Group{Pool: "nvme", ANAGroups: []uint32{7}}).kept}
 	k.r.open = func(*rbd.Holder, string) (rados.Object, error) { return o, nil }
 	k.r.reserve = func(_ context.Context, group uint32) error {
 		testutil.Equal(t, group, 7, "the group")
@@ -114,7 +116,9 @@ func newKeeper(t *testing.T, o *memoryObject, dir ...*state.Store) *keeper {
 		return nil
 	}
 	options := target.Options{Log: slog.New(slog.DiscardHandler)}
+	k.r.state = testutil.Value(state.Open(""))(t)
 	for _, s := range dir {
+		k.r.state = s
 		options.Reservations, options.Protection = s.Reservations, s.Protection
 		options.Uncorrectable = s.Uncorrectable
 	}
@@ -424,6 +428,38 @@ func TestReservationsUnknown(t *testing.T) {
 		testutil.Check(t, b.r.problem(7))
 		testutil.Equal(t, len(b.ns.State().Registrants), 1, "registrants after a repair")
 	}
+}
+
+// TestReservationsRemoved: an image whose promises were removed while no gateway had it open stays
+// offline at gateways that have known them, until the operator has decided.
+func TestReservationsRemoved(t *testing.T) {
+	dir, o := t.TempDir(), &memoryObject{}
+	s := testutil.Value(state.Open(dir))(t)
+	defer func() { testutil.Check(t, s.Close()) }()
+	a := newKeeper(t, o, s)
+	open := func() error { return a.with.Open(nil, rbdImage) }
+	opens := func() { testutil.Until(t, "it is open", func() bool { return open() == nil }) }
+	opens()
+	a.with.Close()
+	opens() // no promises were made
+	testutil.Must(t, a.protect(true))
+	a.with.Close()
+	data, version := o.data, o.version
+	o.data, o.version = nil, 0
+	testutil.Fails(t, open(), "has been there", "open")
+	a = newKeeper(t, o, s)
+	testutil.Fails(t, open(), "has been there", "open after a restart")
+	file := filepath.Join("shared", state.Name{NQN: reservedNQN, NSID: 1}.ID()+".json")
+	testutil.Fails(t, a.r.problem(7), file, "the status")
+	o.data, o.version = data, version
+	opens()
+	a.has(true)
+	a.with.Close()
+	o.data, o.version = nil, 0
+	testutil.Fails(t, open(), "has been there", "open")
+	testutil.Must(t, os.Remove(filepath.Join(dir, file)))
+	opens()
+	a.has(false)
 }
 
 // TestReservationsNotKept: a change that cannot be kept fails, and may be repeated. One that does

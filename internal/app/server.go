@@ -194,6 +194,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.groups = newGroups(&s.atStart.Group)
+	s.groups.kept.state = s.state
 	s.target = target.New(s.groups.kept.through(options))
 	s.groups.kept.target = s.target
 	s.listeners = listeners.New(listeners.Config{

@@ -31,7 +31,7 @@ func full(t *testing.T) *Store {
 	must(t, s.Uncorrectable.Save(testNQN, 1, &marks.Kept{
 		Identity: "disk", Ranges: []backend.Range{{Off: 0, End: 512}, {Off: 1024, End: 4096}},
 	}))
-	must(t, s.Check(Name{testNQN, 1}, testPool))
+	must(t, s.Note(Name{testNQN, 1}, testPool))
 	return s
 }
 
@@ -242,7 +242,8 @@ func TestPlaces(t *testing.T) {
 	testutil.Value(s.NextGeneration())(t) // writes the file of the target
 	n := Name{testNQN, 1}
 	must(t, s.Check(n, ""))
-	must(t, s.Check(n, testPool))
+	must(t, s.Note(n, testPool))
+	must(t, s.Note(n, "another")) // without effect
 	s = reopened(t, s)
 	file := s.at(s.places.file(n))
 	for _, other := range []string{"", "another"} {
@@ -258,6 +259,36 @@ func TestPlaces(t *testing.T) {
 	must(t, os.Remove(file))
 	must(t, s.Check(n, ""))
 	must(t, s.Check(n, "another"))
+	must(t, s.Note(n, "another"))
+	must(t, s.Check(n, "another"))
+	must(t, s.Close())
+}
+
+// TestFound: an object that has been there is missed, also after a restart, until the file that
+// says so is moved away or the object is there again.
+func TestFound(t *testing.T) {
+	s := opened(t, t.TempDir())
+	testutil.Value(s.NextGeneration())(t) // writes the file of the target
+	n := Name{testNQN, 1}
+	must(t, s.Note(n, testPool))
+	must(t, s.Found(n, testPool, false))
+	must(t, s.Found(n, testPool, true))
+	must(t, s.Note(n, testPool))
+	s = reopened(t, s)
+	file := s.at(s.places.file(n))
+	missing := func() {
+		t.Helper()
+		for range 2 {
+			testutil.Fails(t, s.Found(n, testPool, false), "has been there ("+file, "")
+		}
+	}
+	missing()
+	must(t, s.Check(n, testPool))
+	must(t, s.Found(n, testPool, true))
+	missing()
+	must(t, os.Remove(file))
+	s.Restore(func(file string, err error) { t.Errorf("%s was restored: %v", file, err) })
+	must(t, s.Found(n, testPool, false))
 	must(t, s.Close())
 }
 

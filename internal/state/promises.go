@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
@@ -119,20 +120,20 @@ type sharedData struct {
 	Uncorrectable *marksData `json:"uncorrectable,omitempty"`
 }
 
-// place is the pool with the object of Shared of a namespace.
-type place string
-
-// placeData is the content of a file of a place.
+// placeData is the pool with the object of Shared of a namespace, and the content of a file that
+// says so.
 type placeData struct {
 	Name
-	Pool place `json:"pool"`
+	Pool string `json:"pool"`
+	// Stored: the object has been there.
+	Stored bool `json:"stored,omitempty"`
 }
 
-func (d placeData) value() (*place, error) {
+func (d placeData) value() (*placeData, error) {
 	if d.Pool == "" {
 		return nil, errors.New("it names no pool")
 	}
-	return &d.Pool, nil
+	return &d, nil
 }
 
 const withoutPlace = "promises to hosts of a group of gateways are not in force outside " +
@@ -141,38 +142,53 @@ const withoutPlace = "promises to hosts of a group of gateways are not in force 
 // places has where the promises of namespaces are that were in a group of gateways, also when they
 // are not any more.
 type places struct {
-	*kind[place, placeData]
+	*kind[placeData, placeData]
+	noting sync.Mutex // held by note
 }
 
-// check returns an error if the promises of a namespace are in another place. If there is none yet,
-// it becomes pool, unless that is "".
-func (p *places) check(n Name, pool place) error {
+// check returns an error if the promises of a namespace are in another place.
+func (p *places) check(n Name, pool string) error {
+	return p.refuseIf(n, func(is *placeData) error {
+		if is.Pool == pool {
+			return nil
+		}
+		return fmt.Errorf("its reservations, write protection and uncorrectable blocks are in "+
+			"object %s of pool %s (%s says so), since it was in a group of gateways. It is not in "+
+			"a group with that pool now. Put back the section group with pool %[2]s, and the "+
+			"ana_group of the namespace, or move that file away: then %[4]s", n.Object(), is.Pool,
+			p.s.at(p.file(n)), withoutPlace)
+	})
+}
+
+// refuseIf makes the file of a place unusable until it is read again, if wrong returns an error.
+func (p *places) refuseIf(n Name, wrong func(is *placeData) error) error {
 	p.changing.RLock() // a file that is refused is not restored meanwhile
+	defer p.changing.RUnlock()
 	err := p.kind.check(n)
 	is, _ := p.get(n)
-	if err == nil && is != nil && *is != pool {
-		err = p.refuse(n, *is)
+	if err != nil || is == nil {
+		return err
 	}
-	p.changing.RUnlock()
-	if err == nil && is == nil && pool != "" {
-		err = p.set(n, &pool, placeData{n, pool})
+	if err = wrong(is); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.bad[p.file(n)] = err
+		delete(p.kept, n)
+		delete(p.data, n)
 	}
 	return err
 }
 
-// refuse makes the file of a place unusable until it is read again.
-func (p *places) refuse(n Name, is place) error {
-	file := p.file(n)
-	err := fmt.Errorf("its reservations, write protection and uncorrectable blocks are in object "+
-		"%s of pool %s (%s says so), since it was in a group of gateways. It is not in a group "+
-		"with that pool now. Put back the section group with pool %[2]s, and the ana_group of the "+
-		"namespace, or move that file away: then %[4]s", n.Object(), is, p.s.at(file), withoutPlace)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.bad[file] = err
-	delete(p.kept, n)
-	delete(p.data, n)
-	return err
+// note notes the place of the promises of a namespace, unless it is noted, and that the object has
+// been there.
+func (p *places) note(n Name, pool string, stored bool) error {
+	p.noting.Lock()
+	defer p.noting.Unlock()
+	if is, _ := p.get(n); is != nil && (is.Stored || !stored) {
+		return nil
+	}
+	d := placeData{n, pool, stored}
+	return p.set(n, &d, d)
 }
 
 // Object returns the name of the object of Shared.

@@ -59,7 +59,7 @@ func Open(dir string) (*Store, error) {
 		"no host is registered with the namespace, and hosts that were locked out can write again")}
 	s.Uncorrectable = &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, "uncorrectable",
 		"blocks that hosts have marked uncorrectable can be read again, with old data")}
-	s.places = &places{newKind[place, placeData](s, "shared", withoutPlace)}
+	s.places = &places{kind: newKind[placeData, placeData](s, "shared", withoutPlace)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -154,14 +154,41 @@ func (s *Store) Dir() string { return s.path }
 func (s *Store) at(file string) string { return filepath.Join(s.path, file) }
 
 // Check returns an error if a namespace must not be served because a promise about it cannot be
-// read, or is not where it is looked for: in an object of pool, or with "" in this directory. It
-// notes the pool. Each call reads an unusable file again.
+// read, or is not where it is looked for: in an object of pool, or with "" in this directory. Each
+// call reads an unusable file again.
 func (s *Store) Check(n Name, pool string) error {
 	if s.path == "" {
 		return nil
 	}
 	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n),
-		s.places.check(n, place(pool)))
+		s.places.check(n, pool))
+}
+
+// Note notes that the promises of a namespace are in an object of pool.
+func (s *Store) Note(n Name, pool string) error {
+	if s.path == "" {
+		return nil
+	}
+	return s.places.note(n, pool, false)
+}
+
+// Found notes whether the object of a namespace, which Note was called for, exists. It returns an
+// error if it has existed, and does not now.
+func (s *Store) Found(n Name, pool string, exists bool) error {
+	if s.path == "" {
+		return nil
+	}
+	err := s.places.refuseIf(n, func(is *placeData) error {
+		if exists || !is.Stored {
+			return nil
+		}
+		return fmt.Errorf("it is missing, and has been there (%s says so)",
+			s.at(s.places.file(n)))
+	})
+	if err == nil && exists {
+		err = s.places.note(n, pool, true)
+	}
+	return err
 }
 
 // Each calls kept for every namespace with reservations, and bad with the errors of files of

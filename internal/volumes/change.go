@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // Change is a change of namespaces to the ones of another configuration. Its methods are called by
@@ -154,9 +155,20 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 	}, vs.modify(name, n, anew)
 }
 
-// Commit ends a change that has succeeded. Hosts are promised nothing more of namespaces that were
-// removed, and their storage is closed as soon as nothing uses it.
+// Commit ends a change that has succeeded. It notes where the promises of namespaces are. Hosts are
+// promised nothing more of namespaces that were removed, and their storage is closed as soon as
+// nothing uses it.
 func (c *Change) Commit() {
+	for _, n := range All(c.next) {
+		if c.vs.Gates[n.ANAGroup] == nil {
+			continue
+		}
+		name := state.Name{NQN: n.NQN, NSID: n.NSID}
+		if err := c.vs.State.Note(name, c.vs.Pool); err != nil {
+			c.vs.Log.Error("it cannot be noted where the promises of a namespace are",
+				append(n.attrs(), "err", err)...)
+		}
+	}
 	for _, r := range c.removed {
 		if c.vs.Get(r.Name()) == nil { // else it has taken over other storage
 			c.vs.forget(r)

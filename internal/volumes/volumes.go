@@ -112,11 +112,16 @@ func (vs *Volumes) env(n *Namespace) env {
 	return env{readOnly: n.ReadOnly, engine: vs.Disks, log: vs.Log}
 }
 
-// checkPromises returns an error if the promises that hosts were given of a namespace are unknown.
+// checkPromises returns an error if the promises that hosts were given of a namespace are unknown,
+// or cannot be kept.
 func (vs *Volumes) checkPromises(n *Namespace) error {
 	pool := ""
 	if vs.Gates[n.ANAGroup] != nil {
 		pool = vs.Pool
+		if vs.Target.UntilRestart(n.NQN, n.NSID) {
+			return errors.New("a host has write protected it until this target restarts, which " +
+				"other gateways do not do: restart the target before it joins the group")
+		}
 	}
 	return vs.State.Check(state.Name{NQN: n.NQN, NSID: n.NSID}, pool)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -82,6 +83,16 @@ group: {name: a, pool: state, conf: /nowhere/ceph.conf, user: gate, ana_groups: 
 		strings.HasPrefix(f.Found, "the cluster of the section group "), "%+v", f)
 }
 
+// inGroup is the configuration of a namespace of a group.
+const inGroup = `
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: rbd, image: a/b, ana_group: 7, read_only: true,
+                  ceph: {conf: /nowhere/ceph.conf}}]
+`
+
 // TestReadOnlyShares: images of a group have its promises, also if they are read-only.
 func TestReadOnlyShares(t *testing.T) {
 	shares := false
@@ -92,16 +103,33 @@ func TestReadOnlyShares(t *testing.T) {
 			return nil
 		},
 	}}
-	c := testutil.Value(config.Parse("test.yaml", []byte(`
-listeners: [{transport: tcp, address: 127.0.0.1}]
-subsystems:
-  - nqn: nqn.2026-11.io.nvmf-target:test
-    allow_any_host: true
-    namespaces: [{nsid: 1, backend: rbd, image: a/b, ana_group: 7, read_only: true,
-                  ceph: {conf: /nowhere/ceph.conf}}]
-`), nil, Backends))(t)
+	c := testutil.Value(config.Parse("test.yaml", []byte(inGroup), nil, Backends))(t)
 	_, err := vs.openDevice(All(c)[0])
 	testutil.True(t, err != nil && shares, "it is not shared: %v", err)
+}
+
+// TestPlaceIsNoted: where the promises of a namespace of a group are is noted when a change has
+// succeeded, and not by one that fails.
+func TestPlaceIsNoted(t *testing.T) {
+	s := testutil.Value(state.Open(t.TempDir()))(t)
+	defer func() { testutil.Check(t, s.Close()) }()
+	vs := New(Config{
+		State: s, Log: slog.New(slog.DiscardHandler), Pool: "nvme",
+		Target:    target.New(target.Options{Log: slog.New(slog.DiscardHandler)}),
+		Gates:     map[uint32]*rbd.Gate{7: {}},
+		Patiently: func(fn func() error) error { return fn() },
+		Open: func(*config.Namespace) (backend.Device, error) {
+			return nil, errors.New("a fault")
+		},
+	})
+	c := testutil.Value(config.Parse("test.yaml", []byte(inGroup), nil, Backends))(t)
+	name := state.Name{NQN: All(c)[0].NQN, NSID: 1}
+	change := vs.Begin(c)
+	testutil.Fails(t, change.Open(All(c)), "a fault", "open")
+	testutil.Check(t, change.Abort())
+	testutil.Check(t, s.Check(name, ""))
+	vs.Begin(c).Commit()
+	testutil.Fails(t, s.Check(name, ""), "of pool nvme", "outside of the group")
 }
 
 // TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
@@ -141,7 +169,7 @@ func TestForgetWhileEnding(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		(&Change{vs: vs, removed: []*removed{{volume: &volume{
+		(&Change{vs: vs, next: &config.Config{}, removed: []*removed{{volume: &volume{
 			Namespace: &Namespace{Namespace: &config.Namespace{}},
 		}}}}).Commit()
 	}()

@@ -127,6 +127,11 @@ func (t *Target) Reservations(nqn string, nsid uint32) *reservation.Namespace {
 	return t.shared.ReservationsOf(observe.Namespace{SubNQN: nqn, NSID: nsid})
 }
 
+// UntilRestart reports whether a host has write protected a namespace until the target restarts.
+func (t *Target) UntilRestart(nqn string, nsid uint32) bool {
+	return t.shared.UntilRestart(observe.Namespace{SubNQN: nqn, NSID: nsid})
+}
+
 // RestorePromises adopts the promises of a namespace that the stores have from another target,
 // which does not use them any more, while the storage is offline. It returns when earlier changes
 // of reservations and uncorrectable blocks have ended.

@@ -72,6 +72,13 @@ func (t *Target) recallProtection(n observe.Namespace, to *namespaces.Protected)
 	to.Store(uint32(now))
 }
 
+// UntilRestart reports whether a host has write protected a namespace until the target restarts.
+func (t *Target) UntilRestart(n observe.Namespace) bool {
+	t.promises.mu.Lock()
+	defer t.promises.mu.Unlock()
+	return t.promises.untilRestart[n]
+}
+
 // Restore adopts the promises of a namespace that the stores have from another target, which does
 // not use them any more, while the storage is offline. It returns when earlier changes of
 // reservations and marks have ended.
