@@ -132,6 +132,8 @@ func (ns storage) Check(io *backend.IO) error {
 	switch end := g.Size(); {
 	case g.Info.Offline:
 		return backend.ErrOffline
+	case io.Op == backend.OpFlush && g.Info.Degraded: // the device may have been opened again
+		return backend.ErrDegraded
 	case io.Op == backend.OpFlush || io.Op == backend.OpRead && io.Off+io.Len <= end:
 		return nil
 	case io.Off+io.Len > end:

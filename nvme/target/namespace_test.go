@@ -273,7 +273,8 @@ func TestPause(t *testing.T) {
 // during a pause. So it is flushed before. If that fails, it stays, and its lost writes are known.
 func TestExchangeFlushes(t *testing.T) {
 	cached := func(i *backend.Info) { i.VolatileCache = true }
-	dev, next := backendtest.NewFaulty(described(t, cached)), described(t, cached)
+	dev, again := backendtest.NewFaulty(described(t, cached)), described(t, cached)
+	next := described(t, cached)
 	r, h := joined(t, 2, 2, subsystemOf(testSub, dev))
 	for _, q := range h.io {
 		r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
@@ -303,6 +304,12 @@ func TestExchangeFlushes(t *testing.T) {
 		"%v, swap is called: %v", err, len(x.old) > 0)
 	testutil.True(t, r.target.Stats()[0].Degraded, "the lost writes are not known")
 	n = flushes(nil)
+	x, _ = r.exchange(namespaces.Config{})
+	failed := errors.New("failed")
+	testutil.Is(t, x.end(again, failed), failed, "")
+	c := r.do(h.io[0], command(nvme.NVMFlush, 1, nil))
+	testutil.True(t, r.target.Stats()[0].Degraded && !c.CQE.Status().OK(),
+		"an exchange that fails lets the lost writes be forgotten: %v", c.CQE.Status())
 	x, _ = r.exchange(namespaces.Config{})
 	testutil.Check(t, x.end(next, nil))
 	testutil.True(t, n() == 0 && !r.target.Stats()[0].Degraded,

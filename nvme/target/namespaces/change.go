@@ -280,7 +280,7 @@ func (ns *Namespace) swap(cfg Config, swap func(backend.Device) (backend.Device,
 		kept.Device, kept.Space = dev, next.Space
 		next = &kept
 	}
-	ns.adopt(next, there && dev != old)
+	ns.adopt(next, err == nil && there && dev != old)
 	if err == nil {
 		err = ns.usable(dev)
 	}

@@ -37,7 +37,7 @@ func (ns *Namespace) update(change func(*state)) {
 		g = &c
 		g.Info.Offline, g.Info.Standby = true, false
 	}
-	g.Unready = g.Info.Offline || ns.state.orphans > 0
+	g.Unready, g.Info.Degraded = g.Info.Offline || ns.state.orphans > 0, ns.state.degraded
 	if old.Unready && !g.Unready {
 		ns.state.returns++
 	}
