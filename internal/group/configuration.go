@@ -120,8 +120,9 @@ type failed struct {
 	wait, pause int // looks until the next try, and after it
 }
 
-// lookEvery is the time between two looks at the configuration; a watch makes them earlier.
-const lookEvery = 10 * time.Second
+// LookEvery is the time between two looks at the configuration; a watch makes them earlier. Tests
+// change it.
+var LookEvery = 10 * time.Second
 
 // Share follows the configuration in the record of an engine. applied is the ID of the version
 // that is in force; apply puts a newer one into force, or returns an error and changes nothing.
@@ -139,7 +140,7 @@ func Share(gateway string, connect func() (Engine, error), applied string,
 		s.id = applied
 	}
 	s.ended.Go(func() {
-		tick := time.NewTicker(lookEvery)
+		tick := time.NewTicker(LookEvery)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			_ = s.Look(ctx) // it is in the log
@@ -313,7 +314,7 @@ func (s *Shared) read(ctx context.Context) ([]Version, uint64, error) {
 		watch, cancel := context.WithCancel(s.ending)
 		s.engine, s.unwatch = e, cancel
 		s.watched.Go(func() {
-			keepWatching(watch, e, lookEvery, func() {
+			keepWatching(watch, e, LookEvery, func() {
 				select {
 				case s.wake <- struct{}{}:
 				default:

@@ -13,6 +13,6 @@ import (
 // compute: it runs more of them at once.
 func Main(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	harness.Main(m)
 }

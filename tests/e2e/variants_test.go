@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -42,19 +43,17 @@ func wantStatus(t *testing.T, what string, err error, want nvme.Status) {
 	testutil.True(t, ok && st&^nvme.More == want, "%s: %v, want %v", what, err, want)
 }
 
-// pattern fills b with bytes that depend on seed and position.
-func pattern(b []byte, seed uint32) {
-	x := seed*2654435761 + 1
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 17
-		x ^= x << 5
-		b[i] = byte(x)
-	}
-}
+// noise is the data of pattern. Its length is a prime number: no two blocks start at the same byte.
+var noise = func() []byte {
+	b := make([]byte, 65537)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
+	return b
+}()
 
-func fillBytes(b []byte, v byte) {
-	for i := range b {
-		b[i] = v
+// pattern fills b with bytes that depend on seed and position. It copies them: the race detector
+// looks at each access, and a copy is one.
+func pattern(b []byte, seed uint32) {
+	for at := int(seed*7919) % len(noise); len(b) > 0; at = 0 {
+		b = b[copy(b, noise[at:]):]
 	}
 }

@@ -42,8 +42,6 @@ func TestMain(m *testing.M) {
 
 func TestGroup(t *testing.T) {
 	c := cephtest.New(t)
-	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
-		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
 	for name, test := range map[string]func(*testing.T, *cephtest.Cluster){
 		"State": state, "Lease": lease, "Fence": fence, "Move": move, "Stopped": stopped,
 		"ByHand": byHand, "Large": large, "Full": full, "Changes": changes, "Present": present,

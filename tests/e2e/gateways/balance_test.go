@@ -65,12 +65,12 @@ func (c *counter) count(t *testing.T) {
 // while a host writes. The status of both says why.
 func TestBalance(t *testing.T) {
 	t.Parallel() // it mostly waits
-	a, b := newPair(t, newCluster(t))
+	a, b := newPair(t, cephtest.New(t))
 	hosts := counter{paths: newWays(a, b)}
 	defer hosts.paths.drop()
-	until := func(what string, cond func() bool) {
+	whileCounting := func(what string, cond func() bool) {
 		t.Helper()
-		testutil.Until(t, what, func() bool {
+		until(t, what, func() bool {
 			hosts.count(t)
 			return cond()
 		})
@@ -95,16 +95,16 @@ func TestBalance(t *testing.T) {
 	}
 	both := func() bool { n, _ := serves(a); return n == 2 }
 	a.start(t)
-	until("a serves both groups", both)
+	whileCounting("a serves both groups", both)
 	b.start(t)
-	until("each serves one", shared)
+	whileCounting("each serves one", shared)
 
 	b.signal(t, syscall.SIGKILL)
-	until("a serves both groups again", func() bool {
+	whileCounting("a serves both groups again", func() bool {
 		// It does not wait for the lease. An error if it has taken the group.
 		_ = post(t, a, control.PostFence, control.GatewayID{Gateway: b.name})
 		return both()
 	})
 	b.start(t)
-	until("each serves one again", shared)
+	whileCounting("each serves one again", shared)
 }

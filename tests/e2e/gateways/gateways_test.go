@@ -25,6 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/group"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
@@ -42,6 +43,7 @@ const gatewayKey = "NVMF_TEST_GATEWAY"
 // runGateway serves a configuration until SIGTERM.
 func runGateway(file string) error {
 	app.DescribeEvery /= 10 // gateways list the ports of others sooner
+	group.LookEvery /= 10   // there is no watch before the first version
 	rbd.RetryInterval /= 10
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, nil, volumes.Backends, options...)
@@ -73,12 +75,16 @@ type gateway struct {
 	log        bytes.Buffer
 }
 
-// newCluster starts a cluster that knows the user of the gateways.
-func newCluster(t *testing.T) *cephtest.Cluster {
-	c := cephtest.New(t)
-	c.Ceph(t, "auth", "get-or-create", "client.gateway", "mon", "profile rbd", "osd",
-		"profile rbd pool="+cephtest.Pool, "-o", c.Path("client.gateway.keyring"))
-	return c
+// until is testutil.Until for conditions that ask gateways, which has its price.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	testutil.Until(t, what, func() bool {
+		if cond() {
+			return true
+		}
+		<-time.After(20 * time.Millisecond)
+		return false
+	})
 }
 
 // newGateway makes a gateway, which is alone if cntlid is 0. Gateway a takes a group at once if
@@ -242,12 +248,21 @@ func newWays(to ...*gateway) (w ways) {
 	return w
 }
 
-// do carries out a command on a path that takes it.
-func (w ways) do(id byte, op *host.Op) {
-	for !w[0].do(id, op) {
-		<-time.After(20 * time.Millisecond)
+// do carries out a command on a path that takes it. It returns the status if that is one of the
+// refusals, and another error if no path has taken it for a long time.
+func (w ways) do(id byte, op *host.Op, refusals ...nvme.Status) error {
+	for late := time.After(testutil.Patience); !w[0].do(id, op); {
+		if slices.Contains(refusals, w[0].last.Code()) {
+			return w[0].last
+		}
+		select {
+		case <-late:
+			return fmt.Errorf("no gateway carries out a command within %v", testutil.Patience)
+		case <-time.After(20 * time.Millisecond):
+		}
 		copy(w, append(w[1:len(w):len(w)], w[0]))
 	}
+	return nil
 }
 
 func (w ways) drop() {
@@ -265,7 +280,9 @@ func write(id byte, paths ways, stop chan struct{}) error {
 	compare := func(i int) error {
 		var op host.Op
 		op.Read(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data)
-		paths.do(id, &op)
+		if err := paths.do(id, &op); err != nil {
+			return err
+		}
 		if got := binary.LittleEndian.Uint64(data[hostBlock-8:]); got != versions[i] {
 			return fmt.Errorf("host %d: block %d has version %d, and %d was acknowledged", id, i,
 				got, versions[i])
@@ -285,13 +302,14 @@ func write(id byte, paths ways, stop chan struct{}) error {
 		}
 		i := rand.IntN(hostBlocks)
 		var op host.Op
-		for at := 0; at < hostBlock; at += 8 {
-			binary.LittleEndian.PutUint64(data[at:], v)
-		}
+		copy(data, bytes.Repeat(binary.LittleEndian.AppendUint64(nil, v), hostBlock/8))
 		op.Write(1, (uint64(id)*hostBlocks+uint64(i))*hostBlock/512, hostBlock/512, data, 0)
-		paths.do(id, &op)
+		err := paths.do(id, &op)
 		versions[i] = v
-		if err := compare(rand.IntN(hostBlocks)); err != nil {
+		if err == nil {
+			err = compare(rand.IntN(hostBlocks))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -318,7 +336,7 @@ func (p *path) readBlock(t *testing.T) byte {
 // image does not delay the first write.
 func TestKilledAlone(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := newCluster(t)
+	c := cephtest.New(t)
 	first := newGateway(t, c, c.Image(t, "32M", "layering,exclusive-lock"), "a", 0)
 	entries := func() int { return strings.Count(c.Ceph(t, "osd", "blocklist", "ls"), "\n") }
 	restarted := func(g *gateway) *path {
@@ -359,7 +377,7 @@ func TestKilledAlone(t *testing.T) {
 	testutil.MustTrue(t, newer.fillBlock(4), "a newer write has failed")
 	first.signal(t, syscall.SIGCONT)
 	done := make([]host.Completion, 1)
-	testutil.Until(t, "the late write has an answer", func() bool {
+	until(t, "the late write has an answer", func() bool {
 		n, err := late.q.Poll(done)
 		if err == nil && n == 0 {
 			err = late.q.Wait(20 * time.Millisecond)
@@ -373,13 +391,13 @@ func TestKilledAlone(t *testing.T) {
 // continued, and ended. No acknowledged write is lost or replaced by an older one.
 func TestGateways(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := newCluster(t)
+	c := cephtest.New(t)
 	image := c.Image(t, "32M", "layering")
 	a, b := newGateway(t, c, image, "a", 1), newGateway(t, c, image, "b", 2000)
 	a.start(t)
 	b.start(t)
 	for g, other := range map[*gateway]*gateway{a: b, b: a} {
-		testutil.Until(t, g.name+" sees that the gateways differ", func() bool {
+		until(t, g.name+" sees that the gateways differ", func() bool {
 			list := g.group(t).Differences
 			if len(list) != 1 {
 				return false
@@ -411,7 +429,7 @@ func TestGateways(t *testing.T) {
 		for id := range before {
 			before[id] = used(id)
 		}
-		testutil.Until(t, when+": all hosts use "+to[0].name, func() bool {
+		until(t, when+": all hosts use "+to[0].name, func() bool {
 			for id := range before {
 				if used(id) < before[id]+20 {
 					return false
@@ -431,7 +449,7 @@ func TestGateways(t *testing.T) {
 	// find returns the gateway that takes writes, and the other one. On a busy machine the group
 	// moves when its gateway cannot renew the lease in time.
 	find := func() (holder, other *gateway) {
-		late.do(hosts, op(0, fill(1)))
+		testutil.Must(t, late.do(hosts, op(0, fill(1))))
 		if late[0].addr == a.addr {
 			return a, b
 		}
@@ -462,11 +480,11 @@ func TestGateways(t *testing.T) {
 	c.Continue(t, "osd")
 	through("after SIGSTOP", other)
 	for i := range lateWrites {
-		newer.do(hosts, op(i, fill(3)))
+		testutil.Must(t, newer.do(hosts, op(i, fill(3))))
 	}
 	holder.signal(t, syscall.SIGCONT)
 	through("after SIGCONT", other, holder)
-	testutil.Until(t, "the late writes have answers", func() bool {
+	until(t, "the late writes have answers", func() bool {
 		n, err := q.Poll(done)
 		if err == nil && n == 0 {
 			err = q.Wait(20 * time.Millisecond)
@@ -477,7 +495,7 @@ func TestGateways(t *testing.T) {
 		var op host.Op
 		got := make([]byte, lateSize)
 		op.Read(1, uint64(16<<20+i*lateSize)/512, lateSize/512, got)
-		newer.do(hosts, &op)
+		testutil.Must(t, newer.do(hosts, &op))
 		testutil.True(t, bytes.Equal(got, fill(3)), "late write %d has replaced a newer one", i)
 	}
 
@@ -489,9 +507,9 @@ func TestGateways(t *testing.T) {
 			return g.Name == other.name
 		})
 	}
-	testutil.Until(t, "the record has both gateways", there)
+	until(t, "the record has both gateways", there)
 	other.signal(t, syscall.SIGKILL)
-	testutil.Until(t, "the killed gateway is forgotten", func() bool {
+	until(t, "the killed gateway is forgotten", func() bool {
 		// An error if it has taken the group on a busy machine.
 		_ = post(t, holder, control.PostForget, control.GatewayID{Gateway: other.name})
 		return !there()
@@ -507,7 +525,7 @@ func TestGateways(t *testing.T) {
 // valid, is refused, and one that gateways cannot apply changes nothing there.
 func TestGroupConfiguration(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := newCluster(t)
+	c := cephtest.New(t)
 	image := c.Image(t, "32M", "layering")
 	sharing := func(name string) *gateway {
 		g := newGateway(t, c, image, name, 1)
@@ -533,7 +551,7 @@ func TestGroupConfiguration(t *testing.T) {
 	serves := func(model string, version uint64, all ...*gateway) {
 		t.Helper()
 		for _, g := range all {
-			testutil.Until(t, g.name+" serves "+model, func() bool {
+			until(t, g.name+" serves "+model, func() bool {
 				client := control.NewClient(g.socket())
 				defer client.Close()
 				list := testutil.Value(control.GetSubsystems.From(testutil.Context(t), client))(t)
@@ -543,7 +561,7 @@ func TestGroupConfiguration(t *testing.T) {
 		}
 	}
 	a.start(t)
-	testutil.Until(t, "a has its controller IDs", func() bool {
+	until(t, "a has its controller IDs", func() bool {
 		return ask(a, control.GroupChange{Configuration: text("one"), DryRun: true}) == nil
 	})
 	testutil.Must(t, ask(a, control.GroupChange{Configuration: text("one")}))
@@ -552,7 +570,7 @@ func TestGroupConfiguration(t *testing.T) {
 	defer paths.drop()
 	var op host.Op
 	op.Write(1, 0, 1, make([]byte, 512), 0)
-	paths.do(1, &op)
+	testutil.Must(t, paths.do(1, &op))
 	b.start(t)
 	serves("one", 1, b)
 	testutil.Must(t, ask(b, control.GroupChange{Configuration: text("two"), Base: 1}))
@@ -566,7 +584,7 @@ func TestGroupConfiguration(t *testing.T) {
 		Configuration: strings.Replace(text("three"), image, image+"absent", 1),
 	}), "it was stored for all gateways", "an image that is missing")
 	for _, g := range []*gateway{a, b} {
-		testutil.Until(t, g.name+" has a problem", func() bool {
+		until(t, g.name+" has a problem", func() bool {
 			return strings.Contains(fmt.Sprint(g.group(t).Differences), "version 3 of the "+
 				"configuration of the group cannot be applied")
 		})
@@ -587,7 +605,7 @@ func TestGroupConfiguration(t *testing.T) {
 	discovers(t, a, b)
 	moveByHand(t, a, b)
 	for _, g := range []*gateway{a, b} {
-		testutil.Until(t, g.name+" sees no difference", func() bool {
+		until(t, g.name+" sees no difference", func() bool {
 			return len(g.group(t).Differences) == 0
 		})
 	}
@@ -601,7 +619,7 @@ func moveByHand(t *testing.T, gateways ...*gateway) {
 		return func() bool { return g.group(t).State == "serving" }
 	}
 	from, to := gateways[0], gateways[1]
-	testutil.Until(t, "a gateway serves", func() bool {
+	until(t, "a gateway serves", func() bool {
 		if serving(to)() {
 			from, to = to, from
 		}
@@ -617,23 +635,23 @@ func moveByHand(t *testing.T, gateways ...*gateway) {
 	testutil.Fails(t, drain(from, control.GroupDrain{Group: 7}), "shared group 7", "")
 	testutil.Fails(t, fence(to, to.name), "is this one", "")
 	testutil.Fails(t, fence(to, "nobody"), "holds no group", "")
-	testutil.Until(t, from.name+" is drained", func() bool { // and knows the other one
+	until(t, from.name+" is drained", func() bool { // and knows the other one
 		return drain(from, control.GroupDrain{Gateway: from.name}) == nil
 	})
-	testutil.Until(t, "the group is at "+to.name, serving(to))
+	until(t, "the group is at "+to.name, serving(to))
 	testutil.True(t, from.group(t).Drained, "the other one does not take it")
-	testutil.Until(t, "the last gateway cannot be drained", func() bool {
+	until(t, "the last gateway cannot be drained", func() bool {
 		err := drain(to, control.GroupDrain{Group: 1})
 		if err == nil { // it does not know yet that the other one is drained
 			testutil.Must(t, drain(to, control.GroupDrain{Group: 1, Undo: true}))
 		}
 		return strings.Contains(fmt.Sprint(err), "no other gateway can take")
 	})
-	testutil.Until(t, "a drained gateway does not take it", func() bool {
+	until(t, "a drained gateway does not take it", func() bool {
 		return strings.Contains(fmt.Sprint(fence(from, to.name)), "was given away here")
 	})
 	testutil.Must(t, drain(from, control.GroupDrain{Group: 1, Undo: true}))
-	testutil.Until(t, to.name+" is fenced", func() bool {
+	until(t, to.name+" is fenced", func() bool {
 		// On a busy machine the group may move by itself.
 		_ = fence(from, to.name)
 		return serving(from)()
@@ -663,13 +681,13 @@ func discovers(t *testing.T, a, b *gateway) {
 	}
 	both := []string{fmt.Sprint(a.addr.Port()), fmt.Sprint(b.addr.Port())}
 	slices.Sort(both)
-	testutil.Until(t, "both list both, with one generation", func() bool {
+	until(t, "both list both, with one generation", func() bool {
 		at, ports := log(a)
 		at2, ports2 := log(b)
 		return ports == fmt.Sprint(both) && ports2 == ports && at == at2
 	})
 	b.signal(t, syscall.SIGTERM)
-	testutil.Until(t, "a lists only itself", func() bool {
+	until(t, "a lists only itself", func() bool {
 		_, ports := log(a)
 		// On a busy machine b may have had no time to withdraw.
 		_ = post(t, a, control.PostForget, control.GatewayID{Gateway: b.name})
@@ -678,7 +696,7 @@ func discovers(t *testing.T, a, b *gateway) {
 	before, _ := log(a)
 	testutil.Must(t, os.Remove(filepath.Join(filepath.Dir(b.file), "state")))
 	b.start(t)
-	testutil.Until(t, "b goes on from the generation of a", func() bool {
+	until(t, "b goes on from the generation of a", func() bool {
 		at, ports := log(b)
 		return at > before && ports == fmt.Sprint(both)
 	})

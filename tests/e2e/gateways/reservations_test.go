@@ -7,10 +7,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -18,15 +18,14 @@ import (
 
 // tries carries out a command on the path that serves it, and reports whether that was possible in
 // spite of promises.
-func (w ways) tries(id byte, op *host.Op) bool {
-	for !w[0].do(id, op) {
-		switch w[0].last.Code() {
-		case nvme.ReservationConflict, nvme.NamespaceWriteProtected, nvme.UnrecoveredReadError:
-			return false
-		}
-		<-time.After(20 * time.Millisecond)
-		copy(w, append(w[1:len(w):len(w)], w[0]))
+func (w ways) tries(t *testing.T, id byte, op *host.Op) bool {
+	t.Helper()
+	err := w.do(id, op, nvme.ReservationConflict, nvme.NamespaceWriteProtected,
+		nvme.UnrecoveredReadError)
+	if _, refused := hosttest.StatusOf(err); refused && err != nil {
+		return false
 	}
+	testutil.Must(t, err)
 	return true
 }
 
@@ -38,8 +37,8 @@ func (w ways) protect(t *testing.T, id byte, to nvme.WriteProtection) {
 	set.SQE.SetOpcode(nvme.AdminSetFeatures)
 	set.SQE.SetNSID(7)
 	set.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(to))
-	testutil.Until(t, "write protection", func() bool { // on a busy machine the group may move
-		w.do(id, &read)
+	until(t, "write protection", func() bool { // on a busy machine the group may move
+		testutil.Must(t, w.do(id, &read))
 		cqe, err := w[0].ctrl.Admin(t.Context(), &set)
 		return err == nil && cqe.Status().OK()
 	})
@@ -47,9 +46,10 @@ func (w ways) protect(t *testing.T, id byte, to nvme.WriteProtection) {
 
 // reserve carries out a reservation command, again if its answer was lost. There may be a conflict
 // then.
-func (w ways) reserve(id byte, code nvme.Opcode, nsid uint32, a nvme.ReservationAction,
-	current, other uint64,
+func (w ways) reserve(t *testing.T, id byte, code nvme.Opcode, nsid uint32,
+	a nvme.ReservationAction, current, other uint64,
 ) {
+	t.Helper()
 	var op host.Op
 	var keys nvme.ReservationKeys
 	keys.Set(current, other)
@@ -57,7 +57,7 @@ func (w ways) reserve(id byte, code nvme.Opcode, nsid uint32, a nvme.Reservation
 	op.SQE.SetNSID(nsid)
 	op.SQE.Reservation().Set(a, false, nvme.ReservationType(nsid), 0)
 	op.Data = keys[:]
-	w.tries(id, &op)
+	w.tries(t, id, &op)
 }
 
 // TestReservations: reservations of each type, namespace 1 has the first one, are in force at the
@@ -66,7 +66,7 @@ func (w ways) reserve(id byte, code nvme.Opcode, nsid uint32, a nvme.Reservation
 // Namespace 7 is write protected and has an uncorrectable block.
 func TestReservations(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c := newCluster(t)
+	c := cephtest.New(t)
 	image := c.Image(t, "32M", "layering")
 	seven := func(name string, cntlid int) *gateway {
 		g := newGateway(t, c, image, name, cntlid)
@@ -94,13 +94,13 @@ func TestReservations(t *testing.T) {
 	readAt := func(id byte, nsid uint32, lba uint64) bool {
 		var op host.Op
 		op.Read(nsid, lba, 1, make([]byte, 512))
-		return hosts[id].tries(id, &op)
+		return hosts[id].tries(t, id, &op)
 	}
 	read := func(id byte, nsid uint32) bool { return readAt(id, nsid, 0) }
 	write := func(id byte, nsid uint32) bool {
 		var op host.Op
 		op.Write(nsid, 0, 1, make([]byte, 512), 0)
-		return hosts[id].tries(id, &op)
+		return hosts[id].tries(t, id, &op)
 	}
 	inForce := func(when string) {
 		t.Helper()
@@ -116,15 +116,15 @@ func TestReservations(t *testing.T) {
 	}
 	for n := uint32(1); n <= 6; n++ {
 		for id := byte(1); id <= 2; id++ {
-			hosts[id].reserve(id, nvme.IOReservationRegister, n, nvme.ReservationRegister, 0,
+			hosts[id].reserve(t, id, nvme.IOReservationRegister, n, nvme.ReservationRegister, 0,
 				uint64(id))
 		}
-		hosts[1].reserve(1, nvme.IOReservationAcquire, n, nvme.ReservationAcquire, 1, 0)
+		hosts[1].reserve(t, 1, nvme.IOReservationAcquire, n, nvme.ReservationAcquire, 1, 0)
 	}
 	var mark host.Op
 	mark.SQE.SetOpcode(nvme.NVMWriteUncorrectable)
 	mark.SQE.SetNSID(7)
-	hosts[1].do(1, &mark)
+	testutil.Must(t, hosts[1].do(1, &mark))
 	hosts[1].protect(t, 1, nvme.WriteProtect)
 	inForce("at first")
 	from, to := a, b
@@ -139,10 +139,10 @@ func TestReservations(t *testing.T) {
 	drain := func(g *gateway) {
 		t.Helper()
 		d := control.GroupDrain{Group: 1}
-		testutil.Until(t, g.name+" is drained", func() bool {
+		until(t, g.name+" is drained", func() bool {
 			return post(t, g, control.PostGroupDrain, d) == nil
 		})
-		testutil.Until(t, g.name+" does not serve", func() bool {
+		until(t, g.name+" does not serve", func() bool {
 			return g.group(t).State == "standby"
 		})
 		d.Undo = true
@@ -158,7 +158,8 @@ func TestReservations(t *testing.T) {
 		if nvme.ReservationType(n).AllRegistrants() {
 			key = 0
 		}
-		hosts[2].reserve(2, nvme.IOReservationAcquire, n, nvme.ReservationPreemptAndAbort, 2, key)
+		hosts[2].reserve(t, 2, nvme.IOReservationAcquire, n, nvme.ReservationPreemptAndAbort, 2,
+			key)
 		testutil.True(t, !write(1, n) && write(2, n), "namespace %d after a preempt", n)
 	}
 	damaged(t, c, hosts[2], drain, a, b)
@@ -186,7 +187,7 @@ func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a,
 		}
 		return false
 	}
-	testutil.Until(t, "the status has the reason", func() bool {
+	until(t, "the status has the reason", func() bool {
 		for _, g := range []*gateway{a, b} {
 			if g.group(t).State == "serving" && !problem() {
 				drain(g)
@@ -202,6 +203,6 @@ func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a,
 		}
 	}
 	op.Read(2, 0, 1, make([]byte, 512))
-	w.do(2, &op) // which is served
+	testutil.Must(t, w.do(2, &op)) // which is served
 	c.Rados(t, "put", object, good)
 }
