@@ -62,6 +62,9 @@ func TestIncludeIsBounded(t *testing.T) {
 	testutil.Must(t, syscall.Mkfifo("pipe", 0o600))
 	_, err := Parse("nvmf.yaml", []byte("include: [pipe]"+minimal), nil, testBackends)
 	testutil.Fails(t, err, "open pipe: not a regular file", "")
+	// A reload would wait for a writer without end, and a stop for the reload.
+	_, err = Load("pipe", nil, testBackends)
+	testutil.Fails(t, err, "open pipe: not a regular file", "")
 }
 
 // TestVariablesAreBounded: variables do not make the configuration larger than a file may be.

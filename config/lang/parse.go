@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Format is the language of one kind of file.
@@ -33,14 +34,9 @@ const (
 
 // ReadFile reads a configuration file, as far as Decode looks at it.
 func ReadFile(file string) ([]byte, error) {
-	f, err := os.Open(file)
+	data, err := sys.ReadRegular(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
 	}
 	return data, nil
 }
