@@ -282,7 +282,7 @@ func hostName(nqn string) string {
 	return nqn
 }
 
-// kind is a set of commands counted together. The host "" stands for those not counted separately.
+// kind is a set of commands counted together. The host "" stands for hosts without own counts.
 type kind struct {
 	host, subsystem string
 	nsid            uint32

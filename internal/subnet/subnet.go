@@ -55,7 +55,7 @@ func Turns(host, network Owner) Owner {
 // shareFactor bounds an owner to this multiple of the free rest.
 const shareFactor = 2
 
-// Most returns what an owner that has used may have in all, if free is the unused rest.
+// Most returns the amount that an owner with used may have in all, if free is the unused rest.
 func Most[N int | int64](used, free N) N {
 	return max(used, shareFactor*(used+max(free, 0))/(shareFactor+1))
 }
