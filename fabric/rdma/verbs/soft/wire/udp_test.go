@@ -599,6 +599,38 @@ func TestUDPSegments(t *testing.T) {
 	}
 }
 
+// A system call takes a whole batch of datagrams also after merged ones: a write in its capsule is
+// a long packet and a short one, which arrive as one.
+func TestMergedBatch(t *testing.T) {
+	a, b := udpPair(t, 1)
+	from, to := a[0].(*udpConn), b[0].(*udpConn)
+	if !from.out.segment {
+		t.Skip("the kernel has no UDP_SEGMENT (Linux 4.18)")
+	}
+	to.in.most = time.Hour
+	p := &Path{Local: loopA, Remote: loopB, Segment: true}
+	put := func(writes int) (calls int) {
+		for range writes {
+			send(t, from, p, 5, 0, 4096)
+			send(t, from, p, 5, 0, 64)
+		}
+		from.Flush()
+		for left := 2 * writes; left > 0; calls++ {
+			testutil.MustTrue(t, to.More() || readable(t, to, 30_000), "%d packets are lost", left)
+			left -= len(recv(t, to))
+		}
+		return calls
+	}
+	for round := 0; ; round++ { // sometimes the packets arrive late
+		put(1)
+		calls := put(maxDatagrams)
+		if calls == 1 {
+			return
+		}
+		testutil.MustTrue(t, round < 1000, "%d calls for a batch", calls)
+	}
+}
+
 // A reader that waits for edges misses nothing: packets that arrive while Recv still returns parts
 // of earlier datagrams make the descriptor readable again, or More tells.
 func TestUDPEdges(t *testing.T) {

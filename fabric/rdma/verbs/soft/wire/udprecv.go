@@ -15,9 +15,8 @@ import (
 
 const (
 	// maxDatagrams is the largest number of datagrams of one system call. Each may be several
-	// packets that the system has merged (UDP_GRO). After such ones maxMerged is the number.
+	// packets that the system has merged (UDP_GRO).
 	maxDatagrams = 32
-	maxMerged    = 16
 	// recvTime is the time after which a call takes no other datagram: copying 32 of 64 KiB, which
 	// any peer can send, may take 0.2 ms.
 	recvTime = 100 * time.Microsecond
@@ -41,7 +40,6 @@ type inbox struct {
 	// Datagrams from next to end-1 are still to be taken apart; of the first one, rest is left.
 	next, end int
 	rest      []byte
-	merged    bool          // one of them was merged
 	most      time.Duration // recvTime
 	meta      metadata
 	from      netip.AddrPort
@@ -101,11 +99,8 @@ func (c *udpConn) Recv() ([]Packet, error) {
 // receive fills the inbox from the sockets that have something. Each gets a fair part.
 func (c *udpConn) receive(waiting [4]bool) error {
 	b := &c.in
-	left, room := 0, maxDatagrams
-	if b.merged {
-		room = maxMerged
-	}
-	b.next, b.end, b.merged = 0, 0, false
+	left := 0
+	b.next, b.end = 0, 0
 	for _, w := range waiting {
 		if w {
 			left++
@@ -115,7 +110,7 @@ func (c *udpConn) receive(waiting [4]bool) error {
 		if !w {
 			continue
 		}
-		most := b.end + (room-b.end)/left
+		most := b.end + (maxDatagrams-b.end)/left
 		left--
 		n, more, e := b.messages.Recv(c.receiver[i], b.end, most, b.most)
 		switch e {
@@ -175,7 +170,6 @@ func (c *udpConn) begin(i int) {
 	n, control := b.messages.Received(i)
 	b.rest = b.datagram(i)[:n]
 	b.meta = readMetadata(b.controls[i][:control])
-	b.merged = b.merged || n > frame
 	if m := b.meta.overflows; m != 0 && m != b.overflows[from] {
 		c.stats.Overflows.Add(uint64(m - b.overflows[from]))
 		b.overflows[from] = m
