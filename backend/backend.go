@@ -1,7 +1,8 @@
-// Package backend is the contract of controller and storage, in bytes and blocks without NVMe.
+// Package backend defines the contract between controller and storage. It is about bytes and
+// blocks, and has nothing of NVMe.
 //
-// A Device is opened once. Each reactor opens its own Channel on it and is the only user of that
-// channel, so channels need no locks. Submit and Poll take batches in arrays that the caller owns.
+// A Device is opened once. Each reactor opens its own Channel on it. A channel has no other user,
+// so it needs no locks. Submit and Poll take batches in arrays that the caller owns.
 //
 // An IO carries a list node, so a device keeps its IOs in a list.List[IO] without allocating:
 // Submit puts a finished IO on such a list, and Poll returns List.Fill. A device that completes IOs

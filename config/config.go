@@ -1,9 +1,10 @@
-// Package config has the keys of the configuration file and its checks. config/lang reads it.
+// Package config has the keys of the configuration file and checks their values. Package
+// config/lang reads the file.
 //
-// The sections are the Config types of the packages that they configure, which own the defaults and
-// the limits; each key stands beside its field. Values come from the file and from environment
-// variables, which override it. A variable is named NVMF_TARGET_ and the path of the key in
-// capitals (NVMF_TARGET_LOG_LEVEL=debug). Its value is YAML, so lists work as well:
+// The sections are the Config types of the packages that they configure. These packages own the
+// defaults and the limits. Each key stands beside its field. Values come from the file and from
+// environment variables, which override it. The name of a variable is NVMF_TARGET_ and the path of
+// the key in capitals (NVMF_TARGET_LOG_LEVEL=debug). Its value is YAML, so lists work as well:
 // NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside lists have a variable.
 package config
 

@@ -1,13 +1,15 @@
-// Package fabric is the contract of transports (fabric/tcp, fabric/rdma) and nvme/target.
+// Package fabric defines the contract between the transports (fabric/tcp, fabric/rdma) and
+// nvme/target.
 //
-// The path of a command, each step exactly once (Base Specification 2.1, section 3.3.2):
+// This is the path of a command. Each step happens exactly once (Base Specification 2.1, section
+// 3.3.2):
 //
 //	transport receives the capsule, fills SQE, HostLength and InCapsule (owner: transport)
 //	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status      (owner: transport again)
 //	transport moves host data into Segs when Dir is HostToController    (owner: transport)
 //	Handler.Execute   starts the command                                (owner: handler)
 //	Queue.Complete    CQE is final; the transport moves data out of Segs,
-//	                  sends the response, says so (Handler.Sent) and
+//	                  sends the response, calls Handler.Sent and
 //	                  reuses the request                                (owner: transport)
 //
 // Zero copy: if the storage of a namespace is memory, Prepare may attach that memory to the request

@@ -1,5 +1,5 @@
-// Package block is storage on a whole disk or a partition. It opens the device exclusively and
-// takes its description from the kernel; package disk does the rest.
+// Package block implements storage on a whole disk or a partition. It opens the device exclusively
+// and reads its description from the kernel. Package disk does the rest.
 package block
 
 import (

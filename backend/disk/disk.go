@@ -1,8 +1,8 @@
-// Package disk carries out IOs on a descriptor. It is the common part of the devices of packages
-// file, block and nvmedrive. One of two engines does the work: io_uring where it is allowed,
-// otherwise a pool of goroutines that make blocking system calls.
+// Package disk carries out IOs on a file descriptor. It is the common part of the devices of
+// packages file, block and nvmedrive. One of two engines does the work: io_uring where it is
+// allowed, otherwise a pool of goroutines that make blocking system calls.
 //
-// The path of an IO. Everything but the workers runs on the reactor of its channel:
+// This is the path of an IO. Everything except the workers runs on the reactor of its channel:
 //
 //	Submit  io -> op -> range lock (waits while a racing command has one of its blocks) -> ready
 //	pump    ready -> ring or worker: one step (a transfer, a flush, fallocate, ...)
@@ -14,8 +14,8 @@
 //
 // Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a
 // flush fails, the kernel drops the unwritten data and forgets about it: a second flush would
-// succeed although data is lost. So a failure is permanent: from then on every flush and every
-// write fails until the device is opened again.
+// succeed although data is lost. Therefore, a failure is permanent: every later flush and write
+// fails until the device is opened again.
 package disk
 
 import (

@@ -1,4 +1,5 @@
-// Package file is storage in a file: it opens, sizes and describes it for package disk.
+// Package file implements storage in a file: it opens, sizes and describes the file for package
+// disk.
 package file
 
 import (

@@ -1,4 +1,5 @@
-// Package null is storage without data, to show the speed of the rest: reads return zeroes.
+// Package null implements storage without data, to show the speed of everything else. Reads return
+// zeroes.
 package null
 
 import (

@@ -1,6 +1,6 @@
-// Package nvmedrive is storage on a namespace of an NVMe drive. It sends the drive's own commands
-// (passthrough), past the kernel's block layer. Package disk does the work common to all disks;
-// this package has the commands and the description of the drive.
+// Package nvmedrive implements storage on a namespace of an NVMe drive. It sends NVMe commands to
+// the drive (passthrough) and bypasses the block layer of the kernel. This package has the commands
+// and the description of the drive. Package disk does the work that is common to all disks.
 package nvmedrive
 
 import (

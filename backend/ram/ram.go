@@ -1,13 +1,14 @@
-// Package ram is storage in memory of any size, sparse until written, and lost when closed.
+// Package ram implements storage in memory. It can have any size, takes memory only for written
+// data, and loses the data when it is closed.
 //
 // A device has a table of slots, one per frame-sized piece, and frames, which are the memory.
 // Frames lie in one reserved mapping, in which the kernel supplies a page when it is first written.
 // A slot without a frame reads as zeroes. Discarding takes the frames out of their slots and gives
 // their pages back.
 //
-// Several reactors use a device at the same time. A logical block must never be seen torn by two
-// racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block),
-// and lies in one frame. The data of a command takes one of these paths:
+// Several reactors use a device at the same time. No command may see a logical block that is torn
+// by two racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one
+// block). A logical block lies in one frame. The data of a command takes one of these paths:
 //
 //	small write      copied in place, several of one Submit at a time (batch.go)
 //	other write      copied frame by frame, in place, or into a new frame if the old one has
@@ -18,8 +19,8 @@
 //	zero-copy read   sent from the frames themselves, which do not change even if their slots get
 //	                 others (zerocopy_read.go)
 //
-// No slot stays locked across anything that waits, another slot included. A change for which there
-// is no frame is blocked until there is one (blocked.go).
+// Code that has locked a slot waits for nothing, not even for another slot. A change that needs a
+// frame is blocked until there is one (blocked.go).
 package ram
 
 import (

@@ -1,11 +1,11 @@
-// Package rbd is storage on RBD images of a Ceph cluster. It loads librbd when the first image is
-// opened, so machines without images do not need the library.
+// Package rbd implements storage on RBD images of a Ceph cluster. It loads librbd when the first
+// image is opened, so machines without images do not need the library.
 //
 // This package does not copy data: librbd reads and writes the memory of the reactor. Threads of
-// librbd complete operations: they put them on a list of the channel without a lock, and write the
-// eventfd of the reactor if it sleeps. One cgo call starts a batch, and none is needed to take
-// completed operations from the list. All channels share one handle of the image, which may hold
-// the image's exclusive lock; see ADR 0057.
+// librbd complete operations. They put a completed operation on a lock-free list of the channel,
+// and write the eventfd of the reactor if it sleeps. One cgo call starts a batch, and none is
+// needed to take completed operations from the list. All channels share one handle of the image,
+// which may hold the image's exclusive lock; see ADR 0057.
 package rbd
 
 import (

@@ -1,6 +1,6 @@
 // Package wrap has wrappers that simulate slow and failing disks: Delay and Error. They pass
-// operations on to other storage, later or not at all. Their random choices depend only on a seed
-// and on the order of operations.
+// operations on to other storage, but delay some and fail others. Their random choices depend only
+// on a seed and on the order of operations.
 package wrap
 
 import (

@@ -5,15 +5,15 @@
 // has succeeded and, if required, the host has authenticated. Anyone can create discovery
 // controllers, too. Both classes have budgets: parts of the limits, for all networks together and
 // for each network, which is an IPv4 address or an IPv6 /64. The rest is for the queues of allowed
-// hosts, which have shares of it (shares.go). A network becomes allowed when an allowed host has
-// connected from it. Allowed networks have separate budgets, so floods from elsewhere do not affect
-// them.
+// hosts, each of which has a share of it (shares.go). A network becomes allowed when an allowed
+// host has connected from it. Allowed networks have separate budgets, so floods from elsewhere do
+// not affect them.
 //
-// An unassociated connection that finds its budget full evicts the oldest one in it. A handshake
-// takes milliseconds, so idle connections go before connections that are about to succeed. A
-// connection is not evicted while the target works on a message of its peer (Conn.Hold), and a peer
-// that has shown a key is evicted after peers that have not. While a budget is more than half full,
-// networks with recently failed connections are refused, so that others have their turn.
+// If the budget of a new unassociated connection is full, the connection evicts the oldest one in
+// it. A handshake takes milliseconds, so idle connections go before connections that are about to
+// succeed. A connection is not evicted while the target works on a message of its peer (Conn.Hold),
+// and a peer that has shown a key is evicted after peers that have not. While a budget is more than
+// half full, networks with recently failed connections are refused, so that others have their turn.
 package admission
 
 import (

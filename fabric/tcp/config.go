@@ -1,6 +1,7 @@
 // Package tcp is the NVMe/TCP transport: non-blocking sockets, each on the reactor of its group.
 //
-// The files, in the order in which a command passes them; receive.go draws the paths of the data:
+// These are the files, in the order in which a command passes them. receive.go draws the paths of
+// the data:
 //
 //	listener.go  accepts connections and passes them to a group
 //	group.go     finds the connections that have something to do

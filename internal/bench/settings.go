@@ -1,5 +1,5 @@
-// Package bench is the command "nvmf-target bench": it generates load with nvme/host on a namespace
-// of any target, and reports on it.
+// Package bench implements the command "nvmf-target bench". It generates load on a namespace of any
+// target with nvme/host, and reports the results.
 //
 //	Settings ──stages──> internal/load ──outcomes──> Report ──> text, JSON, HTML, comparison
 package bench

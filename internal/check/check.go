@@ -1,5 +1,5 @@
-// Package check finds problems of a configuration and of a machine before a target uses them, for
-// "check" and "doctor", for starts and reloads. It changes nothing.
+// Package check finds problems with a configuration and a machine before a target uses them. The
+// commands "check" and "doctor", starts and reloads use it. It changes nothing.
 package check
 
 import (

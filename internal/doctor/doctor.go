@@ -1,6 +1,7 @@
-// Package doctor checks whether a machine suits the target, and the configuration the machine. It
-// only reads (sysfs, procfs, files below /etc, the rights of this process), needs neither a running
-// target nor root, and gives fixes. Load evaluates the counters of a running target.
+// Package doctor checks whether a machine is suitable for the target, and whether the configuration
+// is suitable for the machine. It only reads (sysfs, procfs, files below /etc, the rights of this
+// process), needs neither a running target nor root, and suggests fixes. Load evaluates the
+// counters of a running target.
 package doctor
 
 import (

@@ -1,11 +1,11 @@
 // Package group decides which of several gateways serves an ANA group on storage that all of them
-// reach. At most one may write to it, and no write of an earlier one may be carried out after the
-// next one has begun to serve hosts.
+// can reach. At most one gateway may write to the storage, and no write of an earlier one may be
+// carried out after the next one has begun to serve hosts.
 //
-// The decisions are those of Machine, which does nothing itself. It works on a Record that all
-// gateways share and change by versioned writes, on a lease, and on fences. A storage
-// system provides State, Lease and Fence. Only fences and versioned writes keep data safe: the
-// lease says when it is time to take over. See ADR 0058.
+// Machine makes the decisions, and carries out nothing itself. It works on a Record, a lease and
+// fences. All gateways share the Record, and change it by versioned writes. A storage system
+// provides State, Lease and Fence. Only fences and versioned writes keep data safe: the lease says
+// when it is time to take over. See ADR 0058.
 package group
 
 import (

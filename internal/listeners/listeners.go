@@ -1,5 +1,6 @@
 // Package listeners keeps ports open at the addresses of listeners while addresses, interfaces and
-// devices come and go, and announces them. Transports listen; it knows no connections.
+// devices come and go, and announces them. Transports do the listening. The package knows nothing
+// of connections.
 package listeners
 
 import (

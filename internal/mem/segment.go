@@ -1,6 +1,6 @@
-// Package mem has memory that devices may access. It is mapped outside the Go heap, tagged by
-// purpose, and handed out in page-aligned blocks from arenas. It is the only package besides the
-// bindings in which an address becomes a number.
+// Package mem manages memory that devices may access. It is mapped outside the Go heap, tagged by
+// purpose, and handed out in page-aligned blocks from arenas. It is the only package, besides the
+// bindings, that converts an address to a number.
 package mem
 
 // RegionID is the number of a Region within this process, from 1 on. Transports find their local

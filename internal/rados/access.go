@@ -1,5 +1,5 @@
-// Package rados is the connection to a Ceph cluster. It loads librados when the first one is made,
-// so machines without Ceph do not need the library. It needs cgo.
+// Package rados connects to Ceph clusters. It loads librados when the first connection is made, so
+// machines without Ceph do not need the library. It needs cgo.
 //
 // librados itself may wait for minutes. Every call that waits takes a context, or has the limit
 // that its comment gives.

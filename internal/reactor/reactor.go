@@ -1,4 +1,4 @@
-// Package reactor is the loop that owns queues, backend channels, timers and descriptors.
+// Package reactor implements the loop that owns queues, backend channels, timers and descriptors.
 //
 // A Reactor is one goroutine on one OS thread, pinned to a CPU if configured. It polls while there
 // is work and for a short, adaptive time afterwards. Then it arms its pollers and sleeps in
@@ -9,8 +9,8 @@
 //
 // Everything that a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed
 // the number of running reactors, so that other goroutines always have a P (processor of the Go
-// runtime) to run on; the application sets it. With fewer the loop still works, but yields before
-// each sleep, which costs two thread switches.
+// runtime) to run on; the application sets it. With a smaller GOMAXPROCS the loop still works, but
+// yields before each sleep, which costs two thread switches.
 package reactor
 
 import (

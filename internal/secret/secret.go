@@ -1,5 +1,5 @@
 // Package secret hides secrets in texts for people: messages, log lines, answers. It recognizes
-// them by their form, where texts leave the process.
+// secrets by their form, at the places where texts leave the process.
 package secret
 
 import (

@@ -1,5 +1,5 @@
-// Package storage finds the storage of a path, whether two paths share storage, and the users
-// of it. It reads sysfs and procfs and opens nothing.
+// Package storage finds the storage below a path and the users of this storage, and reports whether
+// two paths share storage. It reads sysfs and procfs and opens nothing.
 package storage
 
 import (

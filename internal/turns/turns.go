@@ -1,4 +1,5 @@
-// Package turns does long work for peers on a few goroutines, fairly by host and network.
+// Package turns does long work for peers on a few goroutines, which hosts and networks share
+// fairly.
 package turns
 
 import (

@@ -1,4 +1,4 @@
-// Package uring is the binding to io_uring(7): a ring for each reactor and all its files.
+// Package uring binds io_uring(7): there is a ring for each reactor and all its files.
 //
 //	Start   fills a submission entry (registered file, registered memory), which waits in the
 //	        queue; while the devices may be idle, the first are submitted at once
@@ -7,9 +7,9 @@
 //	Arm     makes completions write to the eventfd of the reactor from now on; until then
 //	        nothing disturbs a reactor that polls
 //
-// Shared memory: the kernel and the ring are the only two parties, and each index has one writer.
-// An index is stored with release and loaded with acquire semantics, which sync/atomic provides.
-// Everything else belongs to the reactor.
+// Only the kernel and the ring use the shared memory, and each index has one writer. An index is
+// stored with release and loaded with acquire semantics, which sync/atomic provides. Everything
+// else belongs to the reactor.
 //
 // A Ring has fewer slots than its completion queue has entries, so the queue does not overflow. If
 // it does, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.

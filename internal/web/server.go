@@ -1,7 +1,7 @@
-// Package web is a page that shows the activity of the target, and its problems, in a browser. It
-// can change nothing. Its files are built into the program. Server-sent events carry the changing
-// data; each has the complete state. The resources of browsers are bounded. While no page is open
-// only the history of namespaces is kept.
+// Package web serves a page that shows the activity and the problems of the target in a browser.
+// The page can change nothing. Its files are built into the program. Server-sent events carry the
+// changing data. Each event has the complete state. The resources of browsers are bounded. While no
+// page is open only the history of namespaces is kept.
 package web
 
 import (

@@ -1,10 +1,10 @@
-// Package target is the controller side of NVMe over Fabrics: subsystems, namespaces, controllers,
-// the discovery service, command dispatch and access control. It depends on the contracts of
-// packages fabric and backend, not on any transport or storage.
+// Package target implements the controller side of NVMe over Fabrics: subsystems, namespaces,
+// controllers, the discovery service, command dispatch and access control. It depends on the
+// contracts of packages fabric and backend, not on any transport or storage.
 //
-// A Target is shared by all reactors; it makes one Handler for each of them. A transport opens a
+// All reactors share a Target, which makes one Handler for each of them. A transport opens a
 // session for each of its queues and passes requests to the handler of the queue's reactor. A
-// command visits these files, each once and in this order:
+// command passes through these files, once each and in this order:
 //
 //	prepare.go   Prepare finds the command's state and its row in an opcode table (ops.go)
 //	io.go        the row's prepare function validates the command and sets direction and length

@@ -1,8 +1,8 @@
-// Package cmwire is the private data of NVMe/RDMA in the messages of the RDMA communication
+// Package cmwire has the private data of NVMe/RDMA in the messages of the RDMA communication
 // manager: connect request, accept and reject (NVM Express RDMA Transport Specification 1.0,
 // section 3.1.4, figures 5 to 7). All fields are little-endian.
 //
-// Records are structs with the order and the widths of the wire.
+// The fields of a record have the order and the widths that they have on the wire.
 package cmwire
 
 import "encoding/binary"

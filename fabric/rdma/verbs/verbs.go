@@ -1,11 +1,11 @@
-// Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch
-// interfaces. verbs/ibv binds them to rdma-core; internal/testing/verbstest is an in-process fake
-// with faults. Both pass the same conformance suite.
+// Package verbs has the RDMA verbs and the RDMA communication manager as pure-Go types and batch
+// interfaces. Package verbs/ibv binds them to rdma-core, and internal/testing/verbstest is an
+// in-process fake that can inject faults. Both pass the same conformance suite.
 //
 // Names follow libibverbs and librdmacm: the manual page of the call with a method's name applies,
-// unless the comment differs. One goroutine at a time per object makes data-path calls (CQ.Poll,
-// CQ.ReqNotify, QP.PostSend, PostRecv), and they never block. All other calls may block, and any
-// goroutine may make them.
+// unless the comment differs. Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend, PostRecv) never
+// block, and only one goroutine at a time may make them on an object. All other calls may block,
+// and any goroutine may make them.
 package verbs
 
 import "errors"

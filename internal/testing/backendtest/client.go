@@ -1,6 +1,6 @@
 // Package backendtest checks that storage keeps the contract of package backend. Run is the
-// conformance suite that every device passes, Client a user of one channel, and Faulty a device
-// that fails on request.
+// conformance suite that every device has to pass. Client is a user of one channel. Faulty is a
+// device that fails on request.
 package backendtest
 
 import (

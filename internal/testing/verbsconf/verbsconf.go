@@ -1,6 +1,6 @@
 // Package verbsconf is the conformance suite of verbs bindings: it tests, on real connections, the
-// behavior that a transport relies on. The fake passes it in ordinary tests, the binding to
-// rdma-core on machines with a device.
+// behavior that a transport relies on. The fake has to pass it in ordinary tests, and the binding
+// to rdma-core on machines with a device.
 package verbsconf
 
 import (

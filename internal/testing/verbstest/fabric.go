@@ -1,6 +1,6 @@
-// Package verbstest is RDMA in one process: machines with fake devices on one fake network. They
-// move real bytes between real memory and follow the rules of hardware (queue pair states, keys,
-// bounds and rights of memory, READ depth, queue capacities, receiver-not-ready, flushing,
+// Package verbstest simulates RDMA in one process: machines with fake devices on one fake network.
+// They move real bytes between real memory and follow the rules of hardware (queue pair states,
+// keys, bounds and rights of memory, READ depth, queue capacities, receiver-not-ready, flushing,
 // connection management with its events), and tests can inject faults.
 //
 //	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory and receive queue ->

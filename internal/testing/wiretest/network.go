@@ -1,6 +1,6 @@
-// Package wiretest is an IP network in memory for the soft RDMA stack. It passes RoCEv2 packets
-// between hosts of one process, can lose, double, delay, reorder and corrupt them, and can run by a
-// manual clock. It builds and checks the ICRC of real packets.
+// Package wiretest implements an IP network in memory for the soft RDMA stack. It passes RoCEv2
+// packets between hosts of one process. It can lose, double, delay, reorder and corrupt them, and
+// can run by a manual clock. It builds and checks the ICRC of real packets.
 package wiretest
 
 import (

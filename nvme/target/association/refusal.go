@@ -2,7 +2,7 @@
 // with a controller, and the refusals: their statuses, and the reasons and remedies for the log.
 //
 // It imports the wire formats, the description of a queue in package fabric, and the limits of
-// package admin. Its functions look at their arguments only; any goroutine may call them.
+// package admin. Its functions use only their arguments. Any goroutine may call them.
 package association
 
 import (

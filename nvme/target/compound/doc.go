@@ -1,8 +1,8 @@
 // Package compound carries out commands that take several device IOs: Copy, Verify, Compare, Write
 // Zeroes, Dataset Management, Flush of every namespace, and fused pairs of Compare and Write.
 //
-// Hosts decide how long most of these are. They are cut into pieces, and a reactor begins a piece
-// in each poll, so that other commands never wait for more (ADR 0045):
+// Hosts decide how long most of these commands are. Therefore, they are cut into pieces. A reactor
+// begins one piece in each poll, so that other commands never wait for more (ADR 0045):
 //
 //	Pool.turns   owners of commands, which take turns by bytes
 //	Owner.flows  the flows of one of these, to its namespaces, which take turns by pieces

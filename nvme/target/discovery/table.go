@@ -1,5 +1,6 @@
 // Package discovery makes the log of the discovery service (log 70h, Base section 5.1.12.3.1): a
-// Table of all subsystems, ports and referrals for each generation, and of it the Log of one host.
+// Table of all subsystems, ports and referrals for each generation and, from this table, the Log of
+// one host.
 //
 // It imports the wire formats and the addresses of package fabric. A Table is immutable. Logs
 // belong to the reactor of their controller.

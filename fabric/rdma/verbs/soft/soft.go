@@ -1,6 +1,6 @@
-// Package soft is RDMA without an RDMA device: RoCEv2 in this program, over ordinary UDP sockets,
-// and iWARP over ordinary TCP sockets. It needs no privileges and no kernel module. Adapters and
-// the kernel's rdma_rxe and siw connect to it unmodified.
+// Package soft implements RDMA without an RDMA device: RoCEv2 over ordinary UDP sockets, and iWARP
+// over ordinary TCP sockets. It needs no privileges and no kernel module. Adapters and the kernel's
+// rdma_rxe and siw connect to it unmodified.
 //
 //	                         RoCEv2       iWARP
 //	verbs.CM, verbs.ID       soft/cm      soft/mpa    connections; soft/ids is the common part
@@ -11,7 +11,8 @@
 //	                         soft/wire                sockets
 //
 // RoCE has no authentication and no encryption: a sender that forges the addresses of a connection
-// only has to guess its numbers. So QP numbers, keys, PSNs and communication IDs are random.
+// only has to guess its numbers. Therefore, QP numbers, keys, PSNs and communication IDs are
+// random.
 package soft
 
 import (

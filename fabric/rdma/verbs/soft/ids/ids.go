@@ -1,6 +1,6 @@
-// Package ids is the part of the connection managers that RoCE and iWARP share: event channels, and
-// IDs with their addresses, states and queue pairs. Each manager has one lock. It is held during
-// all functions that do not take it.
+// Package ids is the part of the connection managers that is common to RoCE and iWARP: event
+// channels, and IDs with their addresses, states and queue pairs. Each manager has one lock. It is
+// held during all functions that do not take it.
 package ids
 
 import (

@@ -1,5 +1,5 @@
-// Package iwarp is reliable connections over ordinary TCP sockets: RDMAP (RFC 5040) on DDP (RFC
-// 5041), in FPDUs of MPA (RFC 5044). Package mpa makes the connections.
+// Package iwarp implements reliable connections over ordinary TCP sockets: RDMAP (RFC 5040) on DDP
+// (RFC 5041), in FPDUs of MPA (RFC 5044). Package mpa makes the connections.
 //
 // A message is cut into segments, and each travels in one FPDU:
 //
@@ -16,9 +16,9 @@
 // last byte. If the socket takes a part of an FPDU, the rest is built again from its place in the
 // stream.
 //
-// Receiving (receive.go): a turn reads the bytes that have arrived into a buffer of the engine;
-// the payload of a known header goes directly to its memory. An FPDU is handled while its bytes
-// come in, and its message is complete only if the CRC is right.
+// Receiving (receive.go): a turn reads the bytes that have arrived into a buffer of the engine. If
+// the header is known already, the payload goes directly to its memory. An FPDU is handled while
+// its bytes come in, and its message is complete only if the CRC is right.
 //
 // TCP keeps the order and retransmits, so there are no timers. An error of the peer is answered
 // with a Terminate message, and the connection ends. A queue pair holds its queues, and one entry

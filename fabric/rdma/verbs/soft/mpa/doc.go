@@ -1,7 +1,7 @@
 // Package mpa makes and ends iWARP connections in user space: MPA, the layer between DDP and TCP
 // (RFC 5044), with the enhanced connection set-up of RFC 6581. It implements verbs.CM and verbs.ID.
 //
-// Active side on the left, on one TCP connection:
+// The active side is on the left. There is one TCP connection:
 //
 //	Connect       MPA Request ->             ConnectRequest; CreateQP
 //	                          <- MPA Reply   Accept; the queue pair has the socket
@@ -16,6 +16,6 @@
 //
 // Until its request has arrived, a connection has a goroutine and a deadline. The number of such
 // connections is bounded, and a new one takes the place of the oldest (limits.go). The socket of an
-// established connection belongs to its queue pair. A closed one is drained for a moment, so that
-// the last bytes arrive before the peer sees the end.
+// established connection belongs to its queue pair. A socket that is closed is drained for a
+// moment, so that the last bytes arrive before the peer sees the end.
 package mpa

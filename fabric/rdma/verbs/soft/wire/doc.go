@@ -1,7 +1,7 @@
 // Package wire carries RoCEv2 packets: InfiniBand transport packets in UDP datagrams to port 4791
 // (InfiniBand Architecture Specification, volume 1, release 1.4, Annex A17).
 //
-// A packet from Alloc to Recv:
+// This is the path of a packet from Alloc to Recv:
 //
 //	Conn.Alloc   room for the packet in the batch of the sending Conn
 //	  caller     writes BTH, the extended headers of the opcode and the payload
