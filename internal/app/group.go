@@ -404,7 +404,10 @@ func (s *Server) drainGroup(which control.GroupDrain) error {
 			return nil
 		}
 		has, err := one.HasHeir(ctx)
-		if err == nil && !has {
+		if err != nil {
+			return fmt.Errorf("it is not known whether another gateway can take it: %w", err)
+		}
+		if !has {
 			err = control.NewProblem(http.StatusConflict, fmt.Sprintf("no other gateway can take "+
 				"group %d", id), "Start one that answers, or let a drained one take it: group "+
 				"drain --undo. With ana set, hosts wait.")

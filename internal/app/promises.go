@@ -242,10 +242,11 @@ func (k *kept) load(h *rbd.Holder, identity string) error {
 		}()
 		return k.unknown(err)
 	}
-	k.end(op)
+	op.writes.Store(false) // they have ended
 	k.now.Store(now)
 	k.target.RestorePromises(k.name.NQN, k.name.NSID, now.Reservations,
 		cmp.Or(now.Uncorrectable, &marks.Kept{}))
+	k.end(op) // not before: other storage that is opened meanwhile has newer ones
 	if !k.current(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()

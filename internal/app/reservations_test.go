@@ -566,6 +566,33 @@ func TestReservationsReplaced(t *testing.T) {
 	testutil.Equal(t, a.register(2), nvme.Success, "register")
 }
 
+// TestReservationsRolledBack: storage that gets the promises while the namespace gets other storage
+// again, because a reload has failed, does not undo what hosts do with that.
+func TestReservationsRolledBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newKeeper(t, &memoryObject{})
+		testutil.Must(t, a.with.Open(nil, rbdImage))
+		reserve, goOn := a.r.reserve, make(chan struct{})
+		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		late := a.start(1, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 1)
+		synctest.Wait()
+		a.with.Close()
+		next, opened := a.r.share(reservedNQN, 1, true, 7), make(chan error, 1)
+		go func() { opened <- next.Open(nil, rbdImage) }() // which waits for that change
+		synctest.Wait()
+		back, again := a.r.share(reservedNQN, 1, true, 7), make(chan error, 1)
+		go func() { again <- back.Open(nil, rbdImage) }()
+		synctest.Wait()
+		close(goOn)
+		testutil.Fails(t, <-again, "earlier operation", "the storage before")
+		testutil.Fails(t, <-opened, "other storage", "the next storage")
+		testutil.Equal(t, <-late, nvme.ANAInaccessible, "the change that waited")
+		a.r.reserve = reserve
+		testutil.Must(t, back.Open(nil, rbdImage))
+		testutil.Equal(t, a.register(2), nvme.Success, "register")
+	})
+}
+
 // loading is a store of reservations that calls a function to load some.
 type loading struct {
 	nowhere[reservation.State]

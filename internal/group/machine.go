@@ -762,7 +762,8 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.forgetting = false
 	}
 	if r.Op == OpAsk {
-		m.asking, m.present, m.askAt = false, r.Present, now+m.cfg.Poll
+		// An instance that claims the group was there MoveAfter before. Reads may be slow.
+		m.asking, m.present, m.askAt = false, r.Present, now+m.cfg.MoveAfter
 		if !errors.Is(r.Err, ErrFenced) {
 			return // an error: it is not known
 		}

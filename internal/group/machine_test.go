@@ -212,6 +212,33 @@ func TestDeadHeir(t *testing.T) {
 	testutil.True(t, m.HasHeir() && m.failure == nil, "nobody can tell: %v", m.failure)
 }
 
+// TestClaimOfDead: a claim of a gateway that is not present is removed, although the question
+// notifies the holder as well, and reads of the record are slow.
+func TestClaimOfDead(t *testing.T) {
+	p := newPair(t)
+	p.machine(0).cfg.Lease = 1000
+	p.machine(0).Hosts(0, true)
+	p.pass(3, 0, 1)
+	r := *p.w.record
+	r.Instances, r.Claim = append(r.Instances, Instance{ID: "z", Gateway: "z", Hosts: true}), "z"
+	p.w.record, p.w.version = &r, p.w.version+1
+	p.machine(0).Balance(p.w.clock(0), false, "z")
+	asked := 0
+	for gw := &p.w.gateways[0]; p.w.record.Claim != ""; p.w.now++ {
+		for p.x.poll(p.w, 0); len(gw.ops) > 0; p.x.deliver(p.w, 0, 0, false) {
+			switch p.x.apply(p.w, &gw.ops[0], 0); gw.ops[0].action.Op {
+			case OpAsk:
+				asked++
+				testutil.MustTrue(t, asked < 5, "it asks again and again")
+				p.machine(0).Notified(p.w.clock(0))
+			case OpRead:
+				p.w.now += int(settings.Poll)
+			}
+		}
+	}
+	testutil.True(t, p.w.record.holds(p.machine(0).me.ID), "it was given away")
+}
+
 // TestSignOff: a drained gateway signs off before it releases the lease, or it would be fenced. It
 // takes the group again as soon as it may, also if that comes before the release. It asks once who
 // is present, which notifies itself as well, also if reads are slow.

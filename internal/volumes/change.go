@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
@@ -29,7 +30,9 @@ type removed struct {
 	*volume                 // has no storage if it was pending
 	gone    <-chan struct{} // closed when nothing uses the storage
 	closed  bool
-	ended   chan struct{} // after the change: closed when the storage is closed
+	// After the change, these are closed when its promises have ended, and also the storage is
+	// closed.
+	forgotten, ended chan struct{}
 }
 
 // Begin begins a change to the namespaces of another configuration.
@@ -169,28 +172,33 @@ func (c *Change) Commit() {
 				append(n.attrs(), "err", err)...)
 		}
 	}
+	var forgetting sync.WaitGroup
 	for _, r := range c.removed {
-		if c.vs.Get(r.Name()) == nil { // else it has taken over other storage
-			c.vs.forget(r)
+		if c.vs.Get(r.Name()) != nil { // it has taken over other storage
+			continue
 		}
+		r.forgotten = make(chan struct{})
+		forgetting.Go(func() {
+			defer close(r.forgotten)
+			c.vs.forget(r)
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		forgetting.Wait()
+		close(all)
+	}()
+	_ = c.vs.Await(all) // a cluster may not answer for long
+	for _, r := range c.removed {
 		c.vs.retire(r)
 	}
 }
 
-// forget ends the promises of a removed namespace. A cluster may not answer until the target, which
-// is ending, has given its group away.
+// forget ends the promises of a removed namespace.
 func (vs *Volumes) forget(r *removed) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		vs.Target.ForgetNamespace(r.NQN, r.NSID)
-		if vs.Share != nil {
-			vs.Share(r.NQN, r.NSID, false, 0)
-		}
-	}()
-	select {
-	case <-done:
-	case <-vs.Ending.Done():
+	vs.Target.ForgetNamespace(r.NQN, r.NSID)
+	if vs.Share != nil {
+		vs.Share(r.NQN, r.NSID, false, 0)
 	}
 }
 
@@ -231,10 +239,15 @@ func (vs *Volumes) retire(r *removed) {
 	vs.mu.Unlock()
 	vs.closing.Go(func() {
 		defer close(r.ended)
-		select {
-		case <-r.gone:
-		case <-vs.stopped:
-			return // Close closes it
+		for _, wait := range []<-chan struct{}{r.forgotten, r.gone} {
+			if wait == nil { // it keeps its promises
+				continue
+			}
+			select {
+			case <-wait:
+			case <-vs.stopped:
+				return // Close closes it
+			}
 		}
 		if err := r.dev.Close(); err != nil {
 			vs.Log.Warn("storage of a removed namespace cannot be closed",

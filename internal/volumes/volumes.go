@@ -245,13 +245,14 @@ func (v *volume) endAttempts() {
 	}
 }
 
-// awaitRetired waits until earlier namespaces have closed the storage that a namespace is to have.
+// awaitRetired waits until earlier namespaces have closed the storage that a namespace is to have,
+// and one with its name has forgotten its promises.
 func (vs *Volumes) awaitRetired(n *Namespace) error {
 	vs.mu.Lock()
 	list := slices.Collect(maps.Keys(vs.retired))
 	vs.mu.Unlock()
 	for _, r := range list {
-		if !n.Overlaps(r.Namespace) {
+		if !n.Overlaps(r.Namespace) && n.Name() != r.Name() {
 			continue
 		}
 		if err := vs.Await(r.ended); err != nil {

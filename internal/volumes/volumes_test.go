@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
@@ -118,6 +119,7 @@ func TestPlaceIsNoted(t *testing.T) {
 		Target:    target.New(target.Options{Log: slog.New(slog.DiscardHandler)}),
 		Gates:     map[uint32]*rbd.Gate{7: {}},
 		Patiently: func(fn func() error) error { return fn() },
+		Await:     func(<-chan struct{}) error { return nil },
 		Open: func(*config.Namespace) (backend.Device, error) {
 			return nil, errors.New("a fault")
 		},
@@ -151,29 +153,35 @@ func (hungStore) Load(string, uint32) *reservation.State { return &reservation.S
 
 func (h hungStore) Save(string, uint32, *reservation.State) error { <-h; return nil }
 
-// TestForgetWhileEnding: the stop of a target does not wait for the store of reservations.
-func TestForgetWhileEnding(t *testing.T) {
-	ending, end := context.WithCancel(t.Context())
-	end()
-	store, ended := make(hungStore), make(chan struct{})
-	vs := &Volumes{Config: Config{
-		Target: target.New(target.Options{
-			Log: slog.New(slog.DiscardHandler), Reservations: store,
-		}),
-		Ending: ending,
-		Share: func(string, uint32, bool, uint32) rbd.Companion {
-			close(ended)
-			return nil
+// TestForgetLate: the end of a change does not wait for ever for a store of reservations, but a
+// namespace with the same name does.
+func TestForgetLate(t *testing.T) {
+	store, late := make(hungStore), errors.New("it takes long")
+	patient := false
+	log := slog.New(slog.DiscardHandler)
+	vs := New(Config{
+		Target: target.New(target.Options{Log: log, Reservations: store}), Log: log,
+		Await: func(c <-chan struct{}) error {
+			if patient {
+				testutil.Receive(t, "the end of the promises", c)
+				return nil
+			}
+			return late
 		},
-	}}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		(&Change{vs: vs, next: &config.Config{}, removed: []*removed{{volume: &volume{
-			Namespace: &Namespace{Namespace: &config.Namespace{}},
-		}}}}).Commit()
-	}()
-	testutil.Receive(t, "the end of the change", done)
+	})
+	parse := func(image string) *Namespace {
+		text := strings.Replace(inGroup, "a/b", image, 1)
+		return All(testutil.Value(config.Parse("test.yaml", []byte(text), nil, Backends))(t))[0]
+	}
+	n, next, gone := parse("a/b"), parse("a/c"), make(chan struct{})
+	close(gone)
+	dev := testutil.Value(ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512}))(t)
+	(&Change{vs: vs, next: &config.Config{}, removed: []*removed{
+		{volume: &volume{Namespace: n, dev: dev}, gone: gone},
+	}}).Commit()
+	testutil.Is(t, vs.awaitRetired(next), late, "the next one")
 	close(store)
-	testutil.Receive(t, "the end of the reservations", ended)
+	patient = true
+	testutil.Check(t, vs.awaitRetired(next))
+	vs.Stop()
 }
