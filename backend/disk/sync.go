@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -54,12 +55,7 @@ func (c *channel) synced(o *op, res int32) {
 		d.CheckSoon()
 		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline)
 	} else if res < 0 {
-		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))
-		if o.cause != nil {
-			err = fmt.Errorf("%s: flush: %w", d.cfg.Path, o.cause)
-			o.cause = nil
-		}
-		d.syncFailed(err)
+		err = d.flushFailed(o, syscall.Errno(-res))
 	}
 	if failed := d.failed.Load(); failed != nil {
 		err = *failed
@@ -76,6 +72,24 @@ func (c *channel) synced(o *op, res int32) {
 	}
 	o.err = err
 	c.shareOutcome(o)
+}
+
+// flushFailed returns the error of a flush. It is permanent, unless the drive has not carried the
+// flush out: then its cache still has everything.
+func (d *Disk) flushFailed(o *op, e syscall.Errno) error {
+	cause := o.cause
+	if o.cause = nil; cause == nil {
+		cause = fmt.Errorf("fdatasync: %w", e)
+	}
+	if errors.Is(cause, backend.ErrAborted) {
+		if o.dirty {
+			d.dirty.Store(true)
+		}
+		return fmt.Errorf("%s: flush: %w", d.cfg.Path, cause)
+	}
+	err := fmt.Errorf("%s: flush: %w: %w", d.cfg.Path, backend.ErrIO, cause)
+	d.syncFailed(err)
+	return err
 }
 
 // shareOutcome ends a flush with o.err, and tells the flushes that share it.

@@ -242,6 +242,33 @@ func TestFlushFails(t *testing.T) {
 	testutil.Is(t, c.Do(c.Write(0, b)), backend.ErrDegraded, "a write after that")
 }
 
+// TestFlushNotCarriedOut: a flush that the drive interrupts fails, and may be repeated. With
+// another refusal, accepted data may be lost.
+func TestFlushNotCarriedOut(t *testing.T) {
+	for st, lost := range map[nvme.Status]bool{
+		nvme.CommandInterrupted: false, nvme.AbortRequested: false,
+		nvme.CapacityExceeded: true, nvme.NamespaceWriteProtected: true,
+	} {
+		fake, left := newDrive(9), 1
+		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
+			if sqe.Opcode() == nvme.NVMFlush && left > 0 {
+				left--
+				return st, 0
+			}
+			return 0, 0
+		}
+		d := on(t, fake, free, disk.Threads)
+		c := backendtest.NewClient(t, d, 1<<20)
+		c.MustDo(c.Write(0, c.Memory(0, 512)))
+		err := c.Do(&backend.IO{Op: backend.OpFlush})
+		again := c.Do(&backend.IO{Op: backend.OpFlush})
+		testutil.True(t, errors.Is(err, st) && errors.Is(err, backend.ErrDegraded) == lost &&
+			(again != nil) == lost, "%v: %v, and again %v", st, err, again)
+		c.Close()
+		testutil.Check(t, d.Close())
+	}
+}
+
 // TestRefusals: each error describes the problem and the fix.
 func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
