@@ -88,7 +88,7 @@ func (c *channel) begin(io *backend.IO) {
 	}
 	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
 	io.Scratch = uint64(o.index)
-	o.dirty, o.canceled, o.waited = false, false, false
+	o.dirty, o.canceled, o.waited, o.cause = false, false, false, nil
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -31,7 +32,9 @@ func newDrive(lbads uint8) *passthrutest.Drive {
 var free = limits{1 << 20, 4 << 20, 4 << 20}
 
 // on opens a drive in memory, as open does for a real one.
-func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend.Device {
+func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string,
+	changes ...func(*disk.Config),
+) backend.Device {
 	t.Helper()
 	id := testutil.Value(identify(fake, passthrutest.NSID))(t)
 	bs := 1 << fake.Namespace.Format().LBADS
@@ -45,6 +48,9 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 	fake.Limit = int(drv.limits.transfer)
 	if engine == disk.IOUring {
 		dc.Driver = ringed{drv}
+	}
+	for _, change := range changes {
+		change(&dc)
 	}
 	return testutil.Value(disk.New(dc))(t)
 }
@@ -267,6 +273,40 @@ func TestFlushNotCarriedOut(t *testing.T) {
 		c.Close()
 		testutil.Check(t, d.Close())
 	}
+}
+
+// TestCauseOfOneCommand: the status of a command does not explain the failure of a later one.
+func TestCauseOfOneCommand(t *testing.T) {
+	fake := newDrive(9)
+	fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
+		switch sqe.Opcode() {
+		case nvme.NVMFlush:
+			return 0, unix.EIO
+		case nvme.NVMRead:
+			return nvme.AbortRequested, 0
+		}
+		return 0, 0
+	}
+	var gone atomic.Bool
+	d := on(t, fake, free, disk.Threads, func(dc *disk.Config) {
+		size := dc.Info.Size
+		dc.Size = func(int) (int64, error) {
+			if gone.Load() {
+				return 0, nil
+			}
+			return size, nil
+		}
+	})
+	c := backendtest.Use(t, d, 1<<20)
+	gone.Store(true)
+	testutil.Is(t, c.Do(c.Read(0, c.Memory(0, 512))), backend.ErrOffline, "a read")
+	gone.Store(false)
+	var err error
+	testutil.Until(t, "the drive is back", func() bool {
+		err = c.Do(&backend.IO{Op: backend.OpFlush})
+		return !errors.Is(err, backend.ErrOffline)
+	})
+	testutil.Is(t, err, backend.ErrDegraded, "a flush")
 }
 
 // TestRefusals: each error describes the problem and the fix.
