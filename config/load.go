@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,9 +132,7 @@ func (v *validator) validate() {
 			fmt.Sprintf("%d reactors, but reactors.cpus names %d CPUs", c.Reactors.Count, n),
 			"Delete reactors.count, or name one CPU for each reactor.")
 	}
-	if c.RDMA.InCapsuleSize == 0 {
-		c.RDMA.InCapsuleSize = -1 // none; 0 is the default
-	}
+	c.RDMA.InCapsuleSize = cmp.Or(c.RDMA.InCapsuleSize, -1) // none; 0 is the default
 	for i := range c.Listeners {
 		v.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
 	}

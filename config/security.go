@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -74,10 +75,7 @@ func (c *Config) WithoutKey(report func(path, host, key string)) {
 	for i := range c.Subsystems {
 		s := &c.Subsystems[i]
 		for j, nqn := range s.Hosts {
-			h := hosts[nqn]
-			if h == nil {
-				h = &Host{}
-			}
+			h := cmp.Or(hosts[nqn], &Host{})
 			path := fmt.Sprintf("subsystems[%d].hosts[%d]", i, j)
 			switch {
 			case s.Security&subsystems.SecurityAuth != 0 && h.Key == nil:

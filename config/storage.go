@@ -250,9 +250,7 @@ func (all kinds) foreign(b *Backend, key string) (what, hint string) {
 	if others == nil {
 		return "", ""
 	}
-	if hint == "" {
-		hint = "Delete it, or use backend: " + strings.Join(others, " or ") + "."
-	}
+	hint = cmp.Or(hint, "Delete it, or use backend: "+strings.Join(others, " or ")+".")
 	return fmt.Sprintf("backend %s has no %s", b.Name, key), hint
 }
 

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -240,9 +241,6 @@ func allocatedBytes(fd int) (int64, error) {
 
 // available returns the size of blocks of a file system in bytes.
 func available(fs *unix.Statfs_t, blocks uint64) int64 {
-	unit := fs.Frsize
-	if unit == 0 { // not every file system has fragments
-		unit = fs.Bsize
-	}
+	unit := cmp.Or(fs.Frsize, fs.Bsize) // not every file system has fragments
 	return int64(min(blocks, math.MaxInt64/uint64(unit))) * unit
 }

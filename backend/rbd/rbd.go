@@ -10,6 +10,7 @@ package rbd
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -437,10 +438,7 @@ func Examine(c rados.Access) (a Access, err error) {
 
 // Open opens an image. It takes up to 15 s if the cluster does not answer.
 func Open(cfg Config) (backend.Device, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	cfg.Log = cfg.Log.With("device", cfg.Image)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)).With("device", cfg.Image)
 	d := &device{
 		cfg: cfg, lost: make(chan reason, 1), hangs: make(chan struct{}, 1),
 		stop: make(chan struct{}), ended: make(chan struct{}), calls: make(chan func()),

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -82,11 +83,7 @@ func ReactorCPUs(c config.Reactors) []int {
 	if len(c.CPUs) > 0 {
 		return c.CPUs
 	}
-	n := c.Count
-	if n == 0 {
-		n = max(1, runtime.NumCPU()/2)
-	}
-	return slices.Repeat([]int{-1}, n)
+	return slices.Repeat([]int{-1}, cmp.Or(c.Count, max(1, runtime.NumCPU()/2)))
 }
 
 // uses reports whether any listener uses the transport.

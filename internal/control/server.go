@@ -6,6 +6,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	_ "embed"
@@ -142,9 +143,7 @@ type Server struct {
 
 // Listen serves src. It logs changes by clients and problems of the server itself to log.
 func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
-	if c.Mode == 0 {
-		c.Mode = privateMode
-	}
+	c.Mode = cmp.Or(c.Mode, privateMode)
 	s := &Server{
 		src: src, config: c, log: log, socket: c.Socket,
 		followers: make(chan struct{}, maxFollowers), changing: make(chan struct{}, maxChanging),

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -63,10 +64,7 @@ func (s *spdk) setGroup(p *value, path string) {
 
 // group returns the ANA group of a namespace in SPDK, by default its NSID.
 func (n *namespace) group() uint64 {
-	if n.anaGroup != 0 {
-		return n.anaGroup
-	}
-	return n.nsid
+	return cmp.Or(n.anaGroup, n.nsid)
 }
 
 // applyStates gives listeners the states of their subsystems. If two subsystems of a listener have

@@ -96,9 +96,8 @@ func (m Machine) listeners(t Target) (list []Finding) {
 		case program != "" && program == m.read("proc/self/comm"):
 			list = append(list, ok("listener", "%s is served by %s", l.Name, name))
 		default:
-			if name == "" {
-				name = "the kernel or a process that this user may not see (ss -ltnp as root)"
-			}
+			name = cmp.Or(name,
+				"the kernel or a process that this user may not see (ss -ltnp as root)")
 			list = append(list, Finding{
 				"listener", Warning, fmt.Sprintf("%s is in use by %s", l.Name, name),
 				"The target waits until the address is free.",

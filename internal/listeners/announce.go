@@ -1,6 +1,7 @@
 package listeners
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -75,9 +76,7 @@ func announcedOn(d *config.Discovery, up []fabric.Addr, m *netif.State) map[stri
 
 // announced returns the discovery service at a port (TP 8009).
 func announced(host string, at fabric.Addr, addr netip.AddrPort, nqn string) mdns.Service {
-	if nqn == "" {
-		nqn = nvme.DiscoveryNQN
-	}
+	nqn = cmp.Or(nqn, nvme.DiscoveryNQN)
 	typ, protocol := "_nvme-disc._tcp", "tcp"
 	if at.Transport == nvme.TransportRDMA {
 		typ, protocol = "_nvme-disc._udp", "roce"

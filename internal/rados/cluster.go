@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,10 +190,7 @@ func (a *Access) readable() error {
 
 // explain describes the failure of a connection.
 func (a *Access) explain(err error) error {
-	keyring := a.Keyring
-	if keyring == "" {
-		keyring = "the keyring of " + a.Conf
-	}
+	keyring := cmp.Or(a.Keyring, "the keyring of "+a.Conf)
 	switch err {
 	case unix.ENOENT:
 		return backend.WithHint(fmt.Errorf("cannot be reached: %s, or the key of client.%s in %s, "+

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -264,10 +265,7 @@ func (s *session) endAuthentication() {
 		case why == nil, errors.Is(why, errUnfinished):
 			hint = "the host has given up, or has no key: nvme connect --dhchap-secret"
 		}
-		if why == nil {
-			why = errHungUp
-		}
-		s.logUnauthenticated(event.AuthenticationNotFinished, why, hint)
+		s.logUnauthenticated(event.AuthenticationNotFinished, cmp.Or(why, errHungUp), hint)
 	}
 	if x.Close() {
 		s.h.finish(s.authCmd, 0, nvme.AbortedSQDeletion)

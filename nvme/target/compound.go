@@ -90,14 +90,6 @@ func (c *cmd) reads(then compound.Then) *compound.Read {
 	return &compound.Read{From: []compound.Extent{all}, Then: then}
 }
 
-// prepareCompare checks a Compare command. Its data comes from the host (NVM section 3.3.1).
-func prepareCompare(c *cmd) nvme.Status {
-	if _, st := c.extent(backend.OpRead); !st.OK() {
-		return st
-	}
-	return c.transfer()
-}
-
 func executeCompare(h *Handler, c *cmd) {
 	if !h.postpones(c) {
 		h.newCompound(c)

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/namespaces"
 )
 
+// prepareRead checks a Read, or a Compare, whose data comes from the host (NVM section 3.3.1).
 func prepareRead(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st

@@ -181,7 +181,7 @@ func init() {
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteUncorrectable,
 		},
 		nvme.NVMCompare: {
-			name: "Compare", dir: in, prepare: prepareCompare, execute: executeCompare,
+			name: "Compare", dir: in, prepare: prepareRead, execute: executeCompare,
 			gates: gates{groupRead, changeNone, anaNSID, limitData, againLater},
 			flags: opBlocks, oncs: nvme.ONCSCompare,
 		},

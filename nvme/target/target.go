@@ -83,9 +83,9 @@ type observation struct {
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
-	t := &Target{log: o.Log, observation: observation{latencies: make(observe.Reader, 1)}}
-	if t.log == nil {
-		t.log = slog.Default()
+	t := &Target{
+		log:         cmp.Or(o.Log, slog.Default()),
+		observation: observation{latencies: make(observe.Reader, 1)},
 	}
 	t.common = namespaces.Common{
 		Log: t.log, Started: time.Now(), CloseDeadline: closeDeadline, DrainDeadline: drainDeadline,

@@ -6,6 +6,7 @@
 package association
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -147,10 +148,8 @@ func NotPermitted(why error, subNQN, hostNQN string, from netip.Addr, requires s
 				"is somebody else",
 		}
 	default:
-		if hostNQN == "" {
-			hostNQN = "no name"
-		}
-		r = badHost(nvme.ConnectDataOffsetHOSTNQN, "a host of the subsystem", hostNQN,
+		r = badHost(nvme.ConnectDataOffsetHOSTNQN, "a host of the subsystem",
+			cmp.Or(hostNQN, "no name"),
 			"add the host to hosts of the subsystem, or set allow_any_host")
 		r.Final = true
 	}

@@ -7,6 +7,7 @@
 package qos
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -78,10 +79,7 @@ func newBucket(rate int64, burst time.Duration, old *limit.Bucket) *limit.Bucket
 	if rate == 0 {
 		return nil
 	}
-	if burst == 0 {
-		burst = DefaultBurst
-	}
-	return limit.NewBucket(rate, burst, old)
+	return limit.NewBucket(rate, cmp.Or(burst, DefaultBurst), old)
 }
 
 // Describe describes the limiter; nil if there is none.

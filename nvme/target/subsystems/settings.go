@@ -1,6 +1,7 @@
 package subsystems
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 
@@ -20,9 +21,7 @@ type Settings struct {
 
 // NewSettings returns the settings of cfg. They take the place of old, which may be nil.
 func NewSettings(cfg Config, old *Settings) *Settings {
-	if old == nil {
-		old = &Settings{}
-	}
+	old = cmp.Or(old, &Settings{})
 	s := &Settings{
 		Config: cfg, hosts: setOf(cfg.Hosts), listeners: setOf(cfg.Listeners),
 		Limiter: qos.NewLimiter(cfg.Limits, old.Limiter),

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -59,20 +60,10 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	for _, x := range []struct {
-		to *uint8
-		n  uint8
-	}{{&o.ResponseTimeout, 20}, {&o.AckTimeout, 17}} {
-		if *x.to == 0 {
-			*x.to = x.n
-		}
-	}
-	if o.Retries == 0 {
-		o.Retries = 15
-	}
-	if o.Replies == 0 {
-		o.Replies = 3
-	}
+	o.ResponseTimeout = cmp.Or(o.ResponseTimeout, 20)
+	o.AckTimeout = cmp.Or(o.AckTimeout, 17)
+	o.Retries = cmp.Or(o.Retries, 15)
+	o.Replies = cmp.Or(o.Replies, 3)
 }
 
 // ibTime is 4.096 µs << n (section 12.7.6).

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -68,9 +69,7 @@ const (
 
 // New opens the sockets of a device. Close closes them.
 func New(net wire.Network, o Options) (*Device, error) {
-	if o.Name == "" {
-		o.Name = "soft0"
-	}
+	o.Name = cmp.Or(o.Name, "soft0")
 	o.Engines = min(max(o.Engines, 1), wire.MaxEngines)
 	conns, err := net.Open(o.Engines)
 	if err != nil {

@@ -1,6 +1,7 @@
 package mpa
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -76,21 +77,10 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	for _, x := range []struct {
-		to *time.Duration
-		d  time.Duration
-	}{
-		{&o.SetupTime, 10 * time.Second},
-		{&o.DrainTime, time.Second},
-		{&o.SendTime, 30 * time.Second},
-	} {
-		if *x.to == 0 {
-			*x.to = x.d
-		}
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.SetupTime = cmp.Or(o.SetupTime, 10*time.Second)
+	o.DrainTime = cmp.Or(o.DrainTime, time.Second)
+	o.SendTime = cmp.Or(o.SendTime, 30*time.Second)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 }
 
 // Stats are the counters of a Manager.

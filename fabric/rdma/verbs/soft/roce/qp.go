@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -97,10 +98,7 @@ type Stats struct {
 // New makes a queue pair of a protection domain. Both completion queues belong to one engine. stats
 // counts its events; queue pairs may share it, and nil counts nothing.
 func New(pd verbs.PD, init verbs.QPInit, stats *Stats) (*QP, error) {
-	if stats == nil {
-		stats = new(Stats)
-	}
-	q := &QP{stats: stats}
+	q := &QP{stats: cmp.Or(stats, new(Stats))}
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
 	q.responder.expected = firstSeq(binary.BigEndian.Uint32(psn[:]))

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -381,10 +382,7 @@ func (u *udp) Route(local, remote netip.Addr) (netip.Addr, int, error) {
 		zone := local.Zone()
 		local = netip.AddrFrom16(n.Addr)
 		if local.IsLinkLocalUnicast() {
-			if zone == "" {
-				zone = remote.Zone()
-			}
-			local = local.WithZone(zone)
+			local = local.WithZone(cmp.Or(zone, remote.Zone()))
 		}
 	}
 	link, err := unix.GetsockoptInt(fd, families[f].level, families[f].mtu)
