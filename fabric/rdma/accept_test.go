@@ -164,14 +164,17 @@ func (p noManager) NewCM() (verbs.CM, error)             { return nil, p.err }
 // or one is awaited, and else none.
 func TestStacks(t *testing.T) {
 	const at, other = "10.0.0.1", "10.0.0.9"
-	machine := func(address string) func(*testing.T) verbs.Provider {
+	with := func(address string, unlocked bool) func(*testing.T) verbs.Provider {
 		return func(t *testing.T) verbs.Provider {
 			f := verbstest.New(verbstest.Options{})
 			t.Cleanup(f.Close)
-			f.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr(address)))
+			d := verbstest.RoCE("dev0", netip.MustParseAddr(address))
+			d.Attr.Unlocked = unlocked
+			f.AddHost("host", d)
 			return f.Provider("host")
 		}
 	}
+	machine := func(address string) func(*testing.T) verbs.Provider { return with(address, false) }
 	without := func(err error) func(*testing.T) verbs.Provider {
 		return func(*testing.T) verbs.Provider { return noManager{err} }
 	}
@@ -206,6 +209,7 @@ func TestStacks(t *testing.T) {
 		},
 		{"forbidden", free, at, without(unix.EACCES), machine(at), false, nil, free, "permission"},
 		{"memlock", free, at, machine(at), machine(at), false, errors.New("low"), free, "low"},
+		{"nothing locked", free, at, with(at, true), machine(at), false, unix.ENOMEM, device, ""},
 		{"memlock of others", free, at, machine(other), machine(at), false, unix.EIO, soft, ""},
 		{"no soft", free, at, machine(other), nil, false, nil, free, "no RDMA device"},
 		{"waits", device, at, machine(other), machine(at), false, nil, free, "no RDMA device"},

@@ -53,7 +53,7 @@ type Config struct {
 	// there at present, although its choice is AnyStack. nil: never. Listen calls it.
 	Awaited func(portID uint16) bool
 	// Memlock returns an error if memory cannot be registered with a device. nil: it always can.
-	// Listen calls it before it serves on a device.
+	// Listen calls it before it serves on devices that lock memory.
 	Memlock func() error
 	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger

@@ -562,7 +562,7 @@ func TestRegistrationLimitIsHalf(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(32))
 	attr := b.mrs().d.attr
-	attr.MaxMR = 1000
+	attr.MaxMR, attr.Unlocked = 1000, false
 	n := mrLimit(&attr)
 	testutil.True(t, n <= 500, "%d of 1000 memory regions", n)
 	attr.Unlocked = true

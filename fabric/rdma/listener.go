@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -115,7 +116,7 @@ func (l *listener) openOn(s fabric.Stack) error {
 	case err != nil:
 		return err
 	}
-	if s == fabric.DeviceStack {
+	if s == fabric.DeviceStack && l.t.locks() {
 		if err := l.t.cfg.Memlock(); err != nil {
 			return errors.Join(err, id.Destroy())
 		}
@@ -126,6 +127,13 @@ func (l *listener) openOn(s fabric.Stack) error {
 		l.addr.AddrPort = netip.AddrPortFrom(l.addr.Addr(), id.Local().Port())
 	}
 	return nil
+}
+
+// locks reports whether any device locks the memory that is registered with it.
+func (t *Transport) locks() bool {
+	list, err := t.cfg.Provider.Devices()
+	locks := func(d verbs.DeviceAttr) bool { return !d.Unlocked }
+	return err != nil || slices.ContainsFunc(list, locks)
 }
 
 // Addr is the address listened on.
