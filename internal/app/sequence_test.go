@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"golang.org/x/sys/unix"
@@ -172,6 +173,7 @@ func (s *sequence) until(out string, again func() string) string {
 			return true
 		}
 		last := out
+		<-time.After(5 * time.Millisecond) // a look takes as long
 		out = again()
 		if same++; out != last {
 			same = 0

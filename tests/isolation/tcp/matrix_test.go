@@ -14,3 +14,5 @@ func TestMain(m *testing.M) { isolation.Main(m) }
 func TestMatrix(t *testing.T) {
 	isolation.Matrix(t, nvme.TransportTCP, isolation.Host, isolation.Device)
 }
+
+func TestStoppedTarget(t *testing.T) { isolation.StoppedTarget(t) }
