@@ -219,7 +219,7 @@ func readControl(t *testing.T, socket string) string {
 			!strings.Contains(path, "{profile}") {
 			continue
 		}
-		for _, profile := range []string{"goroutine?debug=2", "heap?debug=1"} { // allocs is the same
+		for _, profile := range []string{"goroutine?debug=2", "heap?debug=1"} { // also allocs
 			all.Write(get(strings.ReplaceAll(path, "{profile}", profile)))
 			if !strings.Contains(path, "{profile}") {
 				break

@@ -165,8 +165,8 @@ type DeviceOptions struct {
 	MaxInline int
 }
 
-// RoCE describes a RoCE device with the limits of common hardware. It locks no memory, so that tests
-// do not depend on the limit of this process.
+// RoCE describes a RoCE device with the limits of common hardware. It locks no memory, so the limit
+// of this process does not matter.
 func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 	return DeviceOptions{Addrs: addrs, Attr: verbs.DeviceAttr{
 		Name: name, VendorID: 0xfa4e,
