@@ -148,8 +148,8 @@ func (r *Role) value() lang.Value {
 			"Processes at the socket with this group, by name or number, also as a supplementary "+
 				"one. Set it to give a role to several users.").Without("none"),
 		lang.NewKey("role", lang.OneOf(&r.Role, "read", "operate", "admin"),
-			"`read` asks; `operate` also reloads, drains, pauses, disconnects and sets ANA "+
-				"states; `admin` also creates, deletes and resizes.").
+			"`read` asks; `operate` also reloads, restarts, drains, pauses, disconnects and sets "+
+				"ANA states; `admin` also creates, deletes and resizes.").
 			Require("Use one of: read, operate, admin."),
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-const backlog = 512
+// Backlog is the number of connection requests that wait for a listener.
+const Backlog = 512
 
 // listener is an open NVMe port.
 type listener struct {
@@ -109,7 +110,7 @@ func (l *listener) openOn(s fabric.Stack) error {
 			return cmp.Or(err, verbs.ErrNoDevice)
 		}
 	}
-	id, err := cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
+	id, err := cm.Listen(l.addr.AddrPort, Backlog, l.t.cfg.TOS(l.portID))
 	switch {
 	case s.Soft() && errors.Is(err, verbs.ErrNoDevice):
 		return unix.EADDRNOTAVAIL // its device has all addresses of the machine

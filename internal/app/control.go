@@ -97,7 +97,7 @@ func (s *Server) controlSource() control.Source {
 		SetANA:     s.listeners.SetANA,
 		DrainGroup: s.drainGroup, Forget: s.groups.forget, Fence: s.fence,
 		GroupVersions: s.groups.versions, ChangeGroup: s.changeGroup,
-		Resize: s.engine.Resize,
+		Resize: s.engine.Resize, Restart: s.opts.Restart,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)

@@ -3,10 +3,12 @@ package app
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/engine"
@@ -76,6 +78,24 @@ func (s *Server) Block() (release func()) {
 func (s *Server) Handle(signals, hangups <-chan os.Signal) error {
 	p := &program{server: s, log: s.log, out: io.Discard}
 	return p.run(signals, hangups, nil, nil)
+}
+
+// Prepare makes a server that talks to its successor let it listen.
+func (s *Server) Prepare(ctx context.Context, talk net.Conn, kill func()) error {
+	return (&succession{server: s}).prepare(ctx, &successor{talk: talk, kill: kill})
+}
+
+// Succeed waits as a successor, and returns its RDMA stack and Options.Applied.
+func Succeed(talk net.Conn, v verbs.Provider, signals <-chan os.Signal) (verbs.Provider, func(),
+	error,
+) {
+	e, err := (&predecessor{talk}).wait(v, signals)
+	return e, e.settle, err
+}
+
+// Hear waits for a successor.
+func Hear(talk net.Conn, within time.Duration) error {
+	return (&successor{talk: talk}).hear(within)
 }
 
 // Share makes a server a gateway that shares its configuration.

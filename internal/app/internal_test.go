@@ -22,8 +22,10 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/group"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -72,6 +74,33 @@ subsystems:
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
 	})
 	testutil.Golden(t, "testdata/announcement.golden", got)
+}
+
+// requested is a communication manager that has a request already.
+type requested struct{ verbs.CM }
+
+func (requested) NewCM() (verbs.CM, error)             { return requested{}, nil }
+func (requested) Devices() ([]verbs.DeviceAttr, error) { return nil, nil }
+func (requested) Next() (verbs.Event, error)           { return verbs.Event{}, nil }
+func (requested) Close() error                         { return nil }
+func (requested) Listen(netip.AddrPort, int, uint8) (verbs.ID, error) {
+	return struct{ verbs.ID }{}, nil
+}
+
+// TestEarlyRequest: a request of a host waits until all listeners have their users.
+func TestEarlyRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &early{Provider: requested{}}
+		testutil.Must(t, e.open(make([]listeners.Handed, 1)))
+		cm := testutil.Value(e.NewCM())(t)
+		events := make(chan error, 1)
+		go func() { events <- testutil.Err(cm.Next()) }()
+		synctest.Wait()
+		testutil.Equal(t, len(events), 0, "events before")
+		testutil.Value(cm.Listen(netip.AddrPort{}, 1, 0))(t)
+		e.settle()
+		testutil.Check(t, <-events)
+	})
 }
 
 // TestReachable: a wildcard is announced with addresses of this machine.

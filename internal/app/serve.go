@@ -4,7 +4,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
@@ -34,12 +32,13 @@ import (
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	hangups, endHangups := catchHangups() // before the configuration is read
 	defer endHangups()
-	inherited := activation.Files(true) // first, so that no program for a key inherits them
+	inherited, before := inherit() // first, so that no program for a key inherits them
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, os.Environ(), volumes.Backends, options...)
 	}
 	c, err := load()
 	if err != nil {
+		before.say(err)
 		return err
 	}
 	level := new(slog.LevelVar)
@@ -57,6 +56,10 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 
+	stack, err := before.wait(ibv.New(), signals)
+	if err != nil {
+		return err
+	}
 	failed := make(chan error, 1)
 	up := make(chan string) // served since the start
 	ended := make(chan struct{})
@@ -68,8 +71,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	}
 	sockets := listeners.SystemdSockets(log, inherited)
 	var s *Server
-	s = NewServer(Options{
-		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
+	next := &succession{begin: make(chan struct{}, 1)}
+	options := Options{
+		Config: c, Log: log, Level: level, Version: version, Verbs: stack, Applied: stack.settle,
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
 			return softProvider(soft.Options{Engines: reactors, IWARP: iwarp, Log: log}, sockets,
 				c.Listeners)
@@ -90,17 +94,22 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 			default:
 			}
 		},
-	})
+	}
+	if sockets != nil {
+		options.Restart = next.restart
+	}
+	s = NewServer(options)
+	next.server = s
 	err = s.Start()
 	if err == nil {
-		d := program{server: s, log: log, out: announced}
+		d := program{server: s, log: log, out: announced, replaced: next.begin}
 		if c.Log.JSON {
 			d.out = logs.Lines{Logger: log}
 		}
 		err = d.run(signals, hangups, up, failed)
 	}
 	close(ended)
-	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
+	return next.stop(err, signals, log)
 }
 
 // softProvider returns the RDMA stack without a device for listeners; sockets may be nil.
@@ -137,6 +146,8 @@ type program struct {
 	server *Server
 	log    *slog.Logger
 	out    io.Writer
+	// replaced gets a value when a successor is ready.
+	replaced <-chan struct{}
 }
 
 func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
@@ -160,6 +171,8 @@ func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
 			notify(d.log, "STATUS="+d.server.announcement().summary())
 		case err := <-failed:
 			return err
+		case <-d.replaced:
+			return errSucceeded
 		case <-tick:
 			if d.server.alive(aliveTimeout) {
 				notify(d.log, "WATCHDOG=1")
@@ -187,9 +200,11 @@ func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 	}
 }
 
-// stop ends the server within the limit, or at once at a second signal.
-func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Logger) error {
-	notify(log, "STOPPING=1\nSTATUS=draining")
+const stopping = "STOPPING=1\nSTATUS=draining"
+
+// stop ends the server within the limit, or at once at a second signal. Unless abandon is nil, no
+// signal has come yet, and the first one calls it.
+func stop(s *Server, limit time.Duration, signals <-chan os.Signal, abandon func()) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	deadline := time.AfterFunc(limit,
@@ -202,6 +217,11 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 		case err := <-finished:
 			return err
 		case sig := <-signals:
+			if abandon != nil {
+				abandon()
+				abandon = nil
+				continue
+			}
 			cancel(fmt.Errorf("second signal: %v", sig))
 		}
 	}

@@ -74,6 +74,10 @@ type Options struct {
 	NamespaceUp func(nqn string, nsid uint32)
 	// Failed: a reactor has ended with an error; the server must be stopped.
 	Failed func(error)
+	// Applied: the first configuration has been applied, and its listeners are open.
+	Applied func()
+	// Restart starts a process that goes on when end is called.
+	Restart func(context.Context) (next *control.Succession, end func(), err error)
 
 	// Retry is the first pause before another try of a listener or namespace; 0: the default.
 	Retry time.Duration
@@ -170,6 +174,12 @@ func NewServer(opts Options) *Server {
 	if opts.Failed == nil {
 		s.opts.Failed = func(error) {}
 	}
+	if opts.Applied == nil {
+		s.opts.Applied = func() {}
+	}
+	if opts.Restart == nil {
+		s.opts.Restart = noRestart
+	}
 	return s
 }
 
@@ -227,6 +237,7 @@ func (s *Server) Start() error {
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
+	s.opts.Applied()
 	if err = s.startGroups(); err != nil {
 		return err
 	}

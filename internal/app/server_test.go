@@ -112,7 +112,7 @@ func TestStopHasADeadline(t *testing.T) {
 	s := started(t, app.Options{Config: parse(t, anyPort)})
 	release := s.Block()
 	testutil.True(t, !s.Alive(time.Millisecond), "a blocked reactor counts as alive")
-	err := app.StopWithin(s.Server, time.Millisecond, nil, s.Log.Logger())
+	err := app.StopWithin(s.Server, time.Millisecond, nil, nil)
 	testutil.Fails(t, err, "shutdown_timeout, 1ms", "")
 	release()
 }
@@ -123,7 +123,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	release := s.Block()
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGINT
-	err := app.StopWithin(s.Server, time.Hour, signals, s.Log.Logger())
+	err := app.StopWithin(s.Server, time.Hour, signals, nil)
 	testutil.Fails(t, err, "second signal: interrupt", "")
 	release()
 }

@@ -222,6 +222,9 @@ func TestRestartWithoutRoCE(t *testing.T) {
 		})}, s, parse(t, listener).Listeners)
 		testutil.Equal(t, s.KeptUDP(), want, "%s: socket left", listener)
 		testutil.Check(t, p.Close())
+		if !want {
+			s.DropUDP(at)
+		}
 	}
 }
 

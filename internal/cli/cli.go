@@ -54,7 +54,7 @@ func Commands() []*cobra.Command {
 			control.GetRefusals, refusals),
 		topCommand(), eventsCommand(),
 		planCommand(),
-		reloadCommand(), applyCommand(), disconnectCommand(), subsystemCommand(),
+		reloadCommand(), restartCommand(), applyCommand(), disconnectCommand(), subsystemCommand(),
 		namespaceCommand(), hostCommand(),
 		listenerObjectCommand(), referralCommand(),
 		read("objects", "List the configured objects, with the paths of requests and their files",

@@ -249,3 +249,11 @@ type Problem struct {
 	// More are further problems.
 	More []Problem `json:"more,omitempty"`
 }
+
+// Succession is a restart: a process that another one replaces.
+type Succession struct {
+	// PID is the process ID of the one that ends now.
+	PID int `json:"pid"`
+	// Successor is the process ID of the one that serves afterwards.
+	Successor int `json:"successor"`
+}

@@ -55,6 +55,11 @@ func (c *Client) Reload(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "POST /v1/reload", nil)
 }
 
+// Restart makes a successor replace the process of the target.
+func (c *Client) Restart(ctx context.Context) (Succession, error) {
+	return call[Succession](ctx, c, "POST /v1/restart", nil)
+}
+
 // Put creates or changes an object; keys is a JSON object, or empty.
 func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan, error) {
 	if len(keys) == 0 {

@@ -44,13 +44,15 @@ func answer(w http.ResponseWriter, v any, err error) {
 	write(w, status, mediaType, body)
 }
 
-// write sends a response within writeTimeout from now, however long it took to make.
+// write sends a response within writeTimeout from now, however long it took to make, and before the
+// context of the request ends.
 func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
+	_ = http.NewResponseController(w).Flush()
 }
 
 // readBody reads a body of JSON. curl labels a body as a form unless it is given a type.

@@ -119,6 +119,11 @@ func (s *Server) routes() []route {
 			Plan{},
 			s.changes(s.changing, src.Reload),
 		},
+		route{
+			"POST /v1/restart", "Replace the process by a successor", Operate, nil,
+			Succession{},
+			s.restart,
+		},
 		queries(GetGroupVersions, src.GroupVersions),
 		route{
 			"POST " + PostGroupChange.path, PostGroupChange.summary, PostGroupChange.role,

@@ -92,6 +92,8 @@ type Source struct {
 	Forget, Fence func(gateway string) error
 	// Resize changes the size of a namespace.
 	Resize func(Resize) error
+	// Restart starts a process that goes on when end is called. Its context is as for Plan.
+	Restart func(context.Context) (next *Succession, end func(), err error)
 	// Pause makes the commands for a namespace wait, or resumes them.
 	Pause func(id NamespaceID, pause bool) error
 }

@@ -182,7 +182,10 @@ func testSource(f *feed) Source {
 		Forget:      func(string) error { return nil },
 		Fence:       func(string) error { return nil },
 		Resize:      func(Resize) error { return nil },
-		Pause:       func(NamespaceID, bool) error { return nil },
+		Restart: func(context.Context) (*Succession, func(), error) {
+			return &Succession{}, func() {}, nil
+		},
+		Pause: func(NamespaceID, bool) error { return nil },
 	}
 }
 

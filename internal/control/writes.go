@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -163,4 +164,15 @@ func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
 		n = observed.Namespace{Subsystem: id.Subsystem, NSID: id.NSID}
 	}
 	return n, nil
+}
+
+// restart ends the process when the client has the answer.
+func (s *Server) restart(r *http.Request) (any, error) {
+	return s.change(func() (any, error) {
+		next, end, err := s.src.Restart(s.on(r))
+		if err == nil {
+			context.AfterFunc(r.Context(), end)
+		}
+		return next, err
+	})
 }

@@ -115,6 +115,7 @@ type port struct {
 	logged string          // as in listener
 	known  bool            // the target has it, and it is in the discovery log
 	lost   bool            // it is open, but accepts nothing any more
+	handed bool            // the same, because the next process has it
 }
 
 // Add opens the ports of a listener. Ports that are not available wait, unless the listener has no
@@ -251,7 +252,7 @@ func (ls *Listeners) listen(p *port) error {
 		err = before.Close()
 	}
 	ls.mu.Lock()
-	p.lost = false // it may be lost as soon as it is open
+	p.lost, p.handed = false, false // it may be lost as soon as it is open
 	ls.mu.Unlock()
 	var open fabric.Listener
 	try := func() (err error) {

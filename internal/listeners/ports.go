@@ -365,13 +365,14 @@ func (ls *Listeners) Owners(next []config.Listener) map[uint16]Owners {
 	return ports
 }
 
-// KeptPorts returns the IDs of the ports that keep their listening sockets.
+// KeptPorts returns the IDs of the ports at which hosts that connect wait for the next process.
 func (ls *Listeners) KeptPorts() map[uint16]bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	kept := map[uint16]bool{}
 	for _, p := range ls.ports {
-		if p.open != nil && (p.addr.Transport == nvme.TransportTCP || stackOf(p.open).Soft()) {
+		if p.open != nil && (p.addr.Transport == nvme.TransportTCP || p.handed ||
+			stackOf(p.open).Soft()) {
 			kept[p.id] = true
 		}
 	}

@@ -26,6 +26,8 @@ type Sockets struct {
 	mu sync.Mutex // guards the rest; held while the service manager is notified
 	// before has the sockets kept since the previous process and not taken yet, by stored name.
 	before map[string]*os.File
+	// held has duplicates of the sockets that are kept, by stored name, for Files.
+	held   map[string]int
 	memory *os.File // see Memory
 	ending bool
 }
@@ -44,7 +46,9 @@ func SystemdSockets(log *slog.Logger, files []*os.File) *Sockets {
 func NewSockets(log *slog.Logger, files []*os.File,
 	notify func(state string, fds ...int) error,
 ) *Sockets {
-	s := &Sockets{log: log, notify: notify, before: map[string]*os.File{}}
+	s := &Sockets{
+		log: log, notify: notify, before: map[string]*os.File{}, held: map[string]int{},
+	}
 	for _, f := range files {
 		if f.Name() == memoryName {
 			s.memory = f
@@ -110,7 +114,37 @@ func (s *Sockets) take(name string) *os.File {
 	defer s.mu.Unlock()
 	f := s.before[name]
 	delete(s.before, name)
+	if f != nil {
+		s.hold(name, int(f.Fd()))
+	}
 	return f
+}
+
+// hold replaces the duplicate of a socket; fd -1 only closes it. s.mu is held.
+func (s *Sockets) hold(name string, fd int) {
+	if old, ok := s.held[name]; ok {
+		delete(s.held, name)
+		_ = unix.Close(old)
+	}
+	if fd < 0 {
+		return
+	}
+	if d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+		s.held[name] = d
+	}
+}
+
+// Files returns the descriptors that the service manager keeps, with their names. They belong to s.
+func (s *Sockets) Files() (names []string, fds []uintptr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, fd := range s.held {
+		names, fds = append(names, name), append(fds, uintptr(fd))
+	}
+	if s.memory != nil {
+		names, fds = append(names, memoryName), append(fds, s.memory.Fd())
+	}
+	return names, fds
 }
 
 // Keep implements listen.Sockets, KeepUDP wire.Sockets.
@@ -121,6 +155,7 @@ func (s *Sockets) keep(name string, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ending {
+		s.hold(name, fd)
 		s.tell("FDSTORE=1\nFDNAME="+name, fd)
 	}
 }
@@ -134,14 +169,20 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 		return
 	}
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(tcp, at))
+	s.forget(storedName(tcp, at))
 }
 
 // DropUDP implements wire.Sockets.
 func (s *Sockets) DropUDP(at netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(udp, at))
+	s.forget(storedName(udp, at))
+}
+
+// forget ends the keeping of a socket. s.mu is held.
+func (s *Sockets) forget(name string) {
+	s.hold(name, -1)
+	s.tell("FDSTOREREMOVE=1\nFDNAME=" + name)
 }
 
 // memoryName is the name of the memory in the store.
@@ -222,6 +263,9 @@ func (s *Sockets) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ending = true
+	for name := range s.held {
+		s.hold(name, -1)
+	}
 }
 
 func (s *Sockets) tell(state string, fds ...int) {

@@ -1,7 +1,8 @@
 # The target restarts under systemd, planned and after SIGKILL, while fio writes: with one path, and
 # with a second one at another target, where it is drained as well. The hosts have the udev rule and
-# come back soon; where the listening socket is kept, they reset before a planned restart, and connect
-# while there is no target. Printed: the longest write of fio, which is how long the host stalls.
+# come back soon; they reset before a planned restart, and connect while there is no target: systemd
+# keeps the listening sockets of TCP, and of RDMA devices a successor listens early (BY=systemctl: it
+# does not). Printed: the longest write of fio, which is how long the host stalls.
 # RULE=no: without the rule.
 # variants: tcp rxe siw soft softiw
 # covers: fabric/tcp fabric/rdma fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/cm nvme/target internal/app internal/listeners internal/listen packaging
@@ -11,7 +12,10 @@
 [ "$TARGET" = ours ] || skip "the kernel's target does not restart"
 : "${ROUNDS:=$(sized 1 1 2)}" "${RULE:=yes}"
 SECOND=10.0.0.3 OTHER=''
-case $TRANSPORT in rxe | siw) KEPT=no ;; *) KEPT=yes ;; esac # the listening socket
+case $TRANSPORT in rxe | siw) DEVICE=yes ;; *) DEVICE=no ;; esac
+: "${BY:=$([ $DEVICE = no ] && echo systemctl || echo successor)}"
+# whether the next process listens in time
+case $DEVICE-$BY in yes-systemctl) KEPT=no ;; *) KEPT=yes ;; esac
 # The two targets share a disk, each through a device of its own.
 for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
 NAMESPACES=(1:block::/dev/mapper/first)
@@ -36,6 +40,10 @@ settings() {
 }
 value() { [ "$(cat /sys/class/nvme/$1/$2)" = "$3" ]; }
 all_live() { ! cat /sys/class/nvme/nvme*/state | grep -qvx live; }
+target_restart() {
+  if [ $BY = systemctl ]; then unit restart --no-block; else "$TARGET_BIN" restart >/run/status; fi ||
+    fail "the unit does not restart"
+}
 target_drain() { "$TARGET_BIN" drain $ADDR:$PORT >/run/drained || fail "drain: exit code $?"; }
 # stall restart|kill|drain BOUND: prints the longest write meanwhile, which may take BOUND ms. It
 # fails if the host was to reset by itself, and lost its connection instead.

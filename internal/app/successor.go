@@ -1,0 +1,268 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
+)
+
+// This file replaces a process by another one that listens before it ends (ADR 0047). The two talk
+// over a socket. The successor says that it has read its configuration, and when it is told the
+// ports of RDMA devices, that it listens there. It opens nothing else before the socket ends, and
+// with it the process.
+
+const (
+	// predecessorName is the name of the socket among the descriptors of the successor, and
+	// asSuccessor its LISTEN_PID: its process ID is not known before.
+	predecessorName, asSuccessor = "predecessor", "successor"
+	// readyWithin bounds the time in which the successor reads its configuration, with all programs
+	// that print keys, and listensWithin the time without listeners of RDMA devices.
+	readyWithin, listensWithin = 40 * time.Second, 3 * time.Second
+)
+
+// message is sent by both processes.
+type message struct {
+	Listen []listeners.Handed `json:",omitempty"`
+	Err    string             `json:",omitempty"`
+}
+
+// successor is the process that goes on when this one has ended.
+type successor struct {
+	pid  int
+	talk net.Conn // must stay open until this process ends
+	kill func()   // returns when it has ended
+}
+
+// startSuccessor starts the program on disk, with the arguments of this process and descriptors.
+func startSuccessor(names []string, fds []uintptr) (*successor, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	mine, theirs := os.NewFile(uintptr(pair[0]), "successor"), pair[1]
+	defer func() { _ = errors.Join(mine.Close(), unix.Close(theirs)) }()
+	talk, err := net.FileConn(mine)
+	if err != nil {
+		return nil, err
+	}
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "WATCHDOG_PID=")
+	})
+	pid, err := syscall.ForkExec(program, os.Args, &syscall.ProcAttr{
+		Env: append(env, "LISTEN_PID="+asSuccessor, "LISTEN_FDS="+strconv.Itoa(len(fds)+1),
+			"LISTEN_FDNAMES="+strings.Join(append(names, predecessorName), ":")),
+		Files: slices.Concat([]uintptr{0, 1, 2}, fds, []uintptr{uintptr(theirs)}),
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("execute %s: %w", program, err), talk.Close())
+	}
+	p, _ := os.FindProcess(pid) // a child exists until Wait
+	ended := make(chan struct{})
+	go func() {
+		_, _ = p.Wait()
+		close(ended)
+	}()
+	return &successor{pid, talk, func() {
+		_ = p.Kill()
+		<-ended
+	}}, nil
+}
+
+// hear waits for a message of the successor.
+func (n *successor) hear(within time.Duration) error {
+	_ = n.talk.SetReadDeadline(time.Now().Add(within))
+	var m message
+	if err := json.NewDecoder(n.talk).Decode(&m); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("it does not answer within %v", within)
+	} else if err != nil {
+		return errors.New("it has ended; its log has the reason")
+	}
+	if m.Err != "" {
+		return errors.New(m.Err)
+	}
+	return nil
+}
+
+// succession replaces a program by its successor.
+type succession struct {
+	server  *Server
+	running atomic.Bool
+	next    atomic.Pointer[successor] // which listens; nil before
+	begin   chan struct{}             // has room for one: the client knows, stop now
+}
+
+// errSucceeded is the result of a program that its successor continues. It is an error, so that
+// systemd restarts the service if it does not follow the successor.
+var errSucceeded = errors.New("replaced by its successor")
+
+func refuseRestart(what, hint string) error {
+	return control.NewProblem(http.StatusConflict, what, hint)
+}
+
+// noRestart is Options.Restart of a server without systemd.
+func noRestart(context.Context) (*control.Succession, func(), error) {
+	return nil, nil, refuseRestart("the target is not a service of systemd, and nothing else "+
+		"follows a successor", "Stop it, and start it again.")
+}
+
+// restart starts a successor. If it returns one, the successor listens at the ports of RDMA
+// devices, and end ends this process. Otherwise this process goes on.
+func (r *succession) restart(ctx context.Context) (*control.Succession, func(), error) {
+	if !r.running.CompareAndSwap(false, true) {
+		return nil, nil, refuseRestart("the target is being restarted", "")
+	}
+	release := r.server.engine.Hold()
+	defer release()
+	next, err := startSuccessor(r.server.opts.Sockets.Files())
+	if err == nil {
+		err = r.prepare(ctx, next)
+	}
+	if err != nil {
+		r.running.Store(false)
+		return nil, nil, refuseRestart("the target goes on, because nothing can replace it: "+
+			err.Error(), "")
+	}
+	r.next.Store(next)
+	return &control.Succession{PID: os.Getpid(), Successor: next.pid}, func() {
+		r.begin <- struct{}{}
+	}, nil
+}
+
+// prepare returns an error if the successor cannot go on. Then the successor has ended, and this
+// process listens.
+func (r *succession) prepare(ctx context.Context, next *successor) (err error) {
+	killed := context.AfterFunc(ctx, next.kill)
+	defer killed()
+	if err = next.hear(readyWithin); err != nil {
+		next.kill()
+		return err
+	}
+	list, err := r.server.listeners.HandOver()
+	if err == nil {
+		err = json.NewEncoder(next.talk).Encode(message{Listen: list})
+	}
+	if err == nil {
+		err = next.hear(listensWithin)
+	}
+	if !killed() {
+		err = errors.Join(err, context.Cause(ctx))
+	}
+	if err != nil {
+		next.kill()
+		r.server.listeners.TakeBack()
+	}
+	return err
+}
+
+// stop stops the server after the program has ended with err. If that is errSucceeded, the
+// successor goes on when this process exits; a signal meanwhile ends both.
+func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger) error {
+	replaced, abandon := errors.Is(err, errSucceeded), (func())(nil)
+	if replaced {
+		notify(log, "STATUS=draining, then process "+strconv.Itoa(r.next.Load().pid)+" goes on\n"+
+			"WATCHDOG=1")
+		abandon = func() {
+			replaced, err = false, nil
+			r.next.Load().kill()
+			notify(log, stopping)
+		}
+	} else {
+		notify(log, stopping)
+	}
+	err = errors.Join(err, stop(r.server, r.server.current().ShutdownTimeout, signals, abandon))
+	next := r.next.Load()
+	switch {
+	case replaced:
+		notify(log, fmt.Sprintf("MAINPID=%d\nWATCHDOG=1", next.pid))
+	case next != nil: // a client has asked for it in the last moment
+		next.kill()
+	}
+	return err
+}
+
+// predecessor is the process that a successor replaces.
+type predecessor struct{ talk net.Conn }
+
+// inherit returns the descriptors from the service manager or from a predecessor, which is nil if
+// there is none.
+func inherit() (files []*os.File, before *predecessor) {
+	if os.Getenv("LISTEN_PID") == asSuccessor {
+		_ = os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	}
+	files = activation.Files(true)
+	last := len(files) - 1
+	if last < 0 || files[last].Name() != predecessorName {
+		return files, nil
+	}
+	talk, err := net.FileConn(files[last])
+	_ = files[last].Close()
+	if err != nil {
+		return files[:last], nil
+	}
+	return files[:last], &predecessor{talk}
+}
+
+// say sends the predecessor an error, or none. It may have ended.
+func (p *predecessor) say(err error) {
+	if p == nil {
+		return
+	}
+	m := message{}
+	if err != nil {
+		m.Err = err.Error()
+	}
+	_ = json.NewEncoder(p.talk).Encode(m)
+}
+
+// wait waits until the predecessor has ended, or for a signal. It returns the RDMA stack of
+// devices, which listens where the predecessor did.
+func (p *predecessor) wait(v verbs.Provider, signals <-chan os.Signal) (*early, error) {
+	e := &early{Provider: v}
+	if p == nil {
+		return e, nil
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer func() { _ = p.talk.Close() }()
+		p.say(nil)
+		in, m := json.NewDecoder(p.talk), message{}
+		err := in.Decode(&m)
+		if err != nil {
+			ended <- nil
+			return
+		}
+		err = e.open(m.Listen)
+		if p.say(err); err == nil {
+			_ = in.Decode(&m)
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return e, err
+	case sig := <-signals:
+		return nil, fmt.Errorf("ended before its predecessor: %v", sig)
+	}
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+)
+
+func restartCommand() *cobra.Command {
+	timeout := time.Minute
+	cmd := command("restart", "Replace the process of the target by a new one", cobra.NoArgs,
+		func(ctx context.Context, c *control.Client, _ []string) (observed.Status, error) {
+			next, err := c.Restart(ctx)
+			if err != nil {
+				return observed.Status{}, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return awaitSuccessor(ctx, c, next)
+		}, status)
+	cmd.Long = cmd.Short + ", and wait until it serves. The program on disk starts with the " +
+		"configuration on disk. It also listens at the ports of RDMA devices before the running " +
+		"process asks hosts to reset their controllers and ends, so hosts stall for less than " +
+		"with systemctl restart. If it refuses the configuration or cannot listen, the running " +
+		"process goes on. The target must be a service of systemd. Changes of its unit need " +
+		"systemctl restart."
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+// awaitSuccessor waits until another process answers.
+func awaitSuccessor(ctx context.Context, c *control.Client, next control.Succession,
+) (observed.Status, error) {
+	for {
+		s, err := control.GetStatus.From(ctx, c)
+		switch {
+		case err == nil && s.PID == next.Successor:
+			return s, nil
+		case err == nil && s.PID != next.PID:
+			return s, fmt.Errorf("process %d has ended, and process %d serves: the log has the "+
+				"reason", next.Successor, s.PID)
+		case ctx.Err() != nil:
+			return s, errors.New("the next process does not serve yet: the log has the reason")
+		}
+		select {
+		case <-time.After(drainEvery):
+		case <-ctx.Done():
+		}
+	}
+}
