@@ -235,7 +235,7 @@ func (d *Disk) syncFailed(err error) {
 	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w",
 		backend.ErrDegraded, err)
 	if d.failed.CompareAndSwap(nil, &err) {
-		d.CheckSoon() // which publishes it
+		d.CheckNow() // which publishes it
 		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "err", err)
 	}
 }

@@ -52,7 +52,7 @@ func (c *channel) synced(o *op, res int32) {
 	d := c.d
 	var err error
 	if d.cfg.Reopen != nil && res < 0 && !o.dirty && d.sizeNow() == 0 { // there was nothing to lose
-		d.CheckSoon()
+		d.CheckNow()
 		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline)
 	} else if res < 0 {
 		err = d.flushFailed(o, syscall.Errno(-res))

@@ -63,8 +63,8 @@ func (d *Disk) stopWatch() {
 	}
 }
 
-// CheckSoon makes the disk check its size now, not within a second. Any goroutine may call it.
-func (d *Disk) CheckSoon() {
+// CheckNow makes the disk check its size now, not within a second. Any goroutine may call it.
+func (d *Disk) CheckNow() {
 	select {
 	case d.watch.kick <- struct{}{}:
 	default: // a check is pending, or there is no watcher
@@ -160,10 +160,10 @@ func (c *channel) stepError(o *op, e syscall.Errno) error {
 		size := d.sizeNow()
 		switch {
 		case size == 0 || o.opened != d.opened.Load():
-			d.CheckSoon()
+			d.CheckNow()
 			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrOffline)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:
-			d.CheckSoon()
+			d.CheckNow()
 			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at,
 				size, backend.ErrOutOfRange)
 		}

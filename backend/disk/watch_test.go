@@ -70,7 +70,7 @@ func (p *removable) remove() {
 	missing := errors.New("no such device")
 	p.refuse.Store(&missing)
 	p.out.Store(true)
-	p.CheckSoon()
+	p.CheckNow()
 }
 
 func (p *removable) change() backend.Info {
@@ -161,7 +161,7 @@ func TestOfflineWithItsCache(t *testing.T) {
 				i := p.change()
 				testutil.True(t, i.Offline && i.Degraded == tc.lost, "offline: %+v", i)
 				p.refuse.Store(nil)
-				p.CheckSoon()
+				p.CheckNow()
 				i = p.change()
 				testutil.True(t, !i.Offline && i.Degraded == tc.lost, "back: %+v", i)
 				var want error

@@ -555,7 +555,7 @@ func TestTruncatedFile(t *testing.T) {
 }
 
 // checker is a disk that checks its size once a second and on request.
-type checker interface{ CheckSoon() }
+type checker interface{ CheckNow() }
 
 // TestResize: notifications come when a file grows, shrinks, becomes empty and has content again.
 func TestResize(t *testing.T) {
@@ -577,7 +577,7 @@ func TestResize(t *testing.T) {
 			if want.Offline = whole == 0; whole > 0 {
 				want.Size = whole
 			}
-			d.(checker).CheckSoon()
+			d.(checker).CheckNow()
 			testutil.MustEqual(t, testutil.Receive(t, "a notification", notified), want,
 				"with %d bytes: notified of", size)
 			switch {

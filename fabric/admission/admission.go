@@ -43,7 +43,7 @@ type Limits struct {
 // MaxEvicted is the number of evicted connections, still open, beyond Limits.Connections.
 const MaxEvicted = 2 * maxEvicted
 
-// endWait bounds the wait of AdmitSoon for an evicted connection to leave.
+// endWait bounds the wait of AdmitWait for an evicted connection to leave.
 const endWait = 10 * time.Millisecond
 
 var (
@@ -133,10 +133,10 @@ func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(reason error))
 	return c.admit(addr, memory, evict, false)
 }
 
-// AdmitSoon is Admit for a goroutine that may wait. If newer connections from the network have
+// AdmitWait is Admit for a goroutine that may wait. If newer connections from the network have
 // evicted too many that have not left, it waits for the next one to leave. If none leaves within
 // endWait, this and later calls return the error at once until one does.
-func (c *Counter) AdmitSoon(addr netip.Addr, memory int64, evict func(reason error)) (
+func (c *Counter) AdmitWait(addr netip.Addr, memory int64, evict func(reason error)) (
 	*Conn, error,
 ) {
 	return c.admit(addr, memory, evict, true)

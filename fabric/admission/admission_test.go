@@ -173,7 +173,7 @@ func TestEvictedHaveOwners(t *testing.T) {
 }
 
 // TestLimitWhileEvictedStay: at the limit of a network, or of all connections, the reason for a
-// refusal is that evicted connections have not left, so that AdmitSoon waits for them.
+// refusal is that evicted connections have not left, so that AdmitWait waits for them.
 func TestLimitWhileEvictedStay(t *testing.T) {
 	for _, o := range []struct {
 		l     Limits
@@ -197,8 +197,8 @@ func TestLimitWhileEvictedStay(t *testing.T) {
 	}
 }
 
-// AdmitSoon waits for one evicted connection to leave. If none leaves, it does not wait again.
-func TestAdmitSoon(t *testing.T) {
+// AdmitWait waits for one evicted connection to leave. If none leaves, it does not wait again.
+func TestAdmitWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
 		var open []*Conn
@@ -219,7 +219,7 @@ func TestAdmitSoon(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := c.AdmitSoon(addr(1000+i), 0, func(error) {})
+				_, err := c.AdmitWait(addr(1000+i), 0, func(error) {})
 				done <- err
 			}()
 			synctest.Wait()

@@ -176,7 +176,7 @@ func (c *conn) admit() (err error) {
 	if c.tls != fabric.TLSOff {
 		n += tls.Memory
 	}
-	c.counted, err = c.t.admission.AdmitSoon(c.info.Remote.Addr(), n, c.evict)
+	c.counted, err = c.t.admission.AdmitWait(c.info.Remote.Addr(), n, c.evict)
 	return err
 }
 

@@ -111,9 +111,9 @@ type Stats struct {
 	// Sleeps counts the sleeps in epoll_wait and Asleep their time. Otherwise it polled.
 	Sleeps uint64
 	Asleep time.Duration
-	// Up is the time since the start. Vain is the part of it in which the loop polled without
+	// Up is the time since the start. Polling is the part of it in which the loop polled without
 	// finding work, apart from pauses too short to tell.
-	Up, Vain time.Duration
+	Up, Polling time.Duration
 	// Steps is the work of each poller, in the order of Attach.
 	Steps []uint64
 }
@@ -164,7 +164,7 @@ func (r *Reactor) Stats() Stats {
 	if r.began > 0 {
 		s.Up = time.Duration(now - r.began)
 	}
-	s.Vain, s.Steps = time.Duration(r.spin.vain), slices.Clone(s.Steps)
+	s.Polling, s.Steps = time.Duration(r.spin.polling), slices.Clone(s.Steps)
 	return s
 }
 

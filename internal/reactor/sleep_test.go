@@ -45,11 +45,11 @@ func TestAsleep(t *testing.T) {
 		if r.timers.Len() == 0 { // otherwise a signal has ended the sleep
 			r.After(int64(5*time.Millisecond), func() { fired++ })
 		}
-		r.spin.empty, r.spin.since, r.spin.vain = 2, r.clock.read(), 0
+		r.spin.empty, r.spin.since, r.spin.polling = 2, r.clock.read(), 0
 		_, due := r.timers.First()
 		before, n := r.stats.Asleep, fired
 		testutil.Must(t, r.sleep())
-		began := r.spin.since + r.spin.vain // it polled in vain until it slept
+		began := r.spin.since + r.spin.polling // it polled without work until it slept
 		asleep := int64(r.stats.Asleep - before)
 		if passed := r.clock.read() - began; fired > n && asleep < due-began || asleep > passed {
 			t.Errorf("%d ns asleep of %d, due after %d", asleep, passed, due-began)

@@ -9,7 +9,7 @@ type spin struct {
 	// them, and since the first different reading, or 0.
 	empty       int
 	last, since int64
-	vain        int64 // total time polled without finding work
+	polling     int64 // total time polled without finding work
 	short       bool  // the last sleep was shorter than shortSleep
 }
 
@@ -24,7 +24,7 @@ func (s *spin) init(longest int64) { s.max, s.cur, s.short = longest, longest, t
 // busy records work, or the beginning of a sleep. now is the last reading of the clock.
 func (s *spin) busy(now int64) {
 	if s.empty > 1 && s.since != 0 {
-		s.vain += now - s.since
+		s.polling += now - s.since
 	}
 	s.empty = 0
 }

@@ -161,7 +161,7 @@ func (w *worker) describe() observed.Reactor {
 	return observed.Reactor{
 		CPU: w.cpu, AsleepSeconds: l.Asleep.Seconds(), Polls: l.Iterations, EmptyPolls: l.Empty,
 		MemoryBytes: int64(m.Size), MemoryUsedBytes: int64(m.Used), WaitingCommands: m.Waiters,
-		BusySeconds: (l.Up - l.Asleep - l.Vain).Seconds(), PollingSeconds: l.Vain.Seconds(),
+		BusySeconds: (l.Up - l.Asleep - l.Polling).Seconds(), PollingSeconds: l.Polling.Seconds(),
 		Steps: steps, OrphanedBytes: int64(m.Orphaned), Timers: w.loop.Timers(),
 	}
 }

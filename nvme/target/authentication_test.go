@@ -425,7 +425,7 @@ func TestReauthenticateSpread(t *testing.T) {
 	due := func() (n int) {
 		for _, s := range *x.target.table.Load() {
 			s.each(func(c *controller) {
-				if c.again.Asks() {
+				if c.reauth.Asks() {
 					n++
 				}
 			})

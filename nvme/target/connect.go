@@ -132,7 +132,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 	if psk := association.GeneratedPSK(c.Info); psk != "" {
 		var ok bool
 		if age, ok = s.h.t.shared.Auth.UsePSK(hostNQN, psk, &c.Proof); !ok {
-			c.again.stop()
+			c.reauth.stop()
 			sub.Remove(&c.Controller)
 			return association.PSKEnded(c.calledAs)
 		}
@@ -144,7 +144,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ass
 	}
 	if !s.establish(sqe) {
 		s.ctrl, s.table, s.auth = nil, nil, nil
-		c.again.stop()
+		c.reauth.stop()
 		sub.Remove(&c.Controller)
 		return association.Busy
 	}

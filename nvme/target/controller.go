@@ -33,7 +33,7 @@ type controller struct {
 	// The rest belongs to the admin reactor.
 	limit      timer // of disabledLimit
 	alive      keepAliveTimer
-	again      reauthentication
+	reauth     reauthentication
 	selfTest   selfTest
 	requests   []*cmd // that wait for events
 	aborts     int    // Abort commands in progress
@@ -125,7 +125,7 @@ func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
-		s.asking = c.again.Asks()
+		s.asking = c.reauth.Asks()
 	}
 	return association.Refusal{}
 }
@@ -183,7 +183,7 @@ func onReactors(list []*session, fn func(*session)) {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
-	c.again.stop()
+	c.reauth.stop()
 	c.selfTest.close()
 	c.StopRemaking()
 	switch {

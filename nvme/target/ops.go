@@ -48,8 +48,8 @@ type gates struct {
 	ana anaGate
 	// limit is the amount that the command takes of the limits on commands and bytes.
 	limit limitGate
-	// again is the treatment of the command when its host has to authenticate again.
-	again againGate
+	// reauth is the treatment of the command when its host has to authenticate again.
+	reauth reauthGate
 }
 
 const (
@@ -86,17 +86,17 @@ const (
 	limitPieces
 )
 
-type againGate uint8
+type reauthGate uint8
 
 const (
-	againNone againGate = iota
-	// againStarts: the command starts the time that the host has, and is served. Linux does not
+	reauthNone reauthGate = iota
+	// reauthStarts: the command starts the time that the host has, and is served. Linux does not
 	// authenticate when an admin command is refused, and would lose the result of the command.
-	againStarts
-	// againLater: the command starts that time. It is refused if hosts send none of againFirst.
-	againLater
-	// againFirst: the command is refused first. Linux authenticates and repeats it.
-	againFirst
+	reauthStarts
+	// reauthLater: the command starts that time. It is refused if hosts send none of reauthFirst.
+	reauthLater
+	// reauthFirst: the command is refused first. Linux authenticates and repeats it.
+	reauthFirst
 )
 
 type opFlags uint8
@@ -131,7 +131,7 @@ func init() {
 		in  = fabric.HostToController
 		out = fabric.ControllerToHost
 	)
-	starts := gates{again: againStarts}
+	starts := gates{reauth: reauthStarts}
 	adminOps = [256]op{
 		nvme.AdminGetLogPage: {
 			name: "Get Log Page", dir: out, prepare: prepareAdmin, execute: getLog, gates: starts,
@@ -142,86 +142,86 @@ func init() {
 		nvme.AdminAbort: {name: "Abort", prepare: prepareNoData, execute: abort},
 		nvme.AdminSetFeatures: {
 			name: "Set Features", dir: in, prepare: prepareAdmin, execute: setFeatures,
-			gates: gates{ana: anaOwn, again: againStarts},
+			gates: gates{ana: anaOwn, reauth: reauthStarts},
 		},
 		nvme.AdminGetFeatures: {
 			name: "Get Features", dir: out, prepare: prepareAdmin, execute: getFeatures,
-			gates: gates{ana: anaOwn, again: againStarts},
+			gates: gates{ana: anaOwn, reauth: reauthStarts},
 		},
 		nvme.AdminAsyncEventReq: {
 			name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest,
 		},
 		nvme.AdminSelfTest: {
 			name: "Device Self-test", scope: controllers.OnIO, prepare: prepareSelfTest,
-			execute: executeSelfTest, gates: gates{ana: anaOwn, again: againStarts},
+			execute: executeSelfTest, gates: gates{ana: anaOwn, reauth: reauthStarts},
 		},
 		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
 	ioOps = [256]op{
 		nvme.NVMFlush: {
 			name: "Flush", prepare: prepareFlush, execute: executeFlush,
-			gates: gates{groupWrite, changeNone, anaNSID, limitNone, againLater},
+			gates: gates{groupWrite, changeNone, anaNSID, limitNone, reauthLater},
 		},
 		nvme.NVMWrite: {
 			name: "Write", dir: in, prepare: prepareWrite, begin: (*cmd).startZeroCopy,
 			execute: executeIO,
-			gates:   gates{groupWrite, changeBlocks, anaNSID, limitData, againFirst},
+			gates:   gates{groupWrite, changeBlocks, anaNSID, limitData, reauthFirst},
 			flags:   opBlocks, effect: nvme.EffectContentChange,
 		},
 		nvme.NVMRead: {
 			name: "Read", dir: out, prepare: prepareRead, begin: (*cmd).startZeroCopy,
 			execute: executeRead,
-			gates:   gates{groupRead, changeNone, anaNSID, limitData, againFirst},
+			gates:   gates{groupRead, changeNone, anaNSID, limitData, reauthFirst},
 			flags:   opBlocks,
 		},
 		nvme.NVMWriteUncorrectable: {
 			name: "Write Uncorrectable", scope: controllers.WithUncorrectable,
 			prepare: prepareWriteUncorrectable, execute: executeWriteUncorrectable,
-			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, againLater},
+			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, reauthLater},
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteUncorrectable,
 		},
 		nvme.NVMCompare: {
 			name: "Compare", dir: in, prepare: prepareRead, execute: executeCompare,
-			gates: gates{groupRead, changeNone, anaNSID, limitData, againLater},
+			gates: gates{groupRead, changeNone, anaNSID, limitData, reauthLater},
 			flags: opBlocks, oncs: nvme.ONCSCompare,
 		},
 		nvme.NVMVerify: {
 			name: "Verify", prepare: prepareVerify, execute: executeVerify,
-			gates: gates{groupRead, changeNone, anaNSID, limitParts, againLater},
+			gates: gates{groupRead, changeNone, anaNSID, limitParts, reauthLater},
 			flags: opBlocks, oncs: nvme.ONCSVerify,
 		},
 		nvme.NVMCopy: {
 			name: "Copy", dir: in, prepare: prepareCopy, execute: executeCopy,
-			gates:  gates{groupWrite, changeBlocks, anaNSID, limitParts, againLater},
+			gates:  gates{groupWrite, changeBlocks, anaNSID, limitParts, reauthLater},
 			effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
 		},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeWriteZeroes,
-			gates: gates{groupWrite, changeBlocks, anaNSID, limitPieces, againLater},
+			gates: gates{groupWrite, changeBlocks, anaNSID, limitPieces, reauthLater},
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,
 		},
 		nvme.NVMDatasetManagement: {
 			name: "Dataset Management", scope: withDiscard, dir: in, prepare: prepareDSM,
 			execute: executeDSM,
-			gates:   gates{groupWrite, changeDeallocate, anaNSID, limitOne, againLater},
+			gates:   gates{groupWrite, changeDeallocate, anaNSID, limitOne, reauthLater},
 			effect:  nvme.EffectContentChange, oncs: nvme.ONCSDatasetManagement,
 		},
 		nvme.IOReservationRegister: {
 			name: "Reservation Register", dir: in, prepare: prepareReservation,
-			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
+			execute: executeReservation, gates: gates{ana: anaNSID, reauth: reauthLater},
 			oncs: nvme.ONCSReservations,
 		},
 		nvme.IOReservationReport: {
 			name: "Reservation Report", dir: out, prepare: prepareReport, execute: executeReport,
-			gates: gates{ana: anaNSID, again: againLater},
+			gates: gates{ana: anaNSID, reauth: reauthLater},
 		},
 		nvme.IOReservationAcquire: {
 			name: "Reservation Acquire", dir: in, prepare: prepareReservation,
-			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
+			execute: executeReservation, gates: gates{ana: anaNSID, reauth: reauthLater},
 		},
 		nvme.IOReservationRelease: {
 			name: "Reservation Release", dir: in, prepare: prepareReservation,
-			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
+			execute: executeReservation, gates: gates{ana: anaNSID, reauth: reauthLater},
 		},
 	}
 	fabricsOps = [256]op{

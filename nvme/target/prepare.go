@@ -91,7 +91,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 			return st
 		}
 	}
-	if s.asking && o.again != againNone && s.ask(c) {
+	if s.asking && o.reauth != reauthNone && s.ask(c) {
 		return nvme.AuthenticationRequired
 	}
 	if c.pair != nil {

@@ -30,7 +30,7 @@ func (r *reauthentication) stop() {
 // authenticated begins the interval. ago is the time since the host authenticated on the admin
 // queue, or made the PSK with which it has connected.
 func (c *controller) authenticated(ago time.Duration) {
-	c.again.Prove(c.h.loop.Now() - ago.Nanoseconds())
+	c.reauth.Prove(c.h.loop.Now() - ago.Nanoseconds())
 	c.scheduleReauthentication()
 }
 
@@ -39,22 +39,22 @@ func (c *controller) scheduleReauthentication() {
 	if !c.Proof.Proven.Load() {
 		return
 	}
-	in, ok := c.again.Schedule(c.h.loop.Now(), c.Reauthenticates(), c.CNTLID)
+	in, ok := c.reauth.Schedule(c.h.loop.Now(), c.Reauthenticates(), c.CNTLID)
 	if ok {
-		c.again.timer.stop()
+		c.reauth.timer.stop()
 		c.afterReauthentication(in)
 	}
 }
 
 func (c *controller) afterReauthentication(in int64) {
 	if in > 0 {
-		c.again.timer.set(c.h, in, c.checkReauthentication)
+		c.reauth.timer.set(c.h, in, c.checkReauthentication)
 	}
 }
 
 // checkReauthentication asks the host if that is due, or ends the controller, enabled or not.
 func (c *controller) checkReauthentication() {
-	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
+	act, in := c.reauth.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
 	switch act {
 	case authn.Ask:
 		for _, s := range c.allQueues() { // bound: subsystems.MaxIOQueues
@@ -67,17 +67,17 @@ func (c *controller) checkReauthentication() {
 }
 
 // ask reports whether a command is refused because its host has to authenticate again. The command
-// has an again gate other than againNone. Of the commands of againFirst, Linux does not repeat
+// has a reauth gate other than reauthNone. Of the commands of reauthFirst, Linux does not repeat
 // those with Limited Retry, which it sets when it reads ahead.
 func (s *session) ask(c *cmd) bool {
-	again := &s.ctrl.again
-	s.asking = again.Asks()
+	reauth := &s.ctrl.reauth
+	s.asking = reauth.Asks()
 	if !s.asking || c.admitted { // the latter has passed before it waited at a limit
 		return false
 	}
-	repeats := c.op.again == againFirst && c.pair == nil &&
+	repeats := c.op.reauth == reauthFirst && c.pair == nil &&
 		c.req.SQE.RW().Flags()&nvme.RWLimitedRetry == 0
-	refused, started := again.Refuse(repeats, c.op.again >= againLater)
+	refused, started := reauth.Refuse(repeats, c.op.reauth >= reauthLater)
 	if started {
 		at := s.h.loop.Now()
 		s.ctrl.h.post(func() { s.ctrl.commandCame(at) })
@@ -90,7 +90,7 @@ func (c *controller) commandCame(at int64) {
 	if c.Reauthenticates() == 0 {
 		return
 	}
-	if in := c.again.Came(c.h.loop.Now(), at); in > 0 {
+	if in := c.reauth.Came(c.h.loop.Now(), at); in > 0 {
 		c.Report(event.AuthenticationDue, "timeout", time.Duration(authn.Limit))
 		c.afterReauthentication(in)
 	}

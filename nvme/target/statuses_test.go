@@ -608,9 +608,9 @@ type column struct {
 	changes bool
 	// limited: it reads or changes blocks (ADR 0026).
 	limited bool
-	// again: f is refused first, l later, s starts the time of the host and is served, - counts as
+	// reauth: f is refused first, l later, s starts the time of the host and is served, - counts as
 	// idle (ADR 0032).
-	again byte
+	reauth byte
 }
 
 // ioColumns are the I/O commands that a controller may have (NVM section 3, Base section 7). All of
@@ -658,7 +658,7 @@ func TestGateColumns(t *testing.T) {
 		want, io := ioColumns[op]
 		o := &ioOps[i]
 		got := column{
-			"-rw"[o.group], o.changes != changeNone, o.limit != limitNone, "-slf"[o.again],
+			"-rw"[o.group], o.changes != changeNone, o.limit != limitNone, "-slf"[o.reauth],
 		}
 		switch {
 		case io != (o.execute != nil):
@@ -672,8 +672,8 @@ func TestGateColumns(t *testing.T) {
 		}
 		starts, admin := adminAgain[op]
 		o = &adminOps[i]
-		again := map[bool]againGate{true: againStarts}[starts]
-		testutil.True(t, admin == (o.execute != nil) && o.gates == gates{ana: o.ana, again: again},
+		reauth := map[bool]reauthGate{true: reauthStarts}[starts]
+		testutil.True(t, admin == (o.execute != nil) && o.gates == gates{ana: o.ana, reauth: reauth},
 			"admin command %#x: %+v, want a row %v that starts the time %v", i, o.gates, admin,
 			starts)
 		o = &fabricsOps[i]
@@ -790,7 +790,7 @@ func gateStates() (list []gateState) {
 				return x.harness, x.io[0]
 			},
 			refused: func(_ nvme.Opcode, c column) nvme.Status {
-				if passes(refused)[c.again] {
+				if passes(refused)[c.reauth] {
 					return nvme.AuthenticationRequired
 				}
 				return 0

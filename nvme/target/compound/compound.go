@@ -71,7 +71,7 @@ type Compound struct {
 	owner       *Owner              // that it counts for; nil: it is the target's own
 	flow        *Flow               // where it takes turns; nil if it does not
 	turn        list.Node[Compound] // in Flow.work while it waits for its turn
-	paid        bool                // limits allow the next piece
+	taken       bool                // limits allow the next piece
 	ios         [width]IO
 	idle        list.List[IO]
 	outstanding int // IOs that are not idle
@@ -229,7 +229,7 @@ func (m *Compound) fill(o *IO) Channel {
 	switch {
 	case m.read != nil:
 		m.next++
-		m.paid = false
+		m.taken = false
 		return m.read.fill(o)
 	case m.flush == nil:
 		m.fillZero(o)
@@ -255,7 +255,7 @@ func (m *Compound) end() {
 	if o != nil && c == nil {
 		o.stuck--
 	}
-	m.Command, m.owner, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, nil, false
+	m.Command, m.owner, m.ch, m.flow, m.flush, m.taken = nil, nil, nil, nil, nil, false
 	m.next, m.steps, m.status, m.Since, m.flushGoesOn = 0, 0, nvme.Success, 0, false
 	m.zero = zero{ranges: m.zero.ranges[:0]}
 	if p.spare < mostSpare { // hosts decide how many there are at a time

@@ -152,7 +152,7 @@ func (m *Compound) withdrawReads() {
 func (m *Compound) isPaid() bool {
 	n, v := int64(0), m.read
 	switch {
-	case m.paid || m.flush != nil:
+	case m.taken || m.flush != nil:
 		return true
 	case v == nil && m.zero.op == backend.OpDiscard:
 	case v == nil:
@@ -165,14 +165,14 @@ func (m *Compound) isPaid() bool {
 	default:
 		n = v.chunk()
 	}
-	if m.paid = m.Command.Takes(n, m.outstanding == 0); !m.paid && m.outstanding == 0 {
+	if m.taken = m.Command.Takes(n, m.outstanding == 0); !m.taken && m.outstanding == 0 {
 		m.Since = 0 // no device has anything
 	}
-	return m.paid
+	return m.taken
 }
 
 // Admitted goes on with a compound that limits have kept waiting.
 func (m *Compound) Admitted() {
-	m.Since, m.paid = m.pool.Now(), true
+	m.Since, m.taken = m.pool.Now(), true
 	m.advance()
 }

@@ -40,7 +40,7 @@ func (m *Compound) Zero(ch Channel, flow *Flow, op backend.Op, flags backend.Fla
 			z.piece *= 2
 		}
 	}
-	m.ch, m.flow, m.steps, m.paid = ch, flow, len(z.ranges), true
+	m.ch, m.flow, m.steps, m.taken = ch, flow, len(z.ranges), true
 	m.advance()
 }
 
@@ -56,8 +56,8 @@ func (m *Compound) fillZero(o *IO) {
 	r := z.ranges[m.next]
 	p := z.next(r)
 	o.Op, o.Flags, o.Off, o.Len = z.op, z.flags, p.Off, p.End-p.Off
-	m.paid = z.op == backend.OpDiscard
+	m.taken = z.op == backend.OpDiscard
 	if z.at += o.Len; p.End == r.End {
-		m.next, z.at, m.paid = m.next+1, 0, false
+		m.next, z.at, m.taken = m.next+1, 0, false
 	}
 }
