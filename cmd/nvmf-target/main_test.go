@@ -42,7 +42,7 @@ func TestWhatUsersTry(t *testing.T) {
 		"namespace a":        "unknown command",
 		"subsystem a":        "unknown command",
 		"host a":             "unknown command",
-		"serve /nowhere":     "open /nowhere: no such file",
+		"serve /nowhere":     "stat /nowhere: no such file",
 	} {
 		out, err := run(strings.Fields(args)...)
 		if err != nil {
