@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,7 +134,10 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 		close(asked)
 		return large()
 	}
-	s := serve(t, src, quiet)
+	// A port that nobody else uses once it is closed.
+	at := netip.AddrPortFrom(loopback.Addr(), testutil.FreePort(t))
+	s := testutil.Value(Listen(httpd.Endpoint{Listen: at}, src, quiet))(t)
+	t.Cleanup(func() { _ = s.Close() })
 	slow, silent := dial(t, s), dial(t, s)
 	testutil.Value(io.WriteString(slow, request))(t)
 	testutil.Receive(t, "a scrape", asked)
@@ -145,6 +149,8 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	}
 	testutil.True(t, testutil.Err(silent.Read(make([]byte, 1))) != nil,
 		"a silent connection is still open")
+	testutil.Is(t, testutil.Err(net.Dial("tcp", at.String())), syscall.ECONNREFUSED,
+		"it still listens")
 }
 
 // TestConnectionsAreBounded: a connection beyond the limit waits until another one is closed.
