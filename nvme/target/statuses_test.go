@@ -672,8 +672,8 @@ func TestGateColumns(t *testing.T) {
 		}
 		starts, admin := adminAgain[op]
 		o = &adminOps[i]
-		reauth := map[bool]reauthGate{true: reauthStarts}[starts]
-		testutil.True(t, admin == (o.execute != nil) && o.gates == gates{ana: o.ana, reauth: reauth},
+		all := gates{ana: o.ana, reauth: map[bool]reauthGate{true: reauthStarts}[starts]}
+		testutil.True(t, admin == (o.execute != nil) && o.gates == all,
 			"admin command %#x: %+v, want a row %v that starts the time %v", i, o.gates, admin,
 			starts)
 		o = &fabricsOps[i]
