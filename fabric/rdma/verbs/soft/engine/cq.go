@@ -91,6 +91,7 @@ func (cq *CQ) signal() {
 // armed if Poll takes all completions: most of them come in a turn of Poll, and events for them
 // would only make the caller poll again. Therefore poll until there is none before you wait.
 func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
+	cq.engine.polls.Add(1)
 	cq.step(true)
 	others := cq.engine.sleepers.Load()
 	if cq.listening {
@@ -129,6 +130,7 @@ func (cq *CQ) step(polled bool) {
 // caller polls then, and the queue stays armed. Poll once more after arming.
 func (cq *CQ) ReqNotify() error {
 	cq.armed.Store(true)
+	cq.engine.polls.Store(-1)
 	if cq.ch == nil || cq.listening || cq.engine.dev.opts.Background {
 		return nil
 	}

@@ -337,6 +337,43 @@ func TestAnswersBeforeDeadlines(t *testing.T) {
 	}
 }
 
+// TestAttended: the background goroutine leaves the packets to a goroutine that polls, but not to
+// one that has armed and may sleep. It takes them when nobody polls any more.
+func TestAttended(t *testing.T) {
+	d := alone(t, Options{})
+	cq := newCQ(t, d, 8, newChannel(t, d), 0)
+	poll := func() { testutil.Value(cq.Poll(nil))(t) }
+	arm := func() { testutil.Must(t, cq.ReqNotify()) }
+	for i, tt := range []struct {
+		do   []func()
+		want bool
+	}{
+		{nil, false},
+		{[]func(){poll}, true},
+		{[]func(){poll, arm}, false},
+		{[]func(){poll}, false},
+		{[]func(){poll}, true},
+		{[]func(){arm, poll}, false},
+	} {
+		for _, do := range tt.do {
+			do()
+		}
+		testutil.Equal(t, d.Engine(0).polls.Load() > 0, tt.want, "somebody polls, step %d", i)
+	}
+
+	mem := wiretest.New(wiretest.Options{Manual: true})
+	a := device(t, mem, "a", addrA, Options{Background: true})
+	b := device(t, mem, "b", addrB, Options{})
+	to := attach(t, a.Engine(0), &endpoint{})
+	attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num).sendAll(4 * wire.MaxBatch)
+	testutil.Value(newCQ(t, a, 8, nil, 0).Poll(nil))(t)
+	testutil.Until(t, "all packets are taken", func() bool {
+		n := 0
+		held(a.Engine(0), func() { n = to.received })
+		return n == 4*wire.MaxBatch
+	})
+}
+
 // TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all
 // completions that come in their turns. One that a poll leaves makes the event.
 func TestPollMakesNoEvent(t *testing.T) {

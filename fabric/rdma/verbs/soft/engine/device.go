@@ -106,14 +106,20 @@ func New(net wire.Network, o Options) (*Device, error) {
 	return d, nil
 }
 
-// background steps the engine whenever its socket has work. It leaves no note for another goroutine
-// that holds the engine: packets that a peer sends must not keep that one busy for ever.
+// background steps the engine whenever its socket has work and nobody has polled lately. It leaves
+// no note for another goroutine that holds the engine: packets that a peer sends must not keep that
+// one busy for ever.
 func (e *Engine) background() {
 	fds := []unix.PollFd{{Fd: int32(e.conn.FD()), Events: unix.POLLIN}}
 	for !e.dev.stopping.Load() {
 		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
 			e.dev.fail(fmt.Errorf("wait for the socket of engine %d: %w", e.index, err))
 			return
+		}
+		if n := e.polls.Load(); n > 0 {
+			e.polls.CompareAndSwap(n, 0)
+			time.Sleep(time.Millisecond)
+			continue
 		}
 		if e.held.Load() {
 			runtime.Gosched()

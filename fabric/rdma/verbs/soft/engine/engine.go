@@ -48,6 +48,9 @@ type Engine struct {
 	held   atomic.Bool
 	helped atomic.Bool   // the helper goroutine runs
 	helper chan struct{} // wakes it; has room for one
+	// polls is above 0 after a CQ.Poll whose caller does not sleep next. The first one after
+	// ReqNotify does not count.
+	polls atomic.Int64
 	// sleepers is the number of completion channels that listen to the socket, and one for the
 	// background goroutine.
 	sleepers atomic.Int32
@@ -63,7 +66,6 @@ type Engine struct {
 	timer     time.Duration // the time set at the socket, 0 if none
 	tidied    time.Duration // the time of the last turn that took stopped deadlines out
 	header    packet.Header
-	packet    wire.Packet // from the inbox
 	count     list.Steps
 
 	stats Stats

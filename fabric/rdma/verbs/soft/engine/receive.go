@@ -107,7 +107,9 @@ const inboxSlots = 256
 type inbox struct {
 	slots atomic.Pointer[[inboxSlots]inboxSlot] // made at first use
 	tail  atomic.Uint64
-	head  uint64 // the engine's
+	// The engine's.
+	head   uint64
+	packet wire.Packet
 }
 
 // inboxSlot is a slot for the packets at its positions: one in inboxSlots. turn is the position of
@@ -163,9 +165,9 @@ func (e *Engine) receiveInbox() (more bool) {
 		if n == wire.MaxBatch {
 			return true
 		}
-		e.packet = wire.Packet{Local: s.local, Remote: s.remote, CE: s.ce, Data: s.data[:s.n]}
-		if e.header.Parse(e.packet.Data) {
-			e.deliver(&e.packet)
+		b.packet = wire.Packet{Local: s.local, Remote: s.remote, CE: s.ce, Data: s.data[:s.n]}
+		if e.header.Parse(b.packet.Data) {
+			e.deliver(&b.packet)
 		}
 		s.turn.Store(b.head + inboxSlots)
 		b.head++
