@@ -162,8 +162,10 @@ func TestReservations(t *testing.T) {
 			key)
 		testutil.True(t, !write(1, n) && write(2, n), "namespace %d after a preempt", n)
 	}
+	late := preempted(t, hosts[:], a, b)
 	damaged(t, c, hosts[2], drain, a, b)
-	testutil.True(t, !write(1, 1) && write(2, 1), "after a repair")
+	testutil.True(t, !write(2, 1) && write(1, 1), "after a repair")
+	late()
 }
 
 // damaged damages the reservations of namespace 1 while no gateway has them, and repairs them.
