@@ -146,9 +146,12 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 	if err := vs.checkPromises(n); err != nil {
 		return nil, err
 	}
-	before, had := v.Namespace, v.dev.Info().Size
+	before, had, lost := v.Namespace, v.dev.Info().Size, v.dev.Info().Degraded
 	return func() error {
 		err := vs.modify(name, before, anew)
+		if lost {
+			err = errors.Join(err, vs.degrade(name))
+		}
 		// A file that has grown is not cut off again: hosts may have written there.
 		now := vs.served(name)
 		if err == nil && anew && before.Overlaps(n) && now != nil && now.dev.Info().Size > had {
@@ -273,9 +276,21 @@ func (vs *Volumes) restore(r *removed) (err error) {
 		err = vs.add(r.Namespace, dev)
 	}
 	if err != nil {
-		err = errors.Join(err, vs.add(r.Namespace, nil))
+		return errors.Join(err, vs.add(r.Namespace, nil))
 	}
-	return err
+	if r.closed && r.dev.Info().Degraded {
+		return vs.degrade(r.Name())
+	}
+	return nil
+}
+
+// degrade keeps it known that a namespace has lost writes, although its storage was opened again:
+// that was not the decision of an operator, but undoes a change.
+func (vs *Volumes) degrade(name config.Object) error {
+	if vs.served(name) == nil {
+		return nil
+	}
+	return vs.Target.DegradeNamespace(name.NQN, name.NSID)
 }
 
 // drop removes a namespace and closes its storage.

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+	"github.com/nvmf-target/nvmf-target/nvme/target/subsystems"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -184,4 +185,65 @@ func TestForgetLate(t *testing.T) {
 	patient = true
 	testutil.Check(t, vs.awaitRetired(next))
 	vs.Stop()
+}
+
+// lost is storage that has lost writes, until it is opened again.
+type lost struct{ backend.Device }
+
+func (d lost) Info() backend.Info {
+	i := d.Device.Info()
+	i.Degraded = true
+	return i
+}
+
+// TestUndoKeepsLosses: a change that is undone does not let lost writes be forgotten, whether it
+// has modified or removed the namespace.
+func TestUndoKeepsLosses(t *testing.T) {
+	parse := func(path string) *config.Config {
+		return testutil.Value(config.Parse("test.yaml", []byte(`
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: file, path: `+path+`, size: 1MiB}]
+`), nil, Backends))(t)
+	}
+	before, next := parse("/nowhere/a"), parse("/nowhere/b")
+	store := testutil.Value(state.Open(t.TempDir()))(t)
+	defer func() { testutil.Check(t, store.Close()) }()
+	tg := target.New(target.Options{Log: slog.New(slog.DiscardHandler)})
+	n, open := All(before)[0], func() backend.Device {
+		return testutil.Value(ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512}))(t)
+	}
+	testutil.Must(t, tg.AddSubsystem(subsystems.Config{NQN: n.NQN, AllowAnyHost: true}))
+	vs := New(Config{
+		Target: tg, State: store, Log: slog.New(slog.DiscardHandler),
+		Open:      func(*config.Namespace) (backend.Device, error) { return open(), nil },
+		Current:   func() *config.Config { return before },
+		Patiently: func(fn func() error) error { return fn() },
+		Await:     func(c <-chan struct{}) error { <-c; return nil },
+	})
+	changes := config.Diff(before.Settings(), next.Settings())
+	testutil.MustEqual(t, len(changes), 1, "changes")
+	for what, change := range map[string]func(*Change) (func() error, error){
+		"modified": func(c *Change) (func() error, error) {
+			return c.Modify(n.Name(), changes[0].Keys)
+		},
+		"removed": func(c *Change) (func() error, error) {
+			undo, err := c.Remove(n.Name())
+			r := c.removed[0]
+			<-r.gone
+			testutil.Check(t, r.dev.Close()) // as release does
+			r.closed = true
+			return undo, err
+		},
+	} {
+		testutil.Must(t, vs.add(n, lost{open()}))
+		undo := testutil.Value(change(vs.Begin(next)))(t)
+		testutil.Must(t, undo())
+		testutil.True(t, tg.Stats()[0].Degraded, "%s: the lost writes are forgotten", what)
+		testutil.Must(t, vs.drop(n.Name()))
+	}
+	vs.Stop()
+	testutil.Check(t, tg.Close())
 }

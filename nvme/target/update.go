@@ -75,6 +75,15 @@ func (t *Target) UpdateNamespace(nqn string, cfg namespaces.Config,
 	})
 }
 
+// DegradeNamespace write protects a namespace whose storage may have lost accepted writes, for a
+// caller that has opened that storage again without a decision of the operator.
+func (t *Target) DegradeNamespace(nqn string, nsid uint32) error {
+	return t.changeNamespace(nqn, nsid, func(ns *namespaces.Namespace) error {
+		ns.Degrade(backend.ErrDegraded)
+		return nil
+	})
+}
+
 // SetHostLimits sets the limits of a host for all subsystems together, whether it is connected or
 // not; without any the host has none. Commands that wait look at them at once.
 func (t *Target) SetHostLimits(nqn string, l qos.Limits) {

@@ -53,7 +53,7 @@ func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration, flush bool) error
 	}
 	err := ns.setQuiesce(dispatch.QuiesceIO, flush, io)
 	if errors.Is(err, backend.ErrDegraded) {
-		ns.degrade(err)
+		ns.Degrade(err)
 	}
 	return err
 }
