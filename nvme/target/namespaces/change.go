@@ -35,8 +35,8 @@ func (ns *Namespace) change(fn func() error) error {
 	return nil
 }
 
-// quiesce makes commands wait until no reactor has a channel to the device. With flush, what hosts
-// have written is durable then, because no later flush reaches this device.
+// quiesce makes commands wait until no reactor has a channel to the device. With flush, completed
+// writes are durable then, because no later flush reaches this device.
 func (ns *Namespace) quiesce(flush bool) error {
 	return ns.quiesceWithin(ns.common.CloseDeadline, ns.common.DrainDeadline, flush)
 }
