@@ -46,10 +46,7 @@ func TestDataAtLimit(t *testing.T) {
 					}
 					testutil.Value(q.Submit(&op))(h.T)
 				}
-				var done [16]host.Completion
-				for q.Outstanding() > 0 {
-					h.Must(collect(q, done[:]))
-				}
+				collectAll(t, q, nvme.Success)
 			}
 			for i := range 16 {
 				testutil.Equal(t, Differ(in[i*most:][:size], out[i*most:][:size]), "",

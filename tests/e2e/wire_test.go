@@ -122,7 +122,7 @@ func unreadRDMA(h *Env) {
 			testutil.Value(q.Submit(op))(h.T)
 		}
 		if held == nil {
-			h.finish(q, slowSize>>20)
+			collectAll(h.T, q, nvme.Success)
 			held = h.Fabric.Inject(verbstest.Fault{
 				Host: "target", Ops: verbstest.OpWrite, Times: -1, Hold: true,
 			})
@@ -130,25 +130,10 @@ func unreadRDMA(h *Env) {
 	}
 	h.T.Cleanup(func() {
 		held.Release()
-		h.finish(q, slowSize>>20)
+		collectAll(h.T, q, nvme.Success)
 	})
 	_, err := q.Poll(make([]host.Completion, 1)) // sends the submitted commands
 	h.Must(err)
 	h.Ping(c)
 	h.Until("the WRITEs are held", func() bool { return held.Fired() > 0 })
-}
-
-// finish waits for n successful commands.
-func (h *Env) finish(q *host.Queue, n int) {
-	h.T.Helper()
-	done := make([]host.Completion, n)
-	for n > 0 {
-		got := testutil.Value(q.Poll(done))(h.T)
-		for i := range done[:got] {
-			testutil.Equal(h.T, done[i].Status(), nvme.Success, "")
-		}
-		if n -= got; got == 0 {
-			h.Must(q.Wait(testutil.Patience))
-		}
-	}
 }

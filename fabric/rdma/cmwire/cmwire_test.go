@@ -8,12 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
-func unhex(t *testing.T, s string) []byte {
-	t.Helper()
-	b := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
-	return b
-}
-
 // TestGolden: the bytes of records, which have the sizes of include/linux/nvme-rdma.h.
 func TestGolden(t *testing.T) {
 	tests := []struct {
@@ -34,14 +28,14 @@ func TestGolden(t *testing.T) {
 		{"reject", Bytes(Rej{Status: InvalidCNTLID}), "0000 0900"},
 	}
 	for _, tt := range tests {
-		if got := hex.EncodeToString(tt.got); got != hex.EncodeToString(unhex(t, tt.want)) {
+		if got := hex.EncodeToString(tt.got); got != strings.ReplaceAll(tt.want, " ", "") {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }
 
 func TestParseReq(t *testing.T) {
-	full := unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
+	full := testutil.Unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
 	r, ok := ParseReq(append(full, make([]byte, 24)...)) // padded, as RoCE does
 	testutil.True(t, ok && r.RecFmt == 0 && r.QID == 2 && r.HRQSize == 128 &&
 		r.HSQSize == 127 && r.CNTLID == 5, "%x: %v", r, ok)
@@ -55,11 +49,11 @@ func TestParseReq(t *testing.T) {
 }
 
 func TestParseAnswers(t *testing.T) {
-	r, ok := Parse[Rep](unhex(t, "0000 2000"+strings.Repeat("00", 192)))
+	r, ok := Parse[Rep](testutil.Unhex(t, "0000 2000"+strings.Repeat("00", 192)))
 	testutil.True(t, ok && r.CRQSize == 32 && r.RecFmt == 0, "accept: %x %v", r, ok)
 	_, ok = Parse[Rep](make([]byte, 31))
 	testutil.True(t, !ok, "a short accept was taken")
-	if r, ok := Parse[Rej](unhex(t, "0000 0600 ffff")); !ok || r.Status != NoResources ||
+	if r, ok := Parse[Rej](testutil.Unhex(t, "0000 0600 ffff")); !ok || r.Status != NoResources ||
 		r.RecFmt != 0 {
 		t.Errorf("reject: %x %v", r, ok)
 	}

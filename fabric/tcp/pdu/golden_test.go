@@ -2,7 +2,6 @@ package pdu
 
 import (
 	"bytes"
-	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -25,12 +24,6 @@ var (
 	_ [24]byte  = [len(CapsuleResp{})]byte{}
 	_ [24]byte  = [len(Data{})]byte{}
 )
-
-func unhex(t *testing.T, s string) []byte {
-	t.Helper()
-	b := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
-	return b
-}
 
 func zeros(n int) string { return strings.Repeat("00", n) }
 
@@ -109,7 +102,7 @@ func TestGolden(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, want := tt.build(), unhex(t, tt.want); !bytes.Equal(got, want) {
+			if got, want := tt.build(), testutil.Unhex(t, tt.want); !bytes.Equal(got, want) {
 				t.Errorf("got  %x\nwant %x", got, want)
 			}
 		})

@@ -13,17 +13,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-func unhex(t *testing.T, s string) []byte {
-	t.Helper()
-	b := testutil.Value(hex.DecodeString(s))(t)
-	return b
-}
-
 // TestRecordVectors uses records of the exchange that became the first one of RFC 8448
 // (draft-ietf-tls-tls13-vectors-06, as in OpenSSL's test/tls13encryptiontest.c).
 func TestRecordVectors(t *testing.T) {
 	needTLS(t)
-	data := unhex(t, "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"+
+	data := testutil.Unhex(t, "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"+
 		"202122232425262728292a2b2c2d2e2f3031")
 	for _, tc := range []struct {
 		key, iv string
@@ -57,9 +51,10 @@ func TestRecordVectors(t *testing.T) {
 		sys.SetIovec(&v[0], b[16:16+copy(b[16:], tc.content)])
 		out := b[1024:]
 		for _, seal := range []bool{true, false} {
-			a := testutil.Value(openssl.NewAEAD(seal, unhex(t, tc.key), unhex(t, tc.iv)))(t)
+			key, iv := testutil.Unhex(t, tc.key), testutil.Unhex(t, tc.iv)
+			a := testutil.Value(openssl.NewAEAD(seal, key, iv))(t)
 			defer a.Free()
-			want := unhex(t, tc.sealed)
+			want := testutil.Unhex(t, tc.sealed)
 			if seal {
 				n, ok := a.Seal(out, tc.seq, v, 0, len(tc.content), maxContent, tc.typ)
 				if !ok || !bytes.Equal(out[recordHeader:n], want) {
@@ -80,7 +75,7 @@ func TestRecordVectors(t *testing.T) {
 // RFC 8448).
 func TestTrafficKeys(t *testing.T) {
 	k := newSchedule(auth.SHA256)
-	secret := unhex(t, "b67b7d690cc16c4e75e54213cb2d37b4e9c912bcded9105d42befd59d391ad38")
+	secret := testutil.Unhex(t, "b67b7d690cc16c4e75e54213cb2d37b4e9c912bcded9105d42befd59d391ad38")
 	got := k.expand(secret, "key", nil, 16)
 	testutil.True(t, hex.EncodeToString(got) == "3fce516009c21727d0f2e4e86ee403bc", "key % x", got)
 	got = k.expand(secret, "iv", nil, 12)
@@ -135,11 +130,11 @@ func TestRFC8448(t *testing.T) {
 	check("early", early, "33ad0a1c607ec03b09e6cd9893680ce210adf300aa1f2660e1b22e10f170f92a")
 	derived := k.derive(early, "derived", nil)
 	check("derived", derived, "6f2615a108c702c5678f54fc9dbab69716c076189c48250cebeac3576c3611ba")
-	common := unhex(t, "8bd4054fb55b9d63fdfbacf9f04b9f0d35e6d63f537563efd46272900f89492d")
+	common := testutil.Unhex(t, "8bd4054fb55b9d63fdfbacf9f04b9f0d35e6d63f537563efd46272900f89492d")
 	secret := k.extract(derived, common)
 	check("handshake", secret, "1dc826e93606aa6fdc0aadc12f741b01046aa6b99f691ed221a9f0ca043fbeac")
 
-	transcript := append(unhex(t, rfcClientHello), unhex(t, rfcServerHello)...)
+	transcript := append(testutil.Unhex(t, rfcClientHello), testutil.Unhex(t, rfcServerHello)...)
 	client := k.derive(secret, "c hs traffic", transcript)
 	check("client", client, "b3eddb126e067f35a780b3abf45e2d8f3b1a950738f52e9600746a0e27a55a21")
 	keys("client", client, "dbfaa693d1762c5b666af5d950258d01", "5bd3c71b836e0b76bb73265f")
@@ -148,10 +143,10 @@ func TestRFC8448(t *testing.T) {
 	keys("server", server, "3fce516009c21727d0f2e4e86ee403bc", "5d313eb2671276ee13000b30")
 
 	for _, m := range []string{rfcEncryptedExtensions, rfcCertificate, rfcCertificateVerify} {
-		transcript = append(transcript, unhex(t, m)...)
+		transcript = append(transcript, testutil.Unhex(t, m)...)
 	}
 	check("Finished of the server", k.finished(server, transcript), rfcFinished)
-	transcript = append(transcript, unhex(t, "14000020"+rfcFinished)...)
+	transcript = append(transcript, testutil.Unhex(t, "14000020"+rfcFinished)...)
 	check("Finished of the client", k.finished(client, transcript),
 		"a8ec436d677634ae525ac1fcebe11a039ec17694fac6e98527b642f2edd5ce61")
 
@@ -168,7 +163,8 @@ func TestRFC8448(t *testing.T) {
 	c.in = half{k: k, secret: bytes.Clone(client)}
 	if err := c.in.setKey(auth.SHA256); err == nil { // with TLS built in
 		// The first record of the client.
-		record := unhex(t, "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819"+
+		record := testutil.Unhex(t, "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa"+
+			"66bcab3f2b9819"+
 			"a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2977014bd1e3deae63aeebb21694915e4")
 		data := make([]byte, 50)
 		typ, ok := c.in.aead.Open(data, 0, record, len(record)-recordHeader-tagSize)
@@ -182,7 +178,7 @@ func TestRFC8448(t *testing.T) {
 // comes from a ticket, so its binder has another label than that of an external PSK (RFC 8446
 // section 7.1).
 func TestRFC8448Binder(t *testing.T) {
-	message := unhex(t, "01"+
+	message := testutil.Unhex(t, "01"+
 		"0001fc03031bc3ceb6bbe39cff938355b5a50adb6db21b7a6af649d7b4bc419d7876487d9500000613"+
 		"0113031302010001cd0000000b0009000006736572766572ff01000100000a00140012001d0017001800"+
 		"1901000101010201030104003300260024001d0020e4ffb68ac05f8d96c99da26698346c6be16482badd"+
@@ -199,7 +195,7 @@ func TestRFC8448Binder(t *testing.T) {
 	testutil.MustTrue(t, err == nil && len(h.psks) == 1 && h.bound == 477 &&
 		len(h.psks[0].identity) == 178, "%v, %d PSKs, bound to %d bytes", err, len(h.psks), h.bound)
 	k := newSchedule(auth.SHA256)
-	psk := unhex(t, "4ecd0eb6ec3b4d87f5d6028f922ca4c5851a277fd41311c9e62d2c9492e1c4f3")
+	psk := testutil.Unhex(t, "4ecd0eb6ec3b4d87f5d6028f922ca4c5851a277fd41311c9e62d2c9492e1c4f3")
 	early := k.extract(nil, psk)
 	testutil.Equal(t, hex.EncodeToString(early),
 		"9b2188e9b2fc6d64d71dc329900e20bb41915000f678aa839cbb797cb7d8332c", "early secret")

@@ -2,7 +2,6 @@ package cm
 
 import (
 	"bytes"
-	"encoding/hex"
 	"net/netip"
 	"strings"
 	"testing"
@@ -31,7 +30,7 @@ var golden = map[attr]string{
 }
 
 func goldenMAD(t testing.TB, a attr) []byte {
-	b := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(golden[a]), "")))(t)
+	b := testutil.Unhex(t, golden[a])
 	return append(b, make([]byte, madSize-len(b))...)
 }
 

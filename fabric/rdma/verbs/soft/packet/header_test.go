@@ -6,8 +6,9 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // Headers against their pictures in the specification (sections 9.2 and 9.3).
@@ -176,15 +177,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // golden are packets of other implementations, from the IP header to the ICRC.
 var golden = []struct{ name, packet string }{
 	{
@@ -229,7 +221,7 @@ func split(b []byte) (v ICRC, id uint16, packet []byte) {
 
 func TestICRCGolden(t *testing.T) {
 	for _, g := range golden {
-		v, id, b := split(unhex(t, g.packet))
+		v, id, b := split(testutil.Unhex(t, g.packet))
 		v.Identify(id) // as if the socket had told
 		if !v.Check(b, false) {
 			n := len(b) - ICRCSize
@@ -242,7 +234,7 @@ func TestICRCGolden(t *testing.T) {
 // The check finds the identification of a packet that does not have 0.
 func TestICRCIdentification(t *testing.T) {
 	for _, g := range golden {
-		v, id, b := split(unhex(t, g.packet))
+		v, id, b := split(testutil.Unhex(t, g.packet))
 		n := len(b) - ICRCSize
 		got, ok := identification(v.sum(b[:n])^binary.LittleEndian.Uint32(b[n:]), n)
 		if v.ip == ip4Size && (!ok || got != id) {
