@@ -74,19 +74,25 @@ func startSuccessor(names []string, fds []uintptr) (*successor, error) {
 		Env: append(env, "LISTEN_PID="+asSuccessor, "LISTEN_FDS="+strconv.Itoa(len(fds)+1),
 			"LISTEN_FDNAMES="+strings.Join(append(names, predecessorName), ":")),
 		Files: slices.Concat([]uintptr{0, 1, 2}, fds, []uintptr{uintptr(theirs)}),
+		// A child of this process would be a stranger for systemd, which kills one without SIGTERM.
+		Sys: &syscall.SysProcAttr{Cloneflags: unix.CLONE_PARENT},
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("execute %s: %w", program, err), talk.Close())
 	}
-	p, _ := os.FindProcess(pid) // a child exists until Wait
-	ended := make(chan struct{})
-	go func() {
-		_, _ = p.Wait()
-		close(ended)
-	}()
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		return nil, errors.Join(os.NewSyscallError("pidfd_open", err), talk.Close())
+	}
 	return &successor{pid, talk, func() {
-		_ = p.Kill()
-		<-ended
+		_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
+		for {
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1)
+			if err != unix.EINTR {
+				return
+			}
+		}
 	}}, nil
 }
 

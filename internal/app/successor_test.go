@@ -223,6 +223,7 @@ func (s *service) cleanUp(pid int) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			testutil.Until(s.t, "the end of a process", func() bool { return gone(pid) })
 		}
+		_, _ = syscall.Wait4(pid, nil, 0, nil) // a successor is a child of this process
 	})
 }
 
@@ -288,6 +289,9 @@ func TestSuccessor(t *testing.T) {
 	testutil.Must(t, err)
 	testutil.Equal(t, next.PID, s.child.Process.Pid, "process")
 	s.cleanUp(next.Successor)
+	b := testutil.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", next.Successor)))(t)
+	testutil.True(t, strings.Contains(string(b), fmt.Sprintf("PPid:\t%d\n", os.Getpid())),
+		"it is not a child of the service manager: %s", b)
 	s.await(fmt.Sprintf("MAINPID=%d\n", next.Successor))
 	serves() // there may be no process yet that accepts the connections
 	s.await("READY=1")

@@ -97,4 +97,8 @@ done
   fail "the host waits for longer than the rule says"
 host_disconnect
 [ -z "$OTHER" ] || { kill $OTHER; wait $OTHER || fail "the second target: exit code $?"; }
-target_stop; systemd_down
+# systemd lets a successor end in its own time.
+[ $BY = systemctl ] || { target_restart; target_is_back; }
+target_stop
+[ "$(unit_property Result)" = success ] || fail "the unit ended with $(unit_property Result)"
+systemd_down
