@@ -24,9 +24,10 @@ type CQ struct {
 	armed  atomic.Bool
 	// polling: Poll will look for completions, so they need no event.
 	polling atomic.Bool
-	// listening: the channel listens to the engine's socket for this CQ. It belongs to the
-	// goroutine that polls.
-	listening bool
+	// The following belong to the goroutine that polls. listening: the channel listens to the
+	// engine's socket for this CQ. arming: no poll since ReqNotify was empty, and after that one
+	// the caller may sleep.
+	listening, arming bool
 }
 
 var errOverrun = errors.New("completion queue overrun: it is smaller than the work in flight")
@@ -91,7 +92,6 @@ func (cq *CQ) signal() {
 // armed if Poll takes all completions: most of them come in a turn of Poll, and events for them
 // would only make the caller poll again. Therefore poll until there is none before you wait.
 func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
-	cq.engine.polls.Add(1)
 	cq.step(true)
 	others := cq.engine.sleepers.Load()
 	if cq.listening {
@@ -109,6 +109,8 @@ func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 		head++
 	}
 	cq.head.Store(head)
+	cq.engine.attended.Store(!cq.arming || n > 0)
+	cq.arming = cq.arming && n > 0
 	if head < tail {
 		cq.signal()
 	}
@@ -130,7 +132,8 @@ func (cq *CQ) step(polled bool) {
 // caller polls then, and the queue stays armed. Poll once more after arming.
 func (cq *CQ) ReqNotify() error {
 	cq.armed.Store(true)
-	cq.engine.polls.Store(-1)
+	cq.arming = true
+	cq.engine.attended.Store(false)
 	if cq.ch == nil || cq.listening || cq.engine.dev.opts.Background {
 		return nil
 	}

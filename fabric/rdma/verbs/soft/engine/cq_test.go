@@ -341,9 +341,13 @@ func TestAnswersBeforeDeadlines(t *testing.T) {
 // one that has armed and may sleep. It takes them when nobody polls any more.
 func TestAttended(t *testing.T) {
 	d := alone(t, Options{})
-	cq := newCQ(t, d, 8, newChannel(t, d), 0)
-	poll := func() { testutil.Value(cq.Poll(nil))(t) }
+	ch := newChannel(t, d)
+	cq, other := newCQ(t, d, 8, ch, 0), newCQ(t, d, 8, ch, 0)
+	poll := func() { testutil.Value(cq.Poll(make([]verbs.WC, 8)))(t) }
+	polls := func() { testutil.Value(other.Poll(nil))(t) }
 	arm := func() { testutil.Must(t, cq.ReqNotify()) }
+	arms := func() { testutil.Must(t, other.ReqNotify()) }
+	complete := func() { held(d.Engine(0), func() { cq.Push(&verbs.WC{}) }) }
 	for i, tt := range []struct {
 		do   []func()
 		want bool
@@ -354,11 +358,15 @@ func TestAttended(t *testing.T) {
 		{[]func(){poll}, false},
 		{[]func(){poll}, true},
 		{[]func(){arm, poll}, false},
+		{[]func(){arm, complete, poll}, true},
+		{[]func(){poll}, false},
+		{[]func(){poll}, true},
+		{[]func(){arm, arms, poll, polls}, false},
 	} {
 		for _, do := range tt.do {
 			do()
 		}
-		testutil.Equal(t, d.Engine(0).polls.Load() > 0, tt.want, "somebody polls, step %d", i)
+		testutil.Equal(t, d.Engine(0).attended.Load(), tt.want, "somebody polls, step %d", i)
 	}
 
 	mem := wiretest.New(wiretest.Options{Manual: true})

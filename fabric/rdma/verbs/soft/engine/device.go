@@ -116,8 +116,7 @@ func (e *Engine) background() {
 			e.dev.fail(fmt.Errorf("wait for the socket of engine %d: %w", e.index, err))
 			return
 		}
-		if n := e.polls.Load(); n > 0 {
-			e.polls.CompareAndSwap(n, 0)
+		if e.attended.Swap(false) {
 			time.Sleep(time.Millisecond)
 			continue
 		}

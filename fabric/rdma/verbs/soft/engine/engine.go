@@ -48,9 +48,8 @@ type Engine struct {
 	held   atomic.Bool
 	helped atomic.Bool   // the helper goroutine runs
 	helper chan struct{} // wakes it; has room for one
-	// polls is above 0 after a CQ.Poll whose caller does not sleep next. The first one after
-	// ReqNotify does not count.
-	polls atomic.Int64
+	// attended is set by a CQ.Poll whose caller does not sleep next.
+	attended atomic.Bool
 	// sleepers is the number of completion channels that listen to the socket, and one for the
 	// background goroutine.
 	sleepers atomic.Int32
