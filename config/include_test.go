@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,6 +66,14 @@ func TestIncludeIsBounded(t *testing.T) {
 	// A reload would wait for a writer without end, and a stop for the reload.
 	_, err = Load("pipe", nil, testBackends)
 	testutil.Fails(t, err, "open pipe: not a regular file", "")
+	// Commands may wait: nvmf-target check <(generate).
+	r, w, err := os.Pipe()
+	testutil.Must(t, err)
+	defer r.Close()
+	_, err = w.WriteString(minimal)
+	testutil.Must(t, errors.Join(err, w.Close()))
+	_, err = LoadAll(fmt.Sprintf("/dev/fd/%d", r.Fd()), nil, testBackends)
+	testutil.Check(t, err)
 }
 
 // TestVariablesAreBounded: variables do not make the configuration larger than a file may be.

@@ -29,32 +29,32 @@ type (
 //
 // The options replace files by edits and bound the time of programs.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
-	return whole(LoadAll(file, environ, backends, options...))
+	data, err := lang.ReadFile(file, false) // a reload would wait for the writer of a pipe
+	if err != nil {
+		return nil, err
+	}
+	return Parse(file, data, environ, backends, options...)
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
 func Parse(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
-	return whole(read(file, data, environ, backends, options...))
-}
-
-// whole returns a configuration without errors.
-func whole(c *Config, err error) (*Config, error) {
+	c, err := read(file, data, environ, backends, options...)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// LoadAll is Load for callers that report all errors at once. With an error it also returns the
-// usable part of the configuration, nil if there is none. Faulty reports the unusable values.
-func LoadAll(file string, environ []string, backends []Backend, options ...Option,
-) (*Config, error) {
-	data, err := lang.ReadFile(file)
+// LoadAll is Load for commands, which may read a pipe and report all errors at once. With an error
+// it also returns the usable part of the configuration, nil if there is none. Faulty reports the
+// unusable values.
+func LoadAll(file string, environ []string, backends []Backend) (*Config, error) {
+	data, err := lang.ReadFile(file, true)
 	if err != nil {
 		return nil, err
 	}
-	return read(file, data, environ, backends, options...)
+	return read(file, data, environ, backends)
 }
 
 func read(file string, data []byte, environ []string, backends []Backend, options ...Option,

@@ -160,7 +160,7 @@ func (d *Decoder) content(name string, most int) ([]byte, error) {
 			return e.Content, nil
 		}
 	}
-	return sys.ReadRegular(name, most)
+	return sys.ReadFile(name, most, false)
 }
 
 // private returns an error if users other than root and the current user can write to a directory.

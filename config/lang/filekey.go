@@ -46,7 +46,7 @@ func (d *Decoder) fromFile(n *yaml.Node, path string, isSecret bool) *yaml.Node 
 	default:
 		var text []byte
 		var err error
-		if text, err = sys.ReadRegular(d.beside(n, name), maxValueFile); err != nil {
+		if text, err = sys.ReadFile(d.beside(n, name), maxValueFile, false); err != nil {
 			what, hint = err.Error(), HintUnreadable
 		} else if isSecret && public(d.beside(n, name)) {
 			what, hint = "everybody can read "+Quoted(name), "chmod 600 it, and make another key."

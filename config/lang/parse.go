@@ -32,11 +32,11 @@ const (
 	keyDelimiter = "::"
 )
 
-// ReadFile reads a configuration file, as far as Decode looks at it.
-func ReadFile(file string) ([]byte, error) {
-	data, err := sys.ReadRegular(file, maxFile)
+// ReadFile reads a configuration file, or a pipe, as far as Decode looks at it.
+func ReadFile(file string, pipe bool) ([]byte, error) {
+	data, err := sys.ReadFile(file, maxFile, pipe)
 	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
+		return nil, fmt.Errorf("configuration file: %w. Name a regular file with --config", err)
 	}
 	return data, nil
 }

@@ -27,7 +27,7 @@ func Schema(w io.Writer) error {
 
 // Disks lists the disks of this machine with their namespaces. file is optional if not required.
 func Disks(file string, required bool, environ []string) ([]observed.Disk, error) {
-	c, err := config.Load(file, environ, volumes.Backends)
+	c, err := config.LoadAll(file, environ, volumes.Backends)
 	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {
 		return nil, err
 	}

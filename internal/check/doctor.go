@@ -30,7 +30,7 @@ func Doctor(file string, required bool, socket string, environ []string) []docto
 func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool, socket string,
 	environ []string,
 ) []doctor.Finding {
-	c, err := config.Load(file, environ, volumes.Backends)
+	c, err := config.LoadAll(file, environ, volumes.Backends)
 	if err != nil {
 		t := doctor.Target{
 			Sockets: sockets(config.AutoSocket), StateDir: state.DefaultDir(os.Getenv),

@@ -68,7 +68,7 @@ func (c Certificates) roots() (*x509.CertPool, error) {
 }
 
 func readPEM(name string) ([]byte, error) {
-	b, err := sys.ReadRegular(name, maxPEM)
+	b, err := sys.ReadFile(name, maxPEM, false)
 	if err != nil {
 		return nil, &FileError{name, err}
 	}

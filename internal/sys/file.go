@@ -41,13 +41,14 @@ func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	return e
 }
 
-// ReadRegular reads up to most+1 bytes of a regular file.
-func ReadRegular(name string, most int) ([]byte, error) {
+// ReadFile reads up to most+1 bytes of a file. It is a regular file unless pipe is set: then the
+// caller may wait for a writer.
+func ReadFile(name string, most int, pipe bool) ([]byte, error) {
 	info, err := os.Stat(name) // before open, which may block or harm a special file
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
+	if !pipe && !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
 	}
 	f, err := os.Open(name)
