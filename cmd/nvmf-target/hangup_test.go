@@ -48,6 +48,8 @@ func earlyHangup(t *testing.T, program ...string) {
 		"RUNTIME_DIRECTORY="+dir)
 	child.Stdout, child.Stderr = log, log
 	testutil.Must(t, child.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
 	kill := time.AfterFunc(testutil.Patience, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
 	sent := 0
@@ -60,10 +62,10 @@ func earlyHangup(t *testing.T, program ...string) {
 		return err != nil || strings.Contains(log.String(), " on tcp ")
 	})
 	testutil.Until(t, "a reload", func() bool {
-		return strings.Contains(log.String(), "the configuration was applied") || exited(child)
+		return strings.Contains(log.String(), "the configuration was applied") || len(ended) == 1
 	})
 	_ = child.Process.Signal(syscall.SIGTERM)
-	err := child.Wait()
+	err := <-ended
 	testutil.True(t, err == nil, "after %d signals: %v\n%s", sent, err, log)
 }
 
@@ -77,10 +79,4 @@ func ignores(pid int) bool {
 	var mask uint64
 	_, err = fmt.Sscanf(after, "%x", &mask)
 	return err != nil || mask&1 != 0 || strings.Contains(string(b), "State:\tZ")
-}
-
-// exited reports whether a child that was not waited for has ended.
-func exited(child *exec.Cmd) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
-	return err != nil || strings.Contains(string(b), "State:\tZ")
 }
