@@ -1,5 +1,5 @@
 // Package backend defines the contract between controller and storage. It is about bytes and
-// blocks, and has nothing of NVMe.
+// blocks, not about NVMe.
 //
 // A Device is opened once. Each reactor opens its own Channel on it. A channel has no other user,
 // so it needs no locks. Submit and Poll take batches in arrays that the caller owns.

@@ -24,12 +24,12 @@ func restartCommand() *cobra.Command {
 			defer cancel()
 			return awaitSuccessor(ctx, c, next)
 		}, status)
-	cmd.Long = cmd.Short + ", and wait until it serves. The program on disk starts with the " +
-		"configuration on disk. It also listens at the ports of RDMA devices before the running " +
-		"process asks hosts to reset their controllers and ends, so hosts stall for less than " +
-		"with systemctl restart. If it refuses the configuration or cannot listen, the running " +
-		"process goes on. The target must be a service of systemd. Changes of its unit need " +
-		"systemctl restart."
+	cmd.Long = cmd.Short + ", and wait until the new one serves. It reads the configuration and " +
+		"listens at RDMA devices before the running process asks hosts to reset their " +
+		"controllers and ends, so hosts at such devices stall for less than with systemctl " +
+		"restart. If it refuses the configuration or cannot listen, the running process goes on. " +
+		"The target must be a service of systemd. Changes of its unit and upgrades of the " +
+		"package need systemctl restart."
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }
