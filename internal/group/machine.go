@@ -181,6 +181,7 @@ type moving struct {
 	asking  bool          // Ask waits for an answer
 	present []string      // the instances that are present, nil: not known
 	askAt   time.Duration // the time from which that no longer counts
+	askedOf string        // the instance that claims the group, when it was asked for that reason
 }
 
 // Machine is one ANA group at one gateway. It has no goroutine and reads no clock: the caller
@@ -664,7 +665,8 @@ func (m *Machine) hold(now time.Duration) *Action {
 // give gives the group to the instance that claims it, if that is present.
 func (m *Machine) give(now time.Duration, reason string) *Action {
 	switch {
-	case now >= m.askAt:
+	case now >= m.askAt || m.askedOf != m.record.Claim: // that one may be newer than the answer
+		m.askedOf = m.record.Claim
 		return &Action{Op: OpAsk}
 	case !m.inherits(*m.record.instance(m.record.Claim)):
 		return m.write(func(r *Record) { r.Claim = "" })
@@ -688,6 +690,9 @@ func (m *Machine) claim(now time.Duration) *Action {
 		m.idle, m.moveAt = true, now+m.cfg.MoveAfter
 	case now >= m.moveAt && r.Claim != m.me.ID:
 		m.moveAt, m.asked = now+m.cfg.MoveAfter, m.wants
+		if m.wants { // a holder that comes to the same decision later has removed the claim
+			m.moveAt = now + m.cfg.MoveAfter/4
+		}
 		return m.write(func(r *Record) { r.Claim = m.me.ID })
 	}
 	return nil
@@ -762,7 +767,6 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.forgetting = false
 	}
 	if r.Op == OpAsk {
-		// An instance that claims the group was there MoveAfter before. Reads may be slow.
 		m.asking, m.present, m.askAt = false, r.Present, now+m.cfg.MoveAfter
 		if !errors.Is(r.Err, ErrFenced) {
 			return // an error: it is not known

@@ -311,6 +311,7 @@ func TestBalanced(t *testing.T) {
 	p.pass(30, 0, 1)
 	p.want("with that for another one", Optimized, Inaccessible)
 	p.machine(1).Balance(p.w.clock(1), false, "")
+	p.pass(2, 0, 1) // a removes the last claim
 	p.machine(0).Balance(p.w.clock(0), false, p.machine(1).me.ID)
 	p.pass(30, 0, 1)
 	p.want("of a gateway that does not ask", Optimized, Inaccessible)
@@ -329,6 +330,27 @@ func TestBalanced(t *testing.T) {
 	}
 	p.pass(30, 0, 1)
 	p.want("later", Inaccessible, Optimized)
+}
+
+// TestEarlyClaim: a group moves soon to a gateway that has started after the holder asked who is
+// present, and that asks for the group before the holder agrees.
+func TestEarlyClaim(t *testing.T) {
+	p := newPair(t)
+	a, b := p.machine(0), p.machine(1)
+	a.cfg.Lease = 1000
+	a.Hosts(0, true)
+	b.Hosts(0, true)
+	p.pass(3, 0)
+	a.Ask(p.w.clock(0))
+	p.pass(1, 0)
+	p.pass(1, 0, 1)
+	b.Balance(p.w.clock(1), true, "")
+	p.pass(1, 1)
+	p.pass(2, 0)
+	testutil.True(t, b.asked && p.w.record.Claim == "", "%v, %+v", b.asked, p.w.record)
+	a.Balance(p.w.clock(0), false, b.me.ID)
+	p.pass(5, 0, 1)
+	p.want("soon", Inaccessible, Optimized)
 }
 
 // TestReasons: the status has the reason why a group was taken.
