@@ -80,15 +80,17 @@ func startSuccessor(names []string, fds []uintptr) (*successor, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("execute %s: %w", program, err), talk.Close())
 	}
-	process, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		return nil, errors.Join(os.NewSyscallError("pidfd_open", err), talk.Close())
 	}
+	process := os.NewFile(uintptr(fd), "successor") // closed with the last reference
 	return &successor{pid, talk, func() {
-		_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
+		_ = unix.PidfdSendSignal(int(process.Fd()), unix.SIGKILL, nil, 0)
 		for {
-			_, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1)
+			ended := unix.PollFd{Fd: int32(process.Fd()), Events: unix.POLLIN}
+			_, err := unix.Poll([]unix.PollFd{ended}, -1)
 			if err != unix.EINTR {
 				return
 			}
