@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -70,32 +71,27 @@ func startSuccessor(names []string, fds []uintptr) (*successor, error) {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "WATCHDOG_PID=")
 	})
+	process := -1
 	pid, err := syscall.ForkExec(program, os.Args, &syscall.ProcAttr{
 		Env: append(env, "LISTEN_PID="+asSuccessor, "LISTEN_FDS="+strconv.Itoa(len(fds)+1),
 			"LISTEN_FDNAMES="+strings.Join(append(names, predecessorName), ":")),
 		Files: slices.Concat([]uintptr{0, 1, 2}, fds, []uintptr{uintptr(theirs)}),
 		// A child of this process would be a stranger for systemd, which kills one without SIGTERM.
-		Sys: &syscall.SysProcAttr{Cloneflags: unix.CLONE_PARENT},
+		Sys: &syscall.SysProcAttr{Cloneflags: unix.CLONE_PARENT, PidFD: &process},
 	})
+	if err == nil && process < 0 {
+		err = errors.Join(errors.ErrUnsupported, syscall.Kill(pid, syscall.SIGKILL))
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("execute %s: %w", program, err), talk.Close())
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		return nil, errors.Join(os.NewSyscallError("pidfd_open", err), talk.Close())
-	}
-	process := os.NewFile(uintptr(fd), "successor") // closed with the last reference
-	return &successor{pid, talk, func() {
-		_ = unix.PidfdSendSignal(int(process.Fd()), unix.SIGKILL, nil, 0)
-		for {
-			ended := unix.PollFd{Fd: int32(process.Fd()), Events: unix.POLLIN}
-			_, err := unix.Poll([]unix.PollFd{ended}, -1)
-			if err != unix.EINTR {
-				return
-			}
+	return &successor{pid, talk, sync.OnceFunc(func() {
+		_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
+		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1)
 		}
-	}}, nil
+		_ = errors.Join(unix.Close(process), talk.Close())
+	})}, nil
 }
 
 // hear waits for a message of the successor.
