@@ -82,6 +82,7 @@ func (s *Server) Handle(signals, hangups <-chan os.Signal) error {
 
 // Prepare makes a server that talks to its successor let it listen.
 func (s *Server) Prepare(ctx context.Context, talk net.Conn, kill func()) error {
+	defer s.engine.Hold()()
 	return (&succession{server: s}).prepare(ctx, &successor{talk: talk, kill: kill})
 }
 

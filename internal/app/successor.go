@@ -139,11 +139,13 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 	}
 	release := r.server.engine.Hold()
 	defer release()
+	r.server.listeners.Freeze(true)
 	next, err := startSuccessor(r.server.opts.Sockets.Files())
 	if err == nil {
 		err = r.prepare(ctx, next)
 	}
 	if err != nil {
+		r.server.listeners.Freeze(false)
 		r.running.Store(false)
 		return nil, nil, refuseRestart("the target goes on, because nothing can replace it: "+
 			err.Error(), "")
@@ -155,15 +157,14 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 }
 
 // prepare returns an error if the successor cannot go on. Then the successor has ended, and this
-// process listens.
+// process listens. The caller holds the configuration.
 func (r *succession) prepare(ctx context.Context, next *successor) (err error) {
 	killed := context.AfterFunc(ctx, next.kill)
 	defer killed()
-	if err = next.hear(readyWithin); err != nil {
-		next.kill()
-		return err
+	var list []listeners.Handed
+	if err = next.hear(readyWithin); err == nil {
+		list, err = r.server.listeners.HandOver()
 	}
-	list, err := r.server.listeners.HandOver()
 	if err == nil {
 		err = json.NewEncoder(next.talk).Encode(message{Listen: list})
 	}
@@ -176,8 +177,10 @@ func (r *succession) prepare(ctx context.Context, next *successor) (err error) {
 	if err != nil {
 		next.kill()
 		r.server.listeners.TakeBack()
+		return err
 	}
-	return err
+	r.server.engine.StopHeld() // the successor would not know of a change
+	return nil
 }
 
 // stop stops the server after the program has ended with err. If that is errSucceeded, the

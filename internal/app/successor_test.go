@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -82,6 +83,8 @@ func TestSuccessorOfDevices(t *testing.T) {
 	}()
 	testutil.Must(t, d.Prepare(ctx, mine, func() { t.Error("the successor was killed") }))
 	d.Ping(d.c)
+	_, err := d.Apply(parse(t, d.listeners))
+	testutil.Is(t, err, engine.ErrStopped, "a change that the successor has not read")
 	connected := make(chan error, 3)
 	connect := func(port uint16) {
 		go func() {

@@ -115,10 +115,12 @@ func (e *Engine) TryHold() (release func(), ok bool) {
 
 // Stop ends changes: later ones fail with ErrStopped. It waits for the change in progress.
 func (e *Engine) Stop() {
-	e.applying.Lock()
-	defer e.applying.Unlock()
-	e.stopping = true
+	defer e.Hold()()
+	e.StopHeld()
 }
+
+// StopHeld is Stop for a caller of Hold.
+func (e *Engine) StopHeld() { e.stopping = true }
 
 // Apply changes the running target to match c, and returns the changes. Everything unchanged goes
 // on. Keys that need a restart keep their values until then. After an error everything is as

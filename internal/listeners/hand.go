@@ -16,6 +16,15 @@ type Handed struct {
 	TOS uint8
 }
 
+// Freeze keeps the ports as they are: the next process has their sockets already. Otherwise the
+// service manager would keep others at the same addresses.
+func (ls *Listeners) Freeze(on bool) {
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.frozen = on
+	ls.try()
+}
+
 // HandOver closes the ports of RDMA devices, so that the next process can open them. Their
 // connections stay, and hosts are told nothing.
 func (ls *Listeners) HandOver() (list []Handed, err error) {
@@ -38,24 +47,25 @@ func (ls *Listeners) HandOver() (list []Handed, err error) {
 }
 
 const (
-	takeBackTries = 100
+	takeBackTries = 100 // of all ports together
 	takeBackPause = 10 * time.Millisecond
 )
 
-// TakeBack opens the ports of HandOver again, because the next process has failed. If one cannot be
-// opened soon, its connections end.
+// TakeBack opens the ports of HandOver again, because the next process has failed. The connections
+// of ports that cannot be opened soon end.
 func (ls *Listeners) TakeBack() {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
 	ports := ls.byID()
 	ls.mu.Unlock()
+	tries := takeBackTries
 	for _, p := range ports {
 		if !p.handed || p.open == nil || ls.stopped {
 			continue
 		}
 		err := ls.listen(p)
-		for n := 1; err != nil && n < takeBackTries; n++ {
+		for ; err != nil && tries > 0; tries-- {
 			time.Sleep(takeBackPause)
 			err = ls.listen(p)
 		}

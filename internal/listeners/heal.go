@@ -99,7 +99,7 @@ func (ls *Listeners) heal(quit <-chan struct{}) {
 func (ls *Listeners) look() []fabric.Addr {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
-	if ls.stopped {
+	if ls.stopped || ls.frozen {
 		return nil
 	}
 	ls.read(nil)

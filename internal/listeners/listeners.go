@@ -61,6 +61,7 @@ type Listeners struct {
 
 	changing sync.Mutex // held during a change; guards the fields up to mu
 	stopped  bool
+	frozen   bool // see Freeze
 	machine  netif.State
 	unread   bool              // the addresses could not be read last time
 	ids      map[string]uint16 // port IDs, by name

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
@@ -27,11 +29,12 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// fakeListener is a port that nothing connects to.
+// fakeListener is a port of an RDMA device that nothing connects to.
 type fakeListener struct{ at fabric.Addr }
 
 func (l fakeListener) Addr() fabric.Addr { return l.at }
 func (fakeListener) Close() error        { return nil }
+func (fakeListener) Stack() fabric.Stack { return fabric.DeviceStack }
 
 // opened returns listeners of a target without transports, which end with the test.
 func opened(t *testing.T, n *netiftest.Network, c Config, list ...config.Listener) *Listeners {
@@ -66,6 +69,32 @@ func tcpAt(address string) config.Listener {
 		l.Address.Device = address
 	}
 	return l
+}
+
+// TestTakeBack: this process does not open ports that the next one has. If that has failed, ports
+// that cannot be opened again take a second in all, because changes wait meanwhile.
+func TestTakeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := []config.Listener{tcpAt("10.0.0.1"), tcpAt("10.0.0.2"), tcpAt("10.0.0.3")}
+		opens := 0
+		ls := opened(t, &netiftest.Network{}, Config{
+			Listen: func(at fabric.Addr, _ uint16) (fabric.Listener, error) {
+				if opens++; opens > len(list) {
+					return nil, unix.EADDRINUSE
+				}
+				return fakeListener{at}, nil
+			},
+		}, list...)
+		ls.Freeze(true)
+		ls.Lost(1)
+		testutil.Value(ls.HandOver())(t)
+		ls.look()
+		testutil.Equal(t, opens, len(list), "ports opened")
+		began := time.Now()
+		ls.TakeBack()
+		testutil.Equal(t, time.Since(began), takeBackTries*takeBackPause, "time")
+		testutil.Equal(t, opens, 2*len(list)+takeBackTries, "ports opened, with failures")
+	})
 }
 
 // TestUpdatesOfStorm: while addresses change every millisecond, the pauses between two updates
