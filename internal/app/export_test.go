@@ -86,6 +86,13 @@ func (s *Server) Prepare(ctx context.Context, talk net.Conn, kill func()) error 
 	return (&succession{server: s}).prepare(ctx, &successor{talk: talk, kill: kill})
 }
 
+// StopReplaced stops a server that a successor replaces.
+func (s *Server) StopReplaced(kill func(), signals <-chan os.Signal) error {
+	r := &succession{server: s}
+	r.next.Store(&successor{kill: kill})
+	return r.stop(errSucceeded, signals, s.log)
+}
+
 // Succeed waits as a successor, and returns its RDMA stack and Options.Applied.
 func Succeed(talk net.Conn, v verbs.Provider, signals <-chan os.Signal) (verbs.Provider, func(),
 	error,

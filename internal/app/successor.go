@@ -198,7 +198,8 @@ func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger)
 	} else {
 		notify(log, stopping)
 	}
-	err = errors.Join(err, stop(r.server, r.server.current().ShutdownTimeout, signals, abandon))
+	stopped := stop(r.server, r.server.current().ShutdownTimeout, signals, abandon)
+	err = errors.Join(err, stopped) // abandon may have changed it
 	next := r.next.Load()
 	switch {
 	case replaced:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -146,6 +147,16 @@ func TestSuccessorThatFails(t *testing.T) {
 	_, _, err := app.Succeed(theirs, d.fabric.Provider("target"), signals)
 	testutil.Fails(t, err, "terminated", "")
 	_, _ = mine.Close(), theirs.Close()
+}
+
+// TestSignalEndsBoth: a signal ends the successor, and the server, which still waits for hosts.
+func TestSignalEndsBoth(t *testing.T) {
+	c := parse(t, anyPort)
+	c.ShutdownTimeout = time.Hour
+	s := started(t, app.Options{Config: c})
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	testutil.Check(t, s.StopReplaced(sync.OnceFunc(s.Block()), signals))
 }
 
 // TestSuccessorElsewhere: listeners that the configuration no longer has neither keep others from
