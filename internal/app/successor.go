@@ -101,7 +101,7 @@ func (n *successor) hear(within time.Duration) error {
 	if err := json.NewDecoder(n.talk).Decode(&m); errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("it does not answer within %v", within)
 	} else if err != nil {
-		return errors.New("it has ended; its log has the reason")
+		return errors.New("it has ended; the log has the reason")
 	}
 	if m.Err != "" {
 		return errors.New(m.Err)
@@ -127,8 +127,8 @@ func refuseRestart(what, hint string) error {
 
 // noRestart is Options.Restart of a server without systemd.
 func noRestart(context.Context) (*control.Succession, func(), error) {
-	return nil, nil, refuseRestart("the target is not a service of systemd, and nothing else "+
-		"follows a successor", "Stop it, and start it again.")
+	return nil, nil, refuseRestart("only a service of systemd can be replaced by another process",
+		"Stop the target, and start it again.")
 }
 
 // restart starts a successor. If it returns one, the successor listens at the ports of RDMA
@@ -147,7 +147,7 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 	if err != nil {
 		r.server.listeners.Freeze(false)
 		r.running.Store(false)
-		return nil, nil, refuseRestart("the target goes on, because nothing can replace it: "+
+		return nil, nil, refuseRestart("the target goes on, because the new process failed: "+
 			err.Error(), "")
 	}
 	r.next.Store(next)

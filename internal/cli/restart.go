@@ -46,7 +46,7 @@ func awaitSuccessor(ctx context.Context, c *control.Client, next control.Success
 			return s, fmt.Errorf("process %d has ended, and process %d serves: the log has the "+
 				"reason", next.Successor, s.PID)
 		case ctx.Err() != nil:
-			return s, errors.New("the next process does not serve yet: the log has the reason")
+			return s, errors.New("the new process does not serve yet: the log has the reason")
 		}
 		select {
 		case <-time.After(drainEvery):
