@@ -250,7 +250,7 @@ type Problem struct {
 	More []Problem `json:"more,omitempty"`
 }
 
-// Succession is a restart: a process that another one replaces.
+// Succession is a restart in which another process replaces the running one.
 type Succession struct {
 	// PID is the process ID of the one that ends now.
 	PID int `json:"pid"`
