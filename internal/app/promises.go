@@ -300,6 +300,12 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 	}
 	if err == nil {
 		err = k.state.Found(k.name, k.pool, version != 0)
+		if err != nil && version != 0 { // the promises are known, so a full disk ends no I/O
+			k.local.Log.Warn("hosts cannot change reservations, write protection and "+
+				"uncorrectable blocks, because it cannot be noted that the cluster has them",
+				"subsystem", k.name.NQN, "nsid", k.name.NSID, "err", err)
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, 0, err

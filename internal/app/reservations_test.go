@@ -462,6 +462,27 @@ func TestReservationsRemoved(t *testing.T) {
 	a.has(false)
 }
 
+// TestReservationsNotNoted: a gateway that cannot write its state directory serves an image with
+// the promises of before, but makes no others.
+func TestReservationsNotNoted(t *testing.T) {
+	dir, o := t.TempDir(), &memoryObject{}
+	a := newKeeper(t, o)
+	testutil.Must(t, a.with.Open(nil, rbdImage))
+	testutil.Must(t, a.protect(true))
+	a.with.Close()
+	s := testutil.Value(state.Open(dir))(t)
+	defer func() { testutil.Check(t, s.Close()) }()
+	inTheWay := filepath.Join(dir, "shared")
+	testutil.Must(t, os.WriteFile(inTheWay, nil, 0o600))
+	b := newKeeper(t, o, s)
+	testutil.Must(t, b.with.Open(nil, rbdImage))
+	b.has(true)
+	testutil.Fails(t, b.protect(false), "cannot be written", "a change")
+	testutil.Must(t, os.Remove(inTheWay))
+	testutil.Must(t, b.protect(false))
+	b.has(false)
+}
+
 // TestReservationsNotKept: a change that cannot be kept fails, and may be repeated. One that does
 // not end is ended by a fence when the image is closed, also if the first fence fails.
 func TestReservationsNotKept(t *testing.T) {

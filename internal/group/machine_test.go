@@ -332,8 +332,8 @@ func TestBalanced(t *testing.T) {
 	p.want("later", Inaccessible, Optimized)
 }
 
-// TestEarlyClaim: a group moves soon to a gateway that has started after the holder asked who is
-// present, and that asks for the group before the holder agrees.
+// TestEarlyClaim: a group moves soon to a gateway that has started since the holder last looked for
+// others, and that asks for the group before the holder agrees.
 func TestEarlyClaim(t *testing.T) {
 	p := newPair(t)
 	a, b := p.machine(0), p.machine(1)
