@@ -141,17 +141,16 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 		if err == nil {
 			err = vs.add(n, dev)
 		}
-		return func() error { return errors.Join(vs.drop(name), vs.add(v.Namespace, nil)) }, err
+		return func() error {
+			return errors.Join(vs.drop(name), vs.add(v.Namespace, nil), vs.degrade(name, v.lost))
+		}, err
 	}
 	if err := vs.checkPromises(n); err != nil {
 		return nil, err
 	}
-	before, had, lost := v.Namespace, v.dev.Info().Size, v.dev.Info().Degraded
+	before, had, lost := v.Namespace, v.dev.Info().Size, vs.lost(name)
 	return func() error {
-		err := vs.modify(name, before, anew)
-		if lost {
-			err = errors.Join(err, vs.degrade(name))
-		}
+		err := errors.Join(vs.modify(name, before, anew), vs.degrade(name, lost))
 		// A file that has grown is not cut off again: hosts may have written there.
 		now := vs.served(name)
 		if err == nil && anew && before.Overlaps(n) && now != nil && now.dev.Info().Size > had {
@@ -223,7 +222,7 @@ func (vs *Volumes) remove(name config.Object) (*removed, error) {
 	delete(vs.list, name)
 	vs.mu.Unlock()
 	r := &removed{volume: v}
-	if v.dev == nil {
+	if v.lost = v.lost || vs.lost(name); v.dev == nil {
 		return r, nil
 	}
 	var err error
@@ -276,18 +275,23 @@ func (vs *Volumes) restore(r *removed) (err error) {
 		err = vs.add(r.Namespace, dev)
 	}
 	if err != nil {
-		return errors.Join(err, vs.add(r.Namespace, nil))
+		err = errors.Join(err, vs.add(r.Namespace, nil))
 	}
-	if r.closed && r.dev.Info().Degraded {
-		return vs.degrade(r.Name())
-	}
-	return nil
+	return errors.Join(err, vs.degrade(r.Name(), r.lost))
 }
 
-// degrade keeps it known that a namespace has lost writes, although its storage was opened again:
-// that was not the decision of an operator, but undoes a change.
-func (vs *Volumes) degrade(name config.Object) error {
-	if vs.served(name) == nil {
+// lost reports whether a served namespace may have lost writes.
+func (vs *Volumes) lost(name config.Object) bool { return vs.Target.Degraded(name.NQN, name.NSID) }
+
+// degrade keeps it known that a namespace has lost writes, although its storage was opened again,
+// or will be: that was not the decision of an operator, but undoes a change.
+func (vs *Volumes) degrade(name config.Object, lost bool) error {
+	vs.mu.Lock()
+	v := vs.list[name]
+	v.lost = v.lost || lost
+	lost = v.lost && v.dev != nil // else serve does it
+	vs.mu.Unlock()
+	if !lost {
 		return nil
 	}
 	return vs.Target.DegradeNamespace(name.NQN, name.NSID)
@@ -339,10 +343,11 @@ func (vs *Volumes) exchange(v *volume, n *Namespace,
 		is = n
 	}
 	if dev == nil { // it has neither the new storage nor the old one
+		lost := vs.lost(v.Name())
 		if _, removed := vs.Target.RemoveNamespace(v.NQN, v.NSID); removed != nil {
 			return errors.Join(err, removed)
 		}
-		return errors.Join(err, vs.add(is, nil))
+		return errors.Join(err, vs.add(is, nil), vs.degrade(v.Name(), lost))
 	}
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -439,7 +444,7 @@ func (vs *Volumes) MayResize(name config.Object, size int64, shrink, configured 
 			"Resize the volume (lvextend, for instance): the target notices it in a second.")
 	case v.ReadOnly:
 		return conflict("subsystem", "it is read-only", "Delete read_only and reload.")
-	case info.Offline || info.Degraded:
+	case info.Offline || vs.lost(name):
 		return conflict("subsystem", "its storage is offline or degraded", "Repair that first.")
 	case st.least() > size && !configured:
 		return conflict("size", fmt.Sprintf("the configuration says that the file has at least %d "+

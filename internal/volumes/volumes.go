@@ -77,6 +77,7 @@ type Volumes struct {
 type volume struct {
 	*Namespace
 	why    error              // why it is pending; guarded by Volumes.mu
+	lost   bool               // writes, before it was pending; guarded by Volumes.mu
 	dev    backend.Device     // nil while it is pending
 	cancel context.CancelFunc // ends the attempts to open absent storage; nil if there are none
 	ended  chan struct{}      // closed when the attempts have ended
@@ -175,10 +176,10 @@ func (vs *Volumes) serve(v *volume, dev backend.Device) error {
 		return errors.Join(err, dev.Close())
 	}
 	vs.mu.Lock()
-	defer vs.mu.Unlock()
 	v.dev, v.why = dev, nil
 	vs.list[v.Name()] = v
-	return nil
+	vs.mu.Unlock()
+	return vs.degrade(v.Name(), false)
 }
 
 // waitFor serves a namespace as soon as its storage is there and can be used. It tries that after

@@ -197,7 +197,8 @@ func (d lost) Info() backend.Info {
 }
 
 // TestUndoKeepsLosses: a change that is undone does not let lost writes be forgotten, whether it
-// has modified or removed the namespace.
+// has modified or removed the namespace. Neither does the next one, whether or not the storage can
+// be opened again at once, nor a resize.
 func TestUndoKeepsLosses(t *testing.T) {
 	parse := func(path string) *config.Config {
 		return testutil.Value(config.Parse("test.yaml", []byte(`
@@ -208,7 +209,8 @@ subsystems:
     namespaces: [{nsid: 1, backend: file, path: `+path+`, size: 1MiB}]
 `), nil, Backends))(t)
 	}
-	before, next := parse("/nowhere/a"), parse("/nowhere/b")
+	dir := t.TempDir() // each of these is there
+	before, next := parse(dir), parse(dir+"/..")
 	store := testutil.Value(state.Open(t.TempDir()))(t)
 	defer func() { testutil.Check(t, store.Close()) }()
 	tg := target.New(target.Options{Log: slog.New(slog.DiscardHandler)})
@@ -216,9 +218,17 @@ subsystems:
 		return testutil.Value(ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512}))(t)
 	}
 	testutil.Must(t, tg.AddSubsystem(subsystems.Config{NQN: n.NQN, AllowAnyHost: true}))
+	fails, up := 0, make(chan struct{}, 1)
 	vs := New(Config{
-		Target: tg, State: store, Log: slog.New(slog.DiscardHandler),
-		Open:      func(*config.Namespace) (backend.Device, error) { return open(), nil },
+		Target: tg, State: store, Log: slog.New(slog.DiscardHandler), Retry: 1,
+		Open: func(*config.Namespace) (backend.Device, error) {
+			if fails > 0 {
+				fails--
+				return nil, backend.ErrOffline
+			}
+			return open(), nil
+		},
+		Up:        func(string, uint32) { up <- struct{}{} },
 		Current:   func() *config.Config { return before },
 		Patiently: func(fn func() error) error { return fn() },
 		Await:     func(c <-chan struct{}) error { <-c; return nil },
@@ -239,9 +249,19 @@ subsystems:
 		},
 	} {
 		testutil.Must(t, vs.add(n, lost{open()}))
-		undo := testutil.Value(change(vs.Begin(next)))(t)
-		testutil.Must(t, undo())
-		testutil.True(t, tg.Stats()[0].Degraded, "%s: the lost writes are forgotten", what)
+		for _, later := range []bool{false, false, true} {
+			undo := testutil.Value(change(vs.Begin(next)))(t)
+			if later {
+				fails = 2 // the storage before, and the one after the change
+				_ = undo()
+				testutil.Receive(t, "the namespace is served", up)
+			} else {
+				testutil.Must(t, undo())
+			}
+			testutil.MustTrue(t, tg.Degraded(n.NQN, n.NSID), "%s: the lost writes are forgotten",
+				what)
+			testutil.Fails(t, vs.MayResize(n.Name(), 2<<20, false, true), "degraded", "")
+		}
 		testutil.Must(t, vs.drop(n.Name()))
 	}
 	vs.Stop()

@@ -75,6 +75,12 @@ func (t *Target) UpdateNamespace(nqn string, cfg namespaces.Config,
 	})
 }
 
+// Degraded reports whether a namespace may have lost accepted writes.
+func (t *Target) Degraded(nqn string, nsid uint32) bool {
+	ns, err := t.namespace(nqn, nsid)
+	return err == nil && ns.Geometry().Info.Degraded
+}
+
 // DegradeNamespace write protects a namespace whose storage may have lost accepted writes, for a
 // caller that has opened that storage again without a decision of the operator.
 func (t *Target) DegradeNamespace(nqn string, nsid uint32) error {
