@@ -276,9 +276,12 @@ func TestExchangeFlushes(t *testing.T) {
 	dev, again := backendtest.NewFaulty(described(t, cached)), described(t, cached)
 	next := described(t, cached)
 	r, h := joined(t, 2, 2, subsystemOf(testSub, dev))
-	for _, q := range h.io {
-		r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	write := func() { // after which all channels are open
+		for _, q := range h.io {
+			r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+		}
 	}
+	write()
 	flushes := func(err error) func() int64 {
 		n := new(atomic.Int64)
 		dev.Fail(func(io *backend.IO) error {
@@ -292,10 +295,11 @@ func TestExchangeFlushes(t *testing.T) {
 	}
 	n := flushes(nil)
 	r.pause()
-	testutil.Equal(t, n(), 2, "flushes before a pause, by reactors")
+	testutil.Equal(t, n(), 4, "flushes before a pause, two by each reactor")
 	r.resume()
+	write()
 	x, _ := r.exchange(namespaces.Config{})
-	testutil.Equal(t, n(), 4, "flushes before an exchange")
+	testutil.Equal(t, n(), 8, "flushes before an exchange")
 	testutil.Check(t, x.end(dev, nil))
 	flushes(backend.ErrDegraded)
 	x = r.startExchange(namespaces.Config{})
@@ -314,6 +318,31 @@ func TestExchangeFlushes(t *testing.T) {
 	testutil.Check(t, x.end(next, nil))
 	testutil.True(t, n() == 0 && !r.target.Stats()[0].Degraded,
 		"%d flushes before the known losses are given up, %+v", n(), r.target.Stats()[0])
+}
+
+// TestLongFlush: commands go on during a flush that takes long. It is repeated while they wait. If
+// it takes too long, the device stays.
+func TestLongFlush(t *testing.T) {
+	dev := backendtest.NewFaulty(described(t, func(i *backend.Info) { i.VolatileCache = true }))
+	r, h := joined(t, 1, 1, subsystemOf(testSub, dev))
+	r.ok(h.io[0], readAt(0))
+	for _, limit := range []time.Duration{closeDeadline, time.Millisecond} {
+		dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpFlush })
+		r.target.common.CloseDeadline = limit
+		x := r.startExchange(namespaces.Config{})
+		r.until("the device has the flush", func() bool { return dev.Held() == 1 })
+		r.ok(h.io[0], readAt(0))
+		if limit == closeDeadline {
+			dev.Release()
+			r.until("swap is called", func() bool { return len(x.old) > 0 })
+			testutil.Check(t, x.end(dev, nil))
+			continue
+		}
+		testutil.Is(t, x.wait(), namespaces.ErrBusy, "")
+		testutil.True(t, len(x.old) == 0, "swap is called")
+		dev.Release()
+		r.ok(h.io[0], readAt(0))
+	}
 }
 
 // TestPauseHungDevice: a namespace is not paused if its device does not finish its IOs.

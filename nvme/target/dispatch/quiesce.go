@@ -14,7 +14,7 @@ const (
 	// QuiesceNothing keeps nothing away.
 	QuiesceNothing Level = iota
 	// QuiesceZeroCopy lets no zero-copy read or write begin. Hosts decide how long they take, and
-	// none may make others wait, so all end before commands wait.
+	// none may make others wait, so all end before commands wait. So does a first flush.
 	QuiesceZeroCopy
 	// QuiesceIO has new IOs wait in pending. The IOs at the device complete, and then the channel
 	// to the device is closed.
@@ -22,8 +22,8 @@ const (
 )
 
 // Quiesce tells every reactor. The result comes once each has reached l: no zero copy is left, or
-// no channel to the device. With flush, each flushes before it closes its channel, and the result
-// is an error if that fails. Calls follow one another.
+// no channel to the device. With flush, each flushes before, and the result is an error if that
+// fails. Calls follow one another.
 func (ns *Namespace) Quiesce(l Level, flush bool) <-chan error {
 	reached := make(chan error, 1)
 	var failed atomic.Pointer[error]
@@ -33,6 +33,9 @@ func (ns *Namespace) Quiesce(l Level, flush bool) <-chan error {
 		io := &backend.IO{Op: backend.OpFlush} // a device may still have the last one
 		if ch.flush = nil; flush {
 			ch.flush = io
+			if l < QuiesceIO && ch.state == stateOpen {
+				ch.Queue(io)
+			}
 		}
 		ch.setQuiesce(l, func() {
 			if io.Err != nil {
@@ -66,7 +69,7 @@ func (ch *Channel) setQuiesce(l Level, done func()) {
 // checkQuiesced checks whether the channel has reached quiesce, and calls onQuiesced if so.
 func (ch *Channel) checkQuiesced() {
 	switch {
-	case ch.zeroCopies > 0:
+	case ch.zeroCopies > 0, ch.flush != nil && ch.flush.On != nil:
 		return
 	case ch.quiesce == QuiesceIO:
 		if ch.state == stateOpening || ch.inflight > 0 {

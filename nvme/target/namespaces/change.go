@@ -48,10 +48,13 @@ func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration, flush bool) error
 		return nil
 	}
 	flush = flush && ns.mayLose()
-	if ns.setQuiesce(dispatch.QuiesceZeroCopy, false, zeroCopy) != nil {
-		return fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
+	err := ns.setQuiesce(dispatch.QuiesceZeroCopy, flush, zeroCopy)
+	switch {
+	case err == nil:
+		err = ns.setQuiesce(dispatch.QuiesceIO, flush, io)
+	case !flush:
+		err = fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
 	}
-	err := ns.setQuiesce(dispatch.QuiesceIO, flush, io)
 	if errors.Is(err, backend.ErrDegraded) {
 		ns.Degrade(err)
 	}

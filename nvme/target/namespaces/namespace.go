@@ -19,8 +19,8 @@ import (
 type Common struct {
 	Log     *slog.Logger
 	Started time.Time // of the target
-	// CloseDeadline is how long a change waits for hosts to end zero-copy reads and writes, and
-	// DrainDeadline how long it waits for the device to complete others.
+	// CloseDeadline is how long a change waits for a first flush and for hosts to end zero-copy
+	// reads and writes, and DrainDeadline how long it waits for the device to complete others.
 	CloseDeadline, DrainDeadline time.Duration
 }
 
