@@ -254,8 +254,8 @@ func TestRemovedHung(t *testing.T) {
 	_ = testutil.Receive(t, "its host is disconnected", l.ended)
 	l.Engine().ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
-	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
-		"namespace 2 of "+testNQN+", which was removed") {
+	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: it waits for namespace 2 of "+
+		testNQN+", which was removed") {
 		t.Error(err)
 	}
 	l.hung.Release()

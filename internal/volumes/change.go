@@ -27,9 +27,9 @@ type Change struct {
 // removed is a namespace that its hosts have lost. Its storage stays open until the change has
 // succeeded, unless another namespace needs it.
 type removed struct {
-	*volume                 // has no storage if it was pending
-	gone    <-chan struct{} // closed when nothing uses the storage
-	closed  bool
+	*volume
+	gone   <-chan struct{} // closed when nothing uses the storage
+	closed bool            // it has no storage: that was closed, or never there
 	// After the change, these are closed when its promises have ended, and also the storage is
 	// closed.
 	forgotten, ended chan struct{}
@@ -85,7 +85,7 @@ func (c *Change) Add(name config.Object) (undo func() error, err error) {
 // release closes the storage that a namespace is to have and others have lost.
 func (c *Change) release(n *Namespace) error {
 	for _, r := range c.removed {
-		if r.dev == nil || r.closed || !n.Overlaps(r.Namespace) {
+		if r.closed || !n.Overlaps(r.Namespace) {
 			continue
 		}
 		err := c.vs.Await(r.gone)
@@ -221,8 +221,8 @@ func (vs *Volumes) remove(name config.Object) (*removed, error) {
 	vs.mu.Lock()
 	delete(vs.list, name)
 	vs.mu.Unlock()
-	r := &removed{volume: v}
-	if v.lost = v.lost || vs.lost(name); v.dev == nil {
+	r := &removed{volume: v, closed: v.dev == nil}
+	if v.lost = v.lost || vs.lost(name); r.closed {
 		return r, nil
 	}
 	var err error
@@ -232,7 +232,7 @@ func (vs *Volumes) remove(name config.Object) (*removed, error) {
 
 // retire closes storage when nothing uses it any more.
 func (vs *Volumes) retire(r *removed) {
-	if r.dev == nil || r.closed {
+	if r.closed && r.forgotten == nil {
 		return
 	}
 	r.ended = make(chan struct{})
@@ -251,9 +251,11 @@ func (vs *Volumes) retire(r *removed) {
 				return // Close closes it
 			}
 		}
-		if err := r.dev.Close(); err != nil {
-			vs.Log.Warn("storage of a removed namespace cannot be closed",
-				append(r.attrs(), "err", err)...)
+		if !r.closed {
+			if err := r.dev.Close(); err != nil {
+				vs.Log.Warn("storage of a removed namespace cannot be closed",
+					append(r.attrs(), "err", err)...)
+			}
 		}
 		vs.mu.Lock()
 		defer vs.mu.Unlock()

@@ -253,12 +253,12 @@ func (vs *Volumes) awaitRetired(n *Namespace) error {
 	list := slices.Collect(maps.Keys(vs.retired))
 	vs.mu.Unlock()
 	for _, r := range list {
-		if !n.Overlaps(r.Namespace) && n.Name() != r.Name() {
+		if n.Name() != r.Name() && (r.closed || !n.Overlaps(r.Namespace)) {
 			continue
 		}
 		if err := vs.Await(r.ended); err != nil {
-			return fmt.Errorf("its storage is still that of namespace %d of %s, which was "+
-				"removed: %w", r.NSID, r.NQN, err)
+			return fmt.Errorf("it waits for namespace %d of %s, which was removed: %w", r.NSID,
+				r.NQN, err)
 		}
 	}
 	return nil
@@ -324,7 +324,9 @@ func (vs *Volumes) Close() error {
 		}
 	}
 	for r := range vs.retired {
-		devices = append(devices, r.dev)
+		if !r.closed {
+			devices = append(devices, r.dev)
+		}
 	}
 	errs := make([]error, len(devices))
 	var wg sync.WaitGroup

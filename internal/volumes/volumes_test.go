@@ -150,18 +150,18 @@ func TestSizesInWholeBlocks(t *testing.T) {
 // hungStore has reservations that cannot be removed before it is closed.
 type hungStore chan struct{}
 
-func (hungStore) Load(string, uint32) *reservation.State { return &reservation.State{PTPL: true} }
+func (*hungStore) Load(string, uint32) *reservation.State { return &reservation.State{PTPL: true} }
 
-func (h hungStore) Save(string, uint32, *reservation.State) error { <-h; return nil }
+func (h *hungStore) Save(string, uint32, *reservation.State) error { <-*h; return nil }
 
 // TestForgetLate: the end of a change does not wait for ever for a store of reservations, but a
 // namespace with the same name does.
 func TestForgetLate(t *testing.T) {
-	store, late := make(hungStore), errors.New("it takes long")
-	patient := false
+	late, patient := errors.New("it takes long"), false
+	var store hungStore
 	log := slog.New(slog.DiscardHandler)
 	vs := New(Config{
-		Target: target.New(target.Options{Log: log, Reservations: store}), Log: log,
+		Target: target.New(target.Options{Log: log, Reservations: &store}), Log: log,
 		Await: func(c <-chan struct{}) error {
 			if patient {
 				testutil.Receive(t, "the end of the promises", c)
@@ -177,13 +177,17 @@ func TestForgetLate(t *testing.T) {
 	n, next, gone := parse("a/b"), parse("a/c"), make(chan struct{})
 	close(gone)
 	dev := testutil.Value(ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512}))(t)
-	(&Change{vs: vs, next: &config.Config{}, removed: []*removed{
+	for _, r := range []*removed{
 		{volume: &volume{Namespace: n, dev: dev}, gone: gone},
-	}}).Commit()
-	testutil.Is(t, vs.awaitRetired(next), late, "the next one")
-	close(store)
-	patient = true
-	testutil.Check(t, vs.awaitRetired(next))
+		{volume: &volume{Namespace: n}, closed: true}, // it was pending
+	} {
+		store, patient = make(hungStore), false
+		(&Change{vs: vs, next: &config.Config{}, removed: []*removed{r}}).Commit()
+		testutil.Is(t, vs.awaitRetired(next), late, "the next one")
+		close(store)
+		patient = true
+		testutil.Check(t, vs.awaitRetired(next))
+	}
 	vs.Stop()
 }
 
