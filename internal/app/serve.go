@@ -155,8 +155,7 @@ func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
 ) error {
 	a := d.server.announcement()
 	_, _ = io.WriteString(d.out, a.text(reachable))
-	// After a succession, systemd's watchdog is on already.
-	notify(d.log, "READY=1\nWATCHDOG=1\nSTATUS="+a.summary())
+	notify(d.log, "READY=1\nSTATUS="+a.summary())
 	tick, endWatchdog := watchdog(d.log)
 	defer endWatchdog()
 	ended := make(chan struct{})

@@ -84,7 +84,7 @@ func TestSignals(t *testing.T) {
 				"nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") &&
 				said[1] == "  namespace 1 of "+testNQN+": ram" && strings.HasPrefix(said[2],
 				"  nvme connect -t tcp -a 127.0.0.1 -s "), "printed %q", said)
-			expectNotification(t, notified, "READY=1\nWATCHDOG=1\nSTATUS="+said[0])
+			expectNotification(t, notified, "READY=1\nSTATUS="+said[0])
 			expectNotification(t, notified, "WATCHDOG=1")
 			_ = child.Process.Signal(syscall.SIGHUP)
 			expectNotification(t, notified, "RELOADING=1\nMONOTONIC_USEC=")

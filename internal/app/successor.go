@@ -37,6 +37,8 @@ const (
 	// readyWithin bounds the time in which the successor reads its configuration, with all programs
 	// that print keys, and listensWithin the time without listeners of RDMA devices.
 	readyWithin, listensWithin = 40 * time.Second, 3 * time.Second
+	// startsWithin bounds its start, as systemd does in others (DefaultTimeoutStartSec).
+	startsWithin = 90 * time.Second
 )
 
 // message is sent by both processes.
@@ -187,9 +189,10 @@ func (r *succession) prepare(ctx context.Context, next *successor) (err error) {
 // successor goes on when this process exits; a signal meanwhile ends both.
 func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger) error {
 	replaced, abandon := errors.Is(err, errSucceeded), (func())(nil)
-	if replaced {
-		notify(log, "STATUS=draining, then process "+strconv.Itoa(r.next.Load().pid)+" goes on\n"+
-			"WATCHDOG=1")
+	limit := r.server.current().ShutdownTimeout
+	if replaced { // there is no sign of life for systemd's watchdog before the successor serves
+		notify(log, fmt.Sprintf("STATUS=draining, then process %d goes on\nEXTEND_TIMEOUT_USEC=%d",
+			r.next.Load().pid, (limit+startsWithin).Microseconds()))
 		abandon = func() {
 			replaced, err = false, nil
 			r.next.Load().kill()
@@ -198,12 +201,12 @@ func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger)
 	} else {
 		notify(log, stopping)
 	}
-	stopped := stop(r.server, r.server.current().ShutdownTimeout, signals, abandon)
+	stopped := stop(r.server, limit, signals, abandon)
 	err = errors.Join(err, stopped) // abandon may have changed it
 	next := r.next.Load()
 	switch {
 	case replaced:
-		notify(log, fmt.Sprintf("MAINPID=%d\nWATCHDOG=1", next.pid))
+		notify(log, fmt.Sprintf("MAINPID=%d", next.pid))
 	case next != nil: // a client has asked for it in the last moment
 		next.kill()
 	}

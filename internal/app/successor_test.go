@@ -306,7 +306,9 @@ func TestSuccessor(t *testing.T) {
 	b := testutil.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", next.Successor)))(t)
 	testutil.True(t, strings.Contains(string(b), fmt.Sprintf("PPid:\t%d\n", os.Getpid())),
 		"it is not a child of the service manager: %s", b)
-	s.await(fmt.Sprintf("MAINPID=%d\n", next.Successor))
+	s.await(fmt.Sprintf("STATUS=draining, then process %d goes on\nEXTEND_TIMEOUT_USEC=",
+		next.Successor))
+	s.await(fmt.Sprintf("MAINPID=%d", next.Successor))
 	serves() // there may be no process yet that accepts the connections
 	s.await("READY=1")
 	_ = s.child.Wait()
