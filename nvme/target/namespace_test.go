@@ -320,6 +320,15 @@ func TestExchangeFlushes(t *testing.T) {
 		"%d flushes before the known losses are given up, %+v", n(), r.target.Stats()[0])
 }
 
+// TestDegradedFromOutside: no flush succeeds, although the device, opened again, would flush.
+func TestDegradedFromOutside(t *testing.T) {
+	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
+	r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
+	r.during(func() error { return r.target.DegradeNamespace(testSub, 1) })
+	c := r.do(h.io[0], command(nvme.NVMFlush, 1, nil))
+	testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.WriteFault, "a flush")
+}
+
 // TestLongFlush: commands go on during a flush that takes long. It is repeated while they wait. If
 // it takes too long, the device stays.
 func TestLongFlush(t *testing.T) {

@@ -84,10 +84,7 @@ func (t *Target) Degraded(nqn string, nsid uint32) bool {
 // DegradeNamespace write protects a namespace whose storage may have lost accepted writes, for a
 // caller that has opened that storage again without a decision of the operator.
 func (t *Target) DegradeNamespace(nqn string, nsid uint32) error {
-	return t.changeNamespace(nqn, nsid, func(ns *namespaces.Namespace) error {
-		ns.Degrade(backend.ErrDegraded)
-		return nil
-	})
+	return t.changeNamespace(nqn, nsid, (*namespaces.Namespace).Degrade)
 }
 
 // SetHostLimits sets the limits of a host for all subsystems together, whether it is connected or

@@ -56,7 +56,7 @@ func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration, flush bool) error
 		err = fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
 	}
 	if errors.Is(err, backend.ErrDegraded) {
-		ns.Degrade(err)
+		ns.degrade(err)
 	}
 	return err
 }
@@ -158,6 +158,15 @@ func PauseAll(list []*Namespace, within time.Duration) (release func(), err erro
 		return nil, err
 	}
 	return release, nil
+}
+
+// Degrade degrades a namespace for losses of which its device does not know. Since this is a
+// change, channels check their IOs from then on, and refuse flushes.
+func (ns *Namespace) Degrade() error {
+	return ns.change(func() error {
+		ns.degrade(backend.ErrDegraded)
+		return nil
+	})
 }
 
 // Resume ends a pause.

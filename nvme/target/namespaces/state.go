@@ -55,7 +55,7 @@ func (ns *Namespace) update(change func(*state)) {
 // goroutine that adds the namespace.
 func (ns *Namespace) changed() {
 	if ns.Device().Info().Degraded {
-		ns.Degrade(backend.ErrDegraded)
+		ns.degrade(backend.ErrDegraded)
 	}
 	before := ns.geo.Load()
 	ns.update(func(*state) {})
@@ -66,10 +66,10 @@ func (ns *Namespace) changed() {
 	}
 }
 
-// Degrade records that a device may have lost writes that it had accepted (backend.ErrDegraded).
+// degrade records that a device may have lost writes that it had accepted (backend.ErrDegraded).
 // Until the namespace is opened again it is write protected, the health log warns, and hosts are
 // notified of both. All calls but the first do nothing.
-func (ns *Namespace) Degrade(err error) {
+func (ns *Namespace) degrade(err error) {
 	first := false
 	ns.update(func(s *state) { first, s.degraded = !s.degraded, true })
 	if !first {
@@ -196,7 +196,7 @@ func (ns *Namespace) Failed(ch *dispatch.Channel, io *backend.IO, now int64) nvm
 	st, reason := ioStatus(io)
 	ch.CountError(reason)
 	if errors.Is(io.Err, backend.ErrDegraded) {
-		ns.Degrade(io.Err)
+		ns.degrade(io.Err)
 	}
 	switch st {
 	case compound.NotReady, nvme.AbortRequested: // hosts retry
