@@ -50,7 +50,7 @@ func (ns *Namespace) quiesceWithin(zeroCopy, io time.Duration, flush bool) error
 	flush = flush && ns.mayLose()
 	err := ns.setQuiesce(dispatch.QuiesceZeroCopy, flush, zeroCopy)
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, backend.ErrOffline): // hosts cannot use it; the device may work
 		err = ns.setQuiesce(dispatch.QuiesceIO, flush, io)
 	case !flush:
 		err = fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
