@@ -43,8 +43,8 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
-		tr.volumes.Commit()
-		tr.e.Target.EnforceKeys() // last, because the required keys may have changed as well
+		tr.e.Target.EnforceKeys() // not before: the required keys may have changed as well
+		tr.volumes.Commit()       // which may wait for a cluster
 		tr.settle()
 		return nil
 	}
