@@ -15,9 +15,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// StoppedTarget: a target process that is stopped (SIGSTOP) for longer than the keep alive timeout
-// of its hosts does not blame them for it. When it continues, no command has failed, no connection
-// ends, and hosts read the data that they wrote.
+// StoppedTarget checks that a target process that is stopped (SIGSTOP) for longer than the keep
+// alive timeout of its hosts does not blame them for it. When it continues, no command has failed,
+// no connection ends, and hosts read the data that they wrote.
 func StoppedTarget(t *testing.T) {
 	const kato, pause = 3 * time.Second, 3750 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
