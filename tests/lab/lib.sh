@@ -80,7 +80,8 @@ on_target() {
 # transport is tcp.
 lab_up() {
   if [ $LINK = soft ]; then
-    rdma system set netns exclusive # only host0 is in the first namespace
+    # Only host0 is in the first namespace. The namespace of an earlier scenario goes a little later.
+    wait_for 10 rdma system set netns exclusive
     # Soft RoCE's host cannot send everything again (see badlink.sh), so that nothing may be lost.
     RMEM_MAX=$(sysctl -n net.core.rmem_max); sysctl -qw net.core.rmem_max=8388608
   fi
