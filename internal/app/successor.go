@@ -25,10 +25,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 )
 
-// This file replaces a process by another one that listens before it ends (ADR 0047). The two talk
-// over a socket. The successor says that it has read its configuration, and when it is told the
-// ports of RDMA devices, that it listens there. It opens nothing else before the socket ends, and
-// with it the process.
+// This file replaces a process by its successor, which listens before the process ends (ADR 0047).
+// The two talk over a socket. The successor reads its configuration and reports the result. The
+// process sends the ports of RDMA devices. The successor listens there and reports the result. It
+// opens nothing else before the process, and with it the socket, has ended.
 
 const (
 	// predecessorName is the name of the socket among the descriptors of the successor, and

@@ -24,7 +24,7 @@ import (
 
 // Config has the surroundings of an Engine.
 type Config struct {
-	// Config has those that the storage of namespaces needs. New sets Disks, Current and Await.
+	// Config is for the storage of namespaces. New sets its Disks, Current and Await.
 	volumes.Config
 	Listeners *listeners.Listeners
 	// AtStart has the values of the keys that need a restart.
