@@ -220,9 +220,10 @@ func TestStacks(t *testing.T) {
 		{"no port", soft, at, machine(at), without(taken), false, nil, free, "rdma_rxe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			asked := false
 			cfg := Config{
 				Provider: c.devices(t), Stack: func(uint16) fabric.Stack { return c.choice },
-				Awaited: func(uint16) bool { return c.awaited },
+				Awaited: func(uint16) bool { asked = true; return c.awaited },
 				Memlock: func() error { return c.memlock },
 			}
 			if c.soft != nil {
@@ -243,6 +244,7 @@ func TestStacks(t *testing.T) {
 			}
 			testutil.MustTrue(t, err == nil, "listen: %v", err)
 			testutil.Equal(t, l.(*listener).Stack(), c.want, "stack")
+			testutil.MustTrue(t, !asked || c.want == soft, "a device that serves is not awaited")
 			testutil.Check(t, l.Close())
 		})
 	}

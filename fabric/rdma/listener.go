@@ -91,10 +91,13 @@ func (l *listener) open() error {
 	return err
 }
 
-// lacksDevice reports whether an error of the devices is a reason to do without one.
+// lacksDevice reports whether an error of the devices is a reason to do without one. It asks for an
+// awaited device last: that reads the GID tables of all devices.
 func (l *listener) lacksDevice(err error) bool {
-	waits := l.t.cms[fabric.DeviceStack] != nil && l.t.cfg.Awaited(l.portID)
-	return errors.Is(err, verbs.ErrNotBuilt) || errors.Is(err, verbs.ErrNoDevice) && !waits
+	if !errors.Is(err, verbs.ErrNoDevice) {
+		return errors.Is(err, verbs.ErrNotBuilt)
+	}
+	return l.t.cms[fabric.DeviceStack] == nil || !l.t.cfg.Awaited(l.portID)
 }
 
 // openOn makes the identifier of a stack and listens.
