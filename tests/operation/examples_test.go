@@ -70,6 +70,7 @@ func TestDescriptorStore(t *testing.T) {
 	_, most, _ := strings.Cut(string(unit), "\nFileDescriptorStoreMax=")
 	most, _, _ = strings.Cut(most, "\n")
 	testutil.Equal(t, testutil.Value(strconv.Atoi(most))(t), config.MaxListeners+3, "descriptors")
+	testutil.True(t, strings.Contains(string(unit), " memfd_create "), "it cannot make the memory")
 }
 
 // TestRunWarns: make run warns of addresses that other machines reach, and of no others.

@@ -2,7 +2,9 @@
 # with a second one at another target, where it is drained as well. The hosts have the udev rule and
 # come back soon; they reset before a planned restart, and connect while there is no target: systemd
 # keeps the listening sockets of TCP, and of RDMA devices a successor listens early (BY=systemctl: it
-# does not). Printed: the longest write of fio, which is how long the host stalls.
+# does not). Printed: the longest write of fio, which is how long the host stalls. The unit is the
+# packaged one. At the end it is restarted in every order of successors, an upgrade, a reload,
+# systemd and SIGKILL.
 # RULE=no: without the rule.
 # variants: tcp rxe siw soft softiw
 # covers: fabric/tcp fabric/rdma fabric/rdma/verbs/soft/mpa fabric/rdma/verbs/soft/cm nvme/target internal/app internal/listeners internal/listen packaging
@@ -41,10 +43,11 @@ settings() {
 value() { [ "$(cat /sys/class/nvme/$1/$2)" = "$3" ]; }
 all_live() { ! cat /sys/class/nvme/nvme*/state | grep -qvx live; }
 target_restart() {
-  if [ $BY = systemctl ]; then unit restart --no-block; else "$TARGET_BIN" restart >/run/status; fi ||
+  if [ $BY = systemctl ]; then unit restart --no-block; else target_do restart; fi ||
     fail "the unit does not restart"
 }
-target_drain() { "$TARGET_BIN" drain $ADDR:$PORT >/run/drained || fail "drain: exit code $?"; }
+target_do() { inside nvmf-target "$@" >/run/done; }
+target_drain() { target_do drain $ADDR:$PORT || fail "drain: exit code $?"; }
 # stall restart|kill|drain BOUND: prints the longest write meanwhile, which may take BOUND ms. It
 # fails if the host was to reset by itself, and lost its connection instead.
 stall() {
@@ -57,7 +60,7 @@ stall() {
   "target_$1"
   wait $fio || { cat /tmp/fio.err; fail "fio: exit code $?"; }
   case $1 in
-    drain) "$TARGET_BIN" undrain $ADDR:$PORT >/run/drained || fail "undrain: exit code $?" ;;
+    drain) target_do undrain $ADDR:$PORT || fail "undrain: exit code $?" ;;
     *) target_is_back ;;
   esac
   wait_for 30 all_live
@@ -97,8 +100,43 @@ done
   fail "the host waits for longer than the rule says"
 host_disconnect
 [ -z "$OTHER" ] || { kill $OTHER; wait $OTHER || fail "the second target: exit code $?"; }
+
+# Successors in the sandbox, as the user of the unit. What the target has promised to hosts stays.
+as_user() {
+  inside setpriv --reuid=nvmf-target --regid=nvmf-target --clear-groups \
+    nvmf-target restart >/run/done || fail "no successor: $(tail -n 1 /run/target.log)"
+}
+upgrade() {
+  cp "$TARGET_BIN" /run/next; echo upgrade >>/run/next
+  target_install /run/next; inside systemctl daemon-reload
+  as_user
+}
+reload() {
+  unit reload || fail "no reload: $(tail -n 1 /run/target.log)"
+  [ "$(unit_property MainPID)" = "$TPID" ] || fail "a reload has replaced the process"
+}
+restart() { unit restart || fail "the unit does not restart"; }
+host_connect
+nvme resv-register $DEV --nrkey=7 --cptpl=3 || fail "resv-register: exit code $?"
+for step in as_user as_user reload upgrade restart as_user target_kill; do
+  say "$step"
+  restarts=$(unit_property NRestarts)
+  $step
+  [ $step = reload ] || target_is_back
+  case $step in target_kill) restarts=$((restarts + 1)) ;; restart) restarts=0 ;; esac
+  [ "$(unit_property NRestarts)" = $restarts ] || fail "systemd has restarted it by itself"
+  wait_for 30 all_live
+  fio_verify "$step" --iodepth=8 --bs=4k --size=1M
+done
+inside cmp /run/next /proc/$TPID/exe || fail "the program is not the installed one"
+nvme resv-report $DEV --eds --numd=63 --output-format=json >/run/report || fail "resv-report"
+[ "$(jq .regctl /run/report)" = 1 ] || fail "the registration is lost: $(cat /run/report)"
+[ "$(inside stat -c %U /var/lib/nvmf-target/state /proc/$TPID | uniq)" = nvmf-target ] ||
+  fail "not all of it belongs to nvmf-target"
+host_disconnect
 # systemd lets a successor end in its own time.
-[ $BY = systemctl ] || { target_restart; target_is_back; }
+as_user; target_is_back
 target_stop
+! grep -F "not implemented" /run/target.log || fail "the unit does not allow a system call"
 [ "$(unit_property Result)" = success ] || fail "the unit ended with $(unit_property Result)"
 systemd_down
