@@ -29,9 +29,11 @@ type promises struct {
 	target *target.Target
 	state  *state.Store
 	pool   string // with the objects
-	// open returns the object with this name; reserve notes that a group has promises.
-	open    func(h *rbd.Holder, name string) (grouprados.Object, error)
-	reserve func(ctx context.Context, group uint32) error
+	// open returns the object with this name. reserve notes that a group has promises and, unless
+	// the name is "", that it has this object; reserved reports whether a group of the gateway has.
+	open     func(h *rbd.Holder, name string) (grouprados.Object, error)
+	reserve  func(ctx context.Context, group uint32, name string) error
+	reserved func(name string) bool
 	// writers has room for the writes of a group at a time. Each takes a call of the connection,
 	// which reads have to share.
 	writers  map[uint32]chan struct{}
@@ -60,11 +62,21 @@ func newPromises(g *groups, c *config.Group) *promises {
 		open: func(h *rbd.Holder, name string) (grouprados.Object, error) {
 			return grouprados.Open(h.Cluster, c.Pool, name)
 		},
-		reserve: func(ctx context.Context, id uint32) error {
+		reserve: func(ctx context.Context, id uint32, name string) error {
 			g.mu.Lock()
 			one := g.list[id]
 			g.mu.Unlock()
-			return one.Reserve(ctx)
+			return one.Reserve(ctx, name)
+		},
+		reserved: func(name string) bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			for _, one := range g.list { // the namespace may have been in another group
+				if one.Reserved(name) {
+					return true
+				}
+			}
+			return false
 		},
 		pool: c.Pool, writers: map[uint32]chan struct{}{}, patience: changePatience,
 		list: map[state.Name]*kept{}, begun: map[state.Name]*operation{},
@@ -283,9 +295,9 @@ func (k *kept) end(op *operation) {
 func (k *kept) unknown(err error) error {
 	return fmt.Errorf("namespace %d of %s is not served, because its reservations, write "+
 		"protection and uncorrectable blocks (object %s) are not known: %w. If the object is "+
-		"damaged or missing, restore it, or remove it and, in the state directories of all "+
-		"gateways, shared/%s.json: then hosts that were locked out can write, and read the old "+
-		"data of uncorrectable blocks", k.name.NSID, k.name.NQN, k.name.Object(), err, k.name.ID())
+		"damaged or missing, restore it, or give them up: echo %s | rados -p %s put %[3]s - . "+
+		"Then hosts that were locked out can write, and read the old data of uncorrectable blocks",
+		k.name.NSID, k.name.NQN, k.name.Object(), err, state.NoPromises, k.pool)
 }
 
 // read returns the content of the object, without marks of other storage.
@@ -298,9 +310,14 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 	if err == nil && version != 0 {
 		now, err = state.DecodeShared(k.name, data)
 	}
+	if err == nil && version == 0 && k.reserved(k.name.Object()) {
+		err = errors.New("it is missing, and has been there (the record of the group says so)")
+	}
 	if err == nil {
-		err = k.state.Found(k.name, k.pool, version != 0)
-		if err != nil && version != 0 { // the promises are known, so a full disk ends no I/O
+		err = k.state.Found(k.name, "", version != 0) // a reload may fail yet
+
+		// The promises are known, so a full disk ends no I/O.
+		if err != nil && version != 0 {
 			k.local.Log.Warn("hosts cannot change reservations, write protection and "+
 				"uncorrectable blocks, because it cannot be noted that the cluster has them",
 				"subsystem", k.name.NQN, "nsid", k.name.NSID, "err", err)
@@ -315,7 +332,7 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 	}
 	forget, err := k.inherit(now, identity)
 	if err == nil && (version != 0 || len(forget) > 0) { // the record may be a new one
-		err = k.reserve(ctx, k.group)
+		err = k.reserve(ctx, k.group, "")
 	}
 	if err == nil && len(forget) > 0 {
 		data, err = state.EncodeShared(k.name, now)
@@ -324,13 +341,25 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 			version, err = o.Write(ctx, data, version)
 		}
 		if err == nil {
-			err = k.state.Found(k.name, k.pool, true)
+			err = k.found(ctx)
 		}
 		for i := 0; i < len(forget) && err == nil; i++ {
 			err = forget[i]()
 		}
+	} else if err == nil && version != 0 { // they are known, so they are served in any case
+		_ = k.reserve(ctx, k.group, k.name.Object())
 	}
 	return now, version, err
+}
+
+// found notes that the object is there, for all gateways and for this one, before a promise in it
+// is acknowledged.
+func (k *kept) found(ctx context.Context) error {
+	err := k.reserve(ctx, k.group, k.name.Object())
+	if err == nil {
+		err = k.state.Found(k.name, k.pool, true)
+	}
+	return err
 }
 
 // inherit adds the promises that this gateway has in its state directory, from before they were
@@ -424,11 +453,24 @@ func (k *kept) change(fn func(*state.Shared)) error {
 	k.mu.Lock()
 	opened := k.opened
 	k.mu.Unlock()
+	err := k.within(func(ctx context.Context) error { return k.reserve(ctx, k.group, "") })
+	if err == nil {
+		err = k.replace(opened, fn)
+	}
+	if err == nil { // Close does not wait for it, and it changes no object
+		err = k.within(k.found)
+	}
+	return err
+}
+
+func (k *kept) within(fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), k.patience)
 	defer cancel()
-	if err := k.reserve(ctx, k.group); err != nil {
-		return err
-	}
+	return fn(ctx)
+}
+
+// replace replaces the object if the image was opened as often.
+func (k *kept) replace(opened int, fn func(*state.Shared)) error {
 	k.mu.Lock() // first, so that one namespace has one writer
 	defer k.mu.Unlock()
 	if k.object == nil || k.opened != opened { // before it waits: load takes the lock
@@ -452,7 +494,6 @@ func (k *kept) change(fn func(*state.Shared)) error {
 	if err == nil {
 		k.version = version
 		k.now.Store(&next)
-		err = k.state.Found(k.name, k.pool, true)
 	}
 	return err
 }

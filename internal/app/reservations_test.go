@@ -46,6 +46,7 @@ type memoryObject struct {
 	reads    int           // that have waited
 	fences   int           // attempts, the first of which fails
 	reserved bool          // the record notes that the group may have reservations
+	listed   bool          // the record has the object
 }
 
 func (o *memoryObject) Read(ctx context.Context, _ int) ([]byte, uint64, error) {
@@ -108,12 +109,17 @@ type keeper struct {
 func newKeeper(t *testing.T, o *memoryObject, dir ...*state.Store) *keeper {
 	k := &keeper{T: t, r: newGroups(&config.Group{Pool: "nvme", ANAGroups: []uint32{7}}).kept}
 	k.r.open = func(*rbd.Holder, string) (rados.Object, error) { return o, nil }
-	k.r.reserve = func(_ context.Context, group uint32) error {
+	k.r.reserve = func(_ context.Context, group uint32, name string) error {
 		testutil.Equal(t, group, 7, "the group")
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.reserved = true
+		o.reserved, o.listed = true, o.listed || name != ""
 		return nil
+	}
+	k.r.reserved = func(string) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.listed
 	}
 	options := target.Options{Log: slog.New(slog.DiscardHandler)}
 	k.r.state = testutil.Value(state.Open(""))(t)
@@ -273,7 +279,7 @@ func TestInherited(t *testing.T) {
 	o := &memoryObject{}
 	a, b := newKeeper(t, o, s), newKeeper(t, o)
 	reserve := a.r.reserve
-	a.r.reserve = func(context.Context, uint32) error { return errors.New("no answer") }
+	a.r.reserve = func(context.Context, uint32, string) error { return errors.New("no answer") }
 	testutil.Fails(t, a.with.Open(nil, rbdImage), "no answer", "open")
 	a.r.reserve = reserve
 	testutil.Until(t, "the image is open", func() bool { return a.with.Open(nil, rbdImage) == nil })
@@ -445,7 +451,8 @@ func TestReservationsRemoved(t *testing.T) {
 	testutil.Must(t, a.protect(true))
 	a.with.Close()
 	data, version := o.data, o.version
-	o.data, o.version = nil, 0
+	testutil.True(t, o.listed, "other gateways do not know")
+	o.data, o.version, o.listed = nil, 0, false
 	testutil.Fails(t, open(), "has been there", "open")
 	a = newKeeper(t, o, s)
 	testutil.Fails(t, open(), "has been there", "open after a restart")
@@ -455,11 +462,19 @@ func TestReservationsRemoved(t *testing.T) {
 	opens()
 	a.has(true)
 	a.with.Close()
+	testutil.True(t, o.listed, "a gateway that has opened it does not list it")
 	o.data, o.version = nil, 0
-	testutil.Fails(t, open(), "has been there", "open")
 	testutil.Must(t, os.Remove(filepath.Join(dir, file)))
+	a = newKeeper(t, o) // which has never seen it
+	testutil.Fails(t, open(), "the record of the group says so", "open at another gateway")
+	testutil.Fails(t, a.r.problem(7), "echo none | rados -p nvme put nvmf.", "the status")
+	o.data, o.version = []byte("none\n"), 1
 	opens()
 	a.has(false)
+	testutil.Must(t, a.protect(true))
+	a.with.Close()
+	opens()
+	a.has(true)
 }
 
 // TestReservationsNotNoted: a gateway that cannot write its state directory serves an image with
@@ -493,7 +508,7 @@ func TestReservationsNotKept(t *testing.T) {
 	testutil.Equal(t, a.register(1), nvme.InternalError, "register in a full pool")
 	o.err = nil
 	reserve := a.r.reserve
-	a.r.reserve = func(context.Context, uint32) error { return errors.New("no answer") }
+	a.r.reserve = func(context.Context, uint32, string) error { return errors.New("no answer") }
 	testutil.Equal(t, a.register(1), nvme.InternalError, "register without the record")
 	testutil.Equal(t, len(a.ns.State().Registrants), 0, "registrants")
 	a.r.reserve = reserve
@@ -516,7 +531,7 @@ func TestLateChange(t *testing.T) {
 		testutil.Must(t, a.with.Open(nil, rbdImage))
 		testutil.Equal(t, a.register(1), nvme.Success, "register")
 		goOn := make(chan struct{})
-		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		a.r.reserve = func(context.Context, uint32, string) error { <-goOn; return nil }
 		late := a.start(2, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 2)
 		synctest.Wait()
 		a.with.Close()
@@ -543,7 +558,7 @@ func TestLateProtection(t *testing.T) {
 		a, b := newKeeper(t, o), newKeeper(t, o)
 		testutil.Must(t, a.with.Open(nil, rbdImage))
 		goOn, late := make(chan struct{}), make(chan error, 1)
-		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		a.r.reserve = func(context.Context, uint32, string) error { <-goOn; return nil }
 		go func() { late <- a.protect(false) }()
 		synctest.Wait()
 		a.with.Close()
@@ -594,7 +609,7 @@ func TestReservationsRolledBack(t *testing.T) {
 		a := newKeeper(t, &memoryObject{})
 		testutil.Must(t, a.with.Open(nil, rbdImage))
 		reserve, goOn := a.r.reserve, make(chan struct{})
-		a.r.reserve = func(context.Context, uint32) error { <-goOn; return nil }
+		a.r.reserve = func(context.Context, uint32, string) error { <-goOn; return nil }
 		late := a.start(1, nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, 1)
 		synctest.Wait()
 		a.with.Close()

@@ -147,7 +147,7 @@ type duty struct {
 type published struct {
 	hosts   bool // hosts that use the group are connected here
 	facts   json.RawMessage
-	reserve string // not "": the record must note that there may be reservations
+	reserve []string // objects that the record must list
 	removal
 }
 
@@ -301,16 +301,22 @@ func (m *Machine) HasHeir() bool {
 	return m.me != nil && m.record != nil && slices.ContainsFunc(m.record.Instances, m.inherits)
 }
 
-// Reserve keeps programs that do not know reservations from taking the group, which this gateway
-// holds.
-func (m *Machine) Reserve(now time.Duration) {
-	m.reserve = "wanted"
+// Reserve lists an object with promises in the record of the group, which this gateway holds, so
+// that all gateways miss it. With any name, also "" for none, it keeps programs that do not know
+// promises from taking the group.
+func (m *Machine) Reserve(now time.Duration, object string) {
+	if m.reserving(object) || m.Reserved(object) {
+		return
+	}
+	m.reserve = append(m.reserve[max(len(m.reserve)-maxPromised+1, 0):], object)
 	m.reread(now)
 }
 
+func (m *Machine) reserving(object string) bool { return slices.Contains(m.reserve, object) }
+
 // Reserved reports whether Reserve has succeeded, for any gateway.
-func (m *Machine) Reserved() bool {
-	return m.reserve == "" && m.record != nil && m.record.Format == withReservations
+func (m *Machine) Reserved(object string) bool {
+	return !m.reserving(object) && m.record != nil && m.record.promises(object)
 }
 
 // Leave gives the group away and withdraws this instance. Left reports when that is done.
@@ -621,10 +627,10 @@ func (m *Machine) hold(now time.Duration) *Action {
 		m.stop(false, elsewhere)
 		return nil
 	}
-	if m.reserve != "" && r.Format != withReservations {
-		return m.write(func(r *Record) { r.Format = withReservations })
+	if len(m.reserve) > 0 && !r.promises(m.reserve...) {
+		return m.write(func(r *Record) { r.promise(m.reserve) })
 	}
-	m.reserve = ""
+	m.reserve = nil
 	if len(r.Fenced) > 0 && now >= m.fenceAt {
 		// A storage system may keep a fence for some seconds after its end. Until then it cannot be
 		// renewed.

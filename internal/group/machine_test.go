@@ -696,8 +696,9 @@ func TestParseRecord(t *testing.T) {
 	long := &Record{Format: format, Taker: strings.Repeat("x", MaxRecord)}
 	testutil.Fails(t, testutil.Err(long.Bytes()), "bytes", "a record that cannot be read")
 	testutil.Equal(t, fmt.Sprintf("%+v %+v", Record{}, Instance{}), "{Format:0 Instances:[] "+
-		"Holder:<nil> Taker: Claim: Fenced:[]} {ID: Gateway: Home: Addrs:[] Hosts:false Facts:[] "+
-		"Ended:false}", "a change needs another format, since other versions refuse it")
+		"Holder:<nil> Taker: Claim: Fenced:[] Promised:[]} {ID: Gateway: Home: Addrs:[] "+
+		"Hosts:false Facts:[] Ended:false}",
+		"a change needs another format, since other versions refuse it")
 	got := testutil.Value(ParseRecord(data, 1))(t)
 	testutil.Equal(t, fmt.Sprint(*got.Holder), fmt.Sprint(*r.Holder), "the holder")
 	testutil.Must(t, testutil.Err(ParseRecord(nil, 0)))
@@ -712,7 +713,7 @@ func TestParseRecord(t *testing.T) {
 		Format: format, Fenced: make([]Instance, maxInstances+1),
 	}).Bytes())(t)
 	for text, want := range map[string]string{
-		`{"format": 4}`: "format 4: this version knows only 2 and 3",
+		`{"format": 5}`: "format 5: this version knows only 2 to 4",
 		"{":             "damaged", "": "damaged", "null": "format 0", "{}": "format 0", `{"format": 1}`: "format 1", string(many): "more than 64",
 		strings.Repeat(" ", MaxRecord+1): "bytes",
 	} {
@@ -721,30 +722,41 @@ func TestParseRecord(t *testing.T) {
 }
 
 // TestReserve: only the gateway that holds the group makes it one with reservations, which programs
-// that do not know them refuse, and a takeover does not change that.
+// that do not know them refuse, and lists their objects. A takeover does not change that. The list
+// has a bound.
 func TestReserve(t *testing.T) {
 	p := newPair(t)
 	p.pass(3, 0, 1)
-	p.machine(1).Reserve(p.w.clock(1))
+	p.machine(1).Reserve(p.w.clock(1), "")
 	p.pass(3, 0, 1)
 	testutil.Equal(t, p.w.record.Format, format, "the format, asked for by the other one")
-	p.machine(0).Reserve(p.w.clock(0))
-	testutil.True(t, !p.machine(0).Reserved(), "it is done before it has begun")
+	for _, name := range []string{"", "one", "two", "one"} {
+		p.machine(0).Reserve(p.w.clock(0), name)
+	}
+	testutil.True(t, !p.machine(0).Reserved(""), "it is done before it has begun")
 	p.x.poll(p.w, 0)
 	p.x.finish(p.w, 0)
 	for range 3 {
-		if p.machine(0).Reserved() {
-			testutil.Equal(t, p.w.record.Format, withReservations, "the format")
+		if p.machine(0).Reserved("two") {
+			testutil.Equal(t, p.w.record.Format, withPromises, "the format")
 		}
 		p.x.poll(p.w, 0)
 		p.x.finish(p.w, 0)
 	}
-	testutil.True(t, p.machine(0).Reserved(), "it is not done")
+	testutil.True(t, p.machine(0).Reserved("two"), "it is not done")
 	data := testutil.Value(p.w.record.Bytes())(t)
 	testutil.Must(t, testutil.Err(ParseRecord(data, 1)))
 	p.takeover()
-	testutil.Equal(t, p.w.record.Format, withReservations, "the format after a takeover")
-	testutil.True(t, p.machine(1).Reserved(), "it is not known")
+	testutil.Equal(t, fmt.Sprint(p.w.record.Format, p.w.record.Promised), "4 [one two]",
+		"the record after a takeover")
+	testutil.True(t, p.machine(1).Reserved("one") && !p.machine(1).Reserved("three"), "the list")
+	for n := range maxPromised {
+		p.machine(1).Reserve(p.w.clock(1), fmt.Sprint(n))
+	}
+	p.pass(3, 1)
+	testutil.Must(t, testutil.Err(ParseRecord(testutil.Value(p.w.record.Bytes())(t), 1)))
+	last := fmt.Sprint(maxPromised - 1)
+	testutil.True(t, p.machine(1).Reserved(last) && !p.machine(1).Reserved("one"), "the bound")
 }
 
 // TestLeaseTime: the lease counts from the time before the renewal was sent, and ends after two

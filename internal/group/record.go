@@ -50,17 +50,20 @@ type Record struct {
 	Claim string `json:"claim,omitempty"`
 	// Fenced are former holders that have not signed off. The holder renews their fences.
 	Fenced []Instance `json:"fenced,omitempty"`
+	// Promised are names of objects with promises that are known to exist, by Reserve.
+	Promised []string `json:"promised,omitempty"`
 }
 
 const (
 	format = 2
-	// withReservations is the format of the record of a group with namespaces that may have
-	// reservations or other promises. Programs that share none do not serve it.
-	withReservations = 3
+	// withPromises is the format of the record of a group with namespaces that may have
+	// reservations or other promises. Programs that share none do not serve it, nor do those of
+	// format 3, which do not list the objects.
+	withPromises = 4
 	// MaxRecord is the maximum size of a record in bytes.
 	MaxRecord = 1 << 20
-	// maxInstances bounds both lists of a record.
-	maxInstances = 64
+	// maxInstances bounds the lists of instances of a record, maxPromised the one of objects.
+	maxInstances, maxPromised = 64, 4096
 )
 
 // ParseRecord reads a record with a version, which is 0 before the first one. It accepts exactly
@@ -78,16 +81,18 @@ func ParseRecord(data []byte, version uint64) (*Record, error) {
 	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("the record of the group is damaged: %w", err)
 	}
-	if r.Format != format && r.Format != withReservations {
+	if r.Format < format || r.Format > withPromises {
 		return nil, fmt.Errorf("the record of the group has format %d: this version knows only "+
-			"%d and %d", r.Format, format, withReservations)
+			"%d to %d", r.Format, format, withPromises)
 	}
 	if again, err := r.Bytes(); err != nil || !bytes.Equal(again, data) {
 		return nil, errors.New("the record of the group is damaged: its checksum or its form is " +
 			"wrong")
 	}
-	if len(r.Instances) > maxInstances || len(r.Fenced) > maxInstances {
-		return nil, fmt.Errorf("the record of the group has more than %d instances", maxInstances)
+	if len(r.Instances) > maxInstances || len(r.Fenced) > maxInstances ||
+		len(r.Promised) > maxPromised {
+		return nil, fmt.Errorf("the record of the group has more than %d instances, or %d objects",
+			maxInstances, maxPromised)
 	}
 	return r, nil
 }
@@ -123,6 +128,24 @@ func find(list []Instance, id string) *Instance {
 // without returns the list without the instances that drop selects.
 func without(list []Instance, drop func(*Instance) bool) []Instance {
 	return slices.DeleteFunc(slices.Clone(list), func(i Instance) bool { return drop(&i) })
+}
+
+// promises reports whether all objects of the list are in the record. "" stands for its format.
+func (r *Record) promises(objects ...string) bool {
+	return r.Format == withPromises && !slices.ContainsFunc(objects, func(name string) bool {
+		return name != "" && !slices.Contains(r.Promised, name)
+	})
+}
+
+// promise adds objects. The ones that were added first make room.
+func (r *Record) promise(objects []string) {
+	r.Format, r.Promised = withPromises, slices.Clone(r.Promised)
+	for _, name := range objects {
+		if !r.promises(name) {
+			r.Promised = append(r.Promised, name)
+		}
+	}
+	r.Promised = r.Promised[max(len(r.Promised)-maxPromised, 0):]
 }
 
 // holds reports whether the instance with this ID is the holder.

@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -119,16 +120,28 @@ func (g *Group) Fence(ctx context.Context, gateway string) error {
 		func(m *Machine) bool { return m.evict == "" })
 }
 
-// Reserve makes the group that this gateway holds one with reservations, see Machine.Reserve. It
-// waits until the record says so.
-func (g *Group) Reserve(ctx context.Context) error {
-	g.mu.Lock()
-	done := g.machine.Reserved()
-	g.mu.Unlock()
-	if done {
+// Reserve lists an object in the record of the group, which this gateway holds, see
+// Machine.Reserve. It waits until the record has it.
+func (g *Group) Reserve(ctx context.Context, object string) error {
+	if g.Reserved(object) {
 		return nil
 	}
-	return g.ask(ctx, (*Machine).Reserve, func(m *Machine) bool { return m.reserve == "" })
+	begin := func(m *Machine, now time.Duration) { m.Reserve(now, object) }
+	g.change(begin) // before it waits for others, which share one write
+	err := g.ask(ctx, begin, func(m *Machine) bool {
+		return m.Reserved(object) || m.phase != opening && m.phase != serving
+	})
+	if err == nil && !g.Reserved(object) {
+		err = errors.New("this gateway does not hold the group")
+	}
+	return err
+}
+
+// Reserved reports whether the record lists an object.
+func (g *Group) Reserved(object string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.machine.Reserved(object)
 }
 
 // HasHeir reports whether another gateway that is present could take the group.
@@ -149,18 +162,20 @@ func (g *Group) ask(ctx context.Context, begin func(*Machine, time.Duration),
 	g.change(begin)
 	look := time.NewTicker(g.cfg.Poll / 40)
 	defer look.Stop()
-	for ended := false; !ended; {
+	for {
+		g.mu.Lock()
+		ended := done(g.machine)
+		g.mu.Unlock()
+		if ended {
+			return nil
+		}
 		select {
 		case <-look.C:
-			g.mu.Lock()
-			ended = done(g.machine)
-			g.mu.Unlock()
 		case <-ctx.Done():
 			g.change(func(m *Machine, _ time.Duration) { m.removal = removal{} })
 			return fmt.Errorf("the record of the group cannot be changed now: %w", ctx.Err())
 		}
 	}
-	return nil
 }
 
 func (g *Group) change(fn func(*Machine, time.Duration)) {

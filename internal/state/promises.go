@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/hex"
 	"errors"
@@ -184,8 +185,10 @@ func (p *places) refuseIf(n Name, wrong func(is *placeData) error) error {
 func (p *places) note(n Name, pool string, stored bool) error {
 	p.noting.Lock()
 	defer p.noting.Unlock()
-	if is, _ := p.get(n); is != nil && (is.Stored || !stored) {
+	if is, _ := p.get(n); is != nil && (is.Stored || !stored) || is == nil && pool == "" {
 		return nil
+	} else if is != nil {
+		pool = is.Pool
 	}
 	d := placeData{n, pool, stored}
 	return p.set(n, &d, d)
@@ -193,6 +196,10 @@ func (p *places) note(n Name, pool string, stored bool) error {
 
 // Object returns the name of the object of Shared.
 func (n Name) Object() string { return "nvmf.reservations." + n.ID() }
+
+// NoPromises is the content of an object that an operator has written in place of one that is lost:
+// there are no promises.
+const NoPromises = "none"
 
 // MaxShared is the size limit of Shared in bytes.
 const MaxShared = mostKept
@@ -210,8 +217,11 @@ func EncodeShared(n Name, s *Shared) ([]byte, error) {
 // DecodeShared is the inverse of EncodeShared.
 func DecodeShared(n Name, text []byte) (*Shared, error) {
 	var d sharedData
-	if len(text) > mostKept {
+	switch {
+	case len(text) > mostKept:
 		return nil, errors.New("it is too large")
+	case string(bytes.TrimSpace(text)) == NoPromises:
+		return &Shared{Reservations: &reservation.State{}}, nil
 	}
 	if err := decode(reservationsKind, text, &d); err != nil {
 		return nil, err

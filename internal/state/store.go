@@ -172,8 +172,8 @@ func (s *Store) Note(n Name, pool string) error {
 	return s.places.note(n, pool, false)
 }
 
-// Found notes whether the object of a namespace, which Note was called for, exists. It returns an
-// error if it has existed, and does not now.
+// Found notes that the object of a namespace exists. It returns an error if it has existed, and
+// does not now. If pool is "" it notes nothing about namespaces that Note was not called for.
 func (s *Store) Found(n Name, pool string, exists bool) error {
 	if s.path == "" {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testing/cephtest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
@@ -163,15 +164,41 @@ func TestReservations(t *testing.T) {
 		testutil.True(t, !write(1, n) && write(2, n), "namespace %d after a preempt", n)
 	}
 	late := preempted(t, hosts[:], a, b)
-	damaged(t, c, hosts[2], drain, a, b)
+	object := damaged(t, c, hosts[2], drain, a, b)
 	testutil.True(t, !write(2, 1) && write(1, 1), "after a repair")
 	late()
+	from, to = a, b
+	until(t, "one of them serves", func() bool {
+		from, to = to, from
+		return from.group(t).State == "serving"
+	})
+	removed(t, c, object, drain, from, to)
+	testutil.True(t, write(3, 1) && !write(1, 2), "after the promises were given up")
+}
+
+// removed removes the object with the promises of namespace 1, which only gateway from has seen.
+func removed(t *testing.T, c *cephtest.Cluster, object string, drain func(*gateway),
+	from, to *gateway,
+) {
+	t.Helper()
+	to.signal(t, syscall.SIGTERM)
+	testutil.Must(t, os.RemoveAll(filepath.Join(filepath.Dir(to.file), "shared")))
+	c.Rados(t, "rm", object)
+	to.start(t)
+	drain(from)
+	until(t, "the status has the reason", func() bool {
+		return strings.Contains(to.group(t).Problem, "the record of the group says so")
+	})
+	none := filepath.Join(t.TempDir(), "none")
+	testutil.Must(t, os.WriteFile(none, []byte(state.NoPromises), 0o600))
+	c.Rados(t, "put", object, none)
+	until(t, "it is served", func() bool { return to.group(t).Problem == "" })
 }
 
 // damaged damages the reservations of namespace 1 while no gateway has them, and repairs them.
-func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a, b *gateway) {
+func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a, b *gateway,
+) (object string) {
 	t.Helper()
-	var object string
 	for name := range strings.FieldsSeq(c.Rados(t, "ls")) {
 		if strings.HasPrefix(name, "nvmf.reservations.") && strings.HasSuffix(name, "-1") {
 			object = name
@@ -207,4 +234,5 @@ func damaged(t *testing.T, c *cephtest.Cluster, w ways, drain func(*gateway), a,
 	op.Read(2, 0, 1, make([]byte, 512))
 	testutil.Must(t, w.do(2, &op)) // which is served
 	c.Rados(t, "put", object, good)
+	return object
 }
