@@ -97,8 +97,14 @@ func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 	if cq.listening {
 		others--
 	}
+	if cq.engine.dev.opts.Background {
+		others-- // finish does without its help
+	}
 	if cq.engine.left.Load() && (others > 0 || cq.head.Load() == cq.tail.Load()) {
 		cq.step(false) // the others may be asleep, and the caller may go to sleep
+	}
+	if cq.engine.owed != nil && cq.engine.left.Load() {
+		nudge(cq.engine.owed)
 	}
 	if cq.failed.Load() {
 		return 0, errOverrun
@@ -134,6 +140,9 @@ func (cq *CQ) ReqNotify() error {
 	cq.armed.Store(true)
 	cq.arming = true
 	cq.engine.attended.Store(false)
+	if cq.engine.arming != nil {
+		nudge(cq.engine.arming)
+	}
 	if cq.ch == nil || cq.listening || cq.engine.dev.opts.Background {
 		return nil
 	}

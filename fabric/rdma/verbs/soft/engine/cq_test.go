@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -380,6 +381,39 @@ func TestAttended(t *testing.T) {
 		held(a.Engine(0), func() { n = to.received })
 		return n == 4*wire.MaxBatch
 	})
+}
+
+// TestPutOff: beside a background goroutine, too, a poll that finds completions puts packets off
+// until its caller posts more, and they leave without another poll. A goroutine that arms does not
+// wait until the background goroutine has rested.
+func TestPutOff(t *testing.T) {
+	mem := wiretest.New(wiretest.Options{Manual: true})
+	a := device(t, mem, "a", addrA, Options{Background: true, pause: time.Hour})
+	b := device(t, mem, "b", addrB, Options{})
+	e := a.Engine(0)
+	cq := newCQ(t, a, 8, newChannel(t, a), 0)
+	var putOff atomic.Bool
+	var sent atomic.Int32
+	to := attach(t, e, &endpoint{onRun: func(*endpoint) (again bool) {
+		if e.Polled() && !putOff.Swap(true) {
+			return true
+		}
+		sent.Add(1)
+		return false
+	}})
+	to.onReceive = func(*endpoint) { cq.Push(&verbs.WC{}) }
+	from := attach(t, b.Engine(0), &endpoint{}).connect(addrB, addrA, to.num)
+	poll := func() int { return testutil.Value(cq.Poll(make([]verbs.WC, 8)))(t) }
+	poll()
+	from.sendAll(1)
+	testutil.Until(t, "the other goroutine rests", func() bool { return !e.attended.Load() })
+	testutil.Equal(t, poll(), 1, "completions")
+	testutil.True(t, putOff.Load(), "the poll puts nothing off")
+	testutil.Until(t, "packets leave", func() bool { return sent.Load() == 1 })
+	testutil.Must(t, cq.ReqNotify())
+	testutil.Equal(t, poll(), 0, "completions")
+	from.sendAll(1)
+	testutil.Until(t, "another packet is taken", func() bool { return sent.Load() > 1 })
 }
 
 // TestPollMakesNoEvent: an armed queue stays armed, without an event, while polls take all

@@ -32,6 +32,9 @@ type Options struct {
 	Background bool
 	// Stuck makes the destruction of queue pairs fail, for tests; nil: it does not.
 	Stuck *atomic.Bool
+
+	// pause is the time for which background goroutines leave packets to one that polls, 1 ms if 0.
+	pause time.Duration
 }
 
 // Device is a soft RDMA device: a verbs.Device. It has the sockets of one wire.Network.
@@ -70,6 +73,7 @@ const (
 // New opens the sockets of a device. Close closes them.
 func New(net wire.Network, o Options) (*Device, error) {
 	o.Name = cmp.Or(o.Name, "soft0")
+	o.pause = cmp.Or(o.pause, time.Millisecond)
 	o.Engines = min(max(o.Engines, 1), wire.MaxEngines)
 	conns, err := net.Open(o.Engines)
 	if err != nil {
@@ -100,6 +104,8 @@ func New(net wire.Network, o Options) (*Device, error) {
 	if o.Background {
 		for _, e := range d.engines {
 			e.sleepers.Add(1)
+			e.owed, e.arming = make(chan struct{}, 1), make(chan struct{}, 1)
+			d.helpers.Go(e.finish)
 			d.waiting.Go(e.background)
 		}
 	}
@@ -111,13 +117,18 @@ func New(net wire.Network, o Options) (*Device, error) {
 // one busy for ever.
 func (e *Engine) background() {
 	fds := []unix.PollFd{{Fd: int32(e.conn.FD()), Events: unix.POLLIN}}
+	rest := time.NewTimer(e.dev.opts.pause)
 	for !e.dev.stopping.Load() {
 		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
 			e.dev.fail(fmt.Errorf("wait for the socket of engine %d: %w", e.index, err))
 			return
 		}
 		if e.attended.Swap(false) {
-			time.Sleep(time.Millisecond)
+			rest.Reset(e.dev.opts.pause)
+			select { // a caller that arms may sleep, and new packets are for this goroutine
+			case <-rest.C:
+			case <-e.arming:
+			}
 			continue
 		}
 		if e.held.Load() {
@@ -129,12 +140,34 @@ func (e *Engine) background() {
 	}
 }
 
+// finish makes a turn for packets that a poll has left for the next one, in case there is none.
+func (e *Engine) finish() {
+	for range e.owed {
+		time.Sleep(time.Millisecond)
+		if e.left.Load() {
+			e.Step()
+		}
+	}
+}
+
+// nudge wakes a goroutine of the engine that waits at ch.
+func nudge(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // it has not begun yet
+	}
+}
+
 // Close ends the engines and closes the sockets, including the one of the communication manager.
 // The caller has destroyed all objects of the device, and calls no method during or after Close.
 func (d *Device) Close() error {
 	d.stopping.Store(true)
 	for _, e := range d.engines {
 		close(e.helper)
+		if e.owed != nil {
+			close(e.owed)
+			close(e.arming)
+		}
 	}
 	d.helpers.Wait() // the turn of a helper would take the wake away
 	for _, e := range d.engines {

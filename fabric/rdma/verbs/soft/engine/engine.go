@@ -48,8 +48,7 @@ type Engine struct {
 	held   atomic.Bool
 	helped atomic.Bool   // the helper goroutine runs
 	helper chan struct{} // wakes it; has room for one
-	// attended is set by a CQ.Poll whose caller does not sleep next.
-	attended atomic.Bool
+	helpers
 	// sleepers is the number of completion channels that listen to the socket, and one for the
 	// background goroutine.
 	sleepers atomic.Int32
@@ -68,6 +67,15 @@ type Engine struct {
 	count     list.Steps
 
 	stats Stats
+}
+
+// helpers has the notes for the goroutines of Options.Background.
+type helpers struct {
+	// attended is set by a CQ.Poll if its caller does not sleep next.
+	attended atomic.Bool
+	// owed wakes the goroutine that sends packets after a poll has left them, and arming the one
+	// that waits for the socket. Both have room for one.
+	owed, arming chan struct{}
 }
 
 // Stats are the counters of an engine. They are atomic, and any goroutine may read them.
@@ -119,16 +127,16 @@ func (e *Engine) Step() { e.makeStep(false) }
 
 func (e *Engine) makeStep(polled bool) {
 	e.step.Store(true)
-	e.enter(maxTurns, polled && !e.dev.opts.Background)
+	e.enter(maxTurns, polled)
 }
 
 // Polled reports whether another turn follows soon: this one is a turn of CQ.Poll. So an endpoint
 // may put off packets that go well with others to come; its Run returns true. Engine held.
 func (e *Engine) Polled() bool { return e.polled }
 
-// Conn returns the socket. Engine held. Endpoints call only Alloc, and only in Run: the engine
-// calls the other methods. After Alloc has returned nil, the endpoint's Run returns true, and the
-// engine runs it again when the socket takes packets.
+// Conn returns the socket. Engine held. Endpoints call only Alloc, in Run or in a closure of Do,
+// and the engine calls the other methods. After Alloc has returned nil, the endpoint's Run returns
+// true, and the engine runs it again when the socket takes packets.
 func (e *Engine) Conn() wire.Conn { return &e.conn }
 
 // Moved counts n packets that an endpoint has sent or received at a socket of its own, so that
@@ -185,10 +193,7 @@ func (e *Engine) help() {
 			}
 		})
 	}
-	select {
-	case e.helper <- struct{}{}:
-	default: // it has not begun yet
-	}
+	nudge(e.helper)
 }
 
 // turn makes a turn, lets go of the engine, and reports whether it found a note.

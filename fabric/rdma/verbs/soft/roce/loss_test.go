@@ -90,7 +90,7 @@ func lossOfSends(p *pair, packets int) func(*wire.Packet) bool {
 
 // TestAckWithResponse: the ACK of a request is sent after the response, if that is posted after the
 // poll that has found the request. Without a response it is sent by the next poll, or by the same
-// one if that finds nothing.
+// one if that finds nothing. It is also sent if the queue pair ends.
 func TestAckWithResponse(t *testing.T) {
 	p := newPair(t, options{})
 	var kinds []packet.Kind
@@ -130,6 +130,14 @@ func TestAckWithResponse(t *testing.T) {
 	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "completions")
 	expect("in a poll that finds nothing", packet.KindAck)
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
+
+	p.settle()
+	kinds = nil
+	p.b.recv(6, 64, 64)
+	p.a.send(7, 128, 16)
+	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 1, "requests")
+	testutil.Must(t, p.b.qp.ToError())
+	expect("at the end of the queue pair", packet.KindAck)
 }
 
 // TestFewAcks: the data and the responses of many small requests are sent in one turn. The ACK of

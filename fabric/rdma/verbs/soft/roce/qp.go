@@ -149,10 +149,13 @@ func (q *QP) ShortenRNRTimer() (err error) {
 	return err
 }
 
-// ToError implements verbs.QP. The queue pair sends nothing from then on.
+// ToError implements verbs.QP. An ACK that was put off is sent, and nothing from then on.
 func (q *QP) ToError() error {
 	q.Eng.Do(func() {
 		q.responder.failed = 0
+		if q.load() == stateReady && q.responder.ack {
+			q.acknowledge(packet.AckNoCredits, q.responder.acked)
+		}
 		q.toError()
 	})
 	return nil
