@@ -206,6 +206,7 @@ func (g *group) install(q *queue) error {
 
 // open adds the queue to the group. After an error nothing of it is left here. Reactor only.
 func (g *group) open(q *queue) error {
+	defer q.p.detachUnused()
 	if err := q.p.attach(q.cq); err != nil {
 		return err
 	}
@@ -216,6 +217,7 @@ func (g *group) open(q *queue) error {
 	q.session = session
 	// The queue now has a session and an ID: any later error ends it like any other queue.
 	q.id = g.queues.add(q)
+	q.p.queues++
 	if q.srq != nil {
 		q.srq.attach(q)
 	}

@@ -202,10 +202,13 @@ func (q *queue) finish() {
 	}()
 }
 
-// remove removes the queue from the group, and with the last queue the poller of a removed device.
+// remove removes the queue from the group. Without queues a poller is not polled, and that of a
+// removed device is freed.
 func (q *queue) remove() {
 	g := q.g
 	g.queues.remove(q.id)
+	q.p.queues--
+	q.p.detachUnused()
 	if q.quarantined {
 		g.quarantined = append(g.quarantined, q)
 	}

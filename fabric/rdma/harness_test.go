@@ -169,12 +169,12 @@ func (b *harness) on(fn func()) {
 	testutil.Receive(b.t, "a posted function", done)
 }
 
-// idle waits until the group has no queue and all data memory is back.
+// idle waits until the group has no queue, polls no device, and has all data memory back.
 func (b *harness) idle() {
 	b.t.Helper()
 	testutil.Until(b.t, "no queues, no connections, all memory free", func() bool {
 		n, free := 0, 0
-		b.on(func() { n, free = b.g.queues.len(), b.arena.Available() })
+		b.on(func() { n, free = b.g.queues.len()+len(b.g.pollers), b.arena.Available() })
 		return n == 0 && free == len(b.arena.Region().Bytes()) && b.tr.Usage().Connections == 0
 	})
 }

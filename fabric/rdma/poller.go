@@ -43,6 +43,7 @@ type poller struct {
 	responses       []verbs.SendWR
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool
+	queues          int   // of the group
 	polled          []*cq // the cqs that are polled
 	events          int   // events of the channel that have not been taken out
 	drainFailed     bool  // and it was logged
@@ -243,6 +244,13 @@ func (p *poller) attach(c *cq) error {
 		p.polled = append(p.polled, c)
 	}
 	return nil
+}
+
+// detachUnused stops the reactor from polling the poller if no queue uses it. Reactor only.
+func (p *poller) detachUnused() {
+	if p.queues == 0 {
+		p.detach()
+	}
 }
 
 // detach stops the reactor from polling the poller. Reactor only.
