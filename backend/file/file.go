@@ -105,6 +105,11 @@ func describe(cfg *Config, d *disk.Config) error {
 	if err := unix.Fstatfs(d.FD, &fs); err != nil {
 		return fmt.Errorf("fstatfs: %w", err)
 	}
+	if fs.Type == unix.FUSE_SUPER_MAGIC {
+		// After a short read, io_uring reads the rest from the position of the first part: Linux
+		// does not advance it if the server opens files with FOPEN_DIRECT_IO.
+		d.Engine.Name = disk.Threads
+	}
 	if size := int(fs.Bsize); size >= d.Info.BlockSize && size&(size-1) == 0 && size <= 1<<20 {
 		d.Info.OptimalIO = size
 	}
