@@ -337,7 +337,7 @@ func TestLongFlush(t *testing.T) {
 	r.ok(h.io[0], readAt(0))
 	for _, limit := range []time.Duration{closeDeadline, time.Millisecond} {
 		dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpFlush })
-		r.target.common.CloseDeadline = limit
+		r.target.common.CloseDeadline, r.target.common.DrainDeadline = limit, limit
 		x := r.startExchange(namespaces.Config{})
 		r.until("the device has the flush", func() bool { return dev.Held() == 1 })
 		r.ok(h.io[0], readAt(0))
