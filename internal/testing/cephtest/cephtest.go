@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,6 +28,10 @@ type Cluster struct {
 	daemons  map[string]*daemon
 	commands map[string][]string
 	images   atomic.Int32
+	id       string // its fsid
+
+	mu    sync.Mutex // for shell
+	shell *shell
 }
 
 // daemon is a running daemon.
@@ -55,6 +60,7 @@ func New(tb testing.TB) *Cluster {
 		},
 	}
 	tb.Cleanup(func() {
+		c.endShell()
 		for name := range c.daemons {
 			c.Stop(tb, name)
 		}
@@ -120,6 +126,7 @@ osd_pool_default_read_lease_ratio = 100000
 func (c *Cluster) boot(tb testing.TB) {
 	tb.Helper()
 	id := strings.TrimSpace(string(testutil.Value(os.ReadFile("/proc/sys/kernel/random/uuid"))(tb)))
+	c.id = id
 	testutil.Must(tb, os.WriteFile(c.Conf(), fmt.Appendf(nil, conf, c.dir, id, c.ports[0],
 		c.ports[1]), 0o600))
 	mons, monmap := c.Path("mon.keyring"), c.Path("monmap")
@@ -140,11 +147,9 @@ func (c *Cluster) boot(tb testing.TB) {
 		"[v2:127.0.0.1:%d,v1:127.0.0.1:%d]", c.ports[0], c.ports[1]), "--fsid", id, monmap)
 	c.run(tb, "ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", mons)
 	c.Start(tb, "mon")
-	// One run of ceph, which is in Python: each takes a third of a second of processor time.
-	testutil.Must(tb, os.WriteFile(c.Path("commands"), []byte("osd new "+id+"\nosd pool create "+
-		Pool+" 8\nosd pool application enable "+Pool+" rbd\n"), 0o600))
-	out := c.again(tb, "sh", "-c", `exec ceph "$@" <"$0" 2>&1`, c.Path("commands"))
-	testutil.MustTrue(tb, strings.Contains(out, "enabled application"), "%s", out)
+	c.Ceph(tb, "osd", "new", id)
+	c.Ceph(tb, "osd", "pool", "create", Pool, "8")
+	c.Ceph(tb, "osd", "pool", "application", "enable", Pool, "rbd")
 	testutil.Must(tb, os.Mkdir(c.Path("osd"), 0o700))
 	c.run(tb, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", id)
 	c.Start(tb, "osd")
@@ -178,24 +183,6 @@ func (c *Cluster) Pause(tb testing.TB, name string) {
 func (c *Cluster) Continue(tb testing.TB, name string) {
 	tb.Helper()
 	testutil.Must(tb, c.daemons[name].Process.Signal(syscall.SIGCONT))
-}
-
-// Ceph runs the program ceph and returns its output.
-func (c *Cluster) Ceph(tb testing.TB, args ...string) string {
-	tb.Helper()
-	return c.again(tb, "ceph", args...)
-}
-
-// again runs a program that runs ceph. If that hangs, as it does now and then after it has changed
-// the cluster, it runs again, which changes nothing.
-func (c *Cluster) again(tb testing.TB, name string, args ...string) string {
-	tb.Helper()
-	out, err := c.try(testutil.Patience/4, name, args)
-	if !errors.Is(err, context.DeadlineExceeded) {
-		testutil.Must(tb, err)
-		return out
-	}
-	return c.run(tb, name, args...)
 }
 
 // RBD runs the program rbd and returns its output.
@@ -236,17 +223,8 @@ func (c *Cluster) run(tb testing.TB, name string, args ...string) string {
 
 // try runs a program of Ceph within a time limit. The programs themselves wait for 300 s.
 func (c *Cluster) try(limit time.Duration, name string, args []string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := c.context(limit)
 	defer cancel()
-	for _, d := range c.daemons {
-		go func() {
-			select {
-			case <-d.ended:
-				cancel() // nothing will answer
-			case <-ctx.Done():
-			}
-		}()
-	}
 	cmd := exec.CommandContext(ctx, name, append(args, "-c", c.Conf())...)
 	cmd.WaitDelay = testutil.Patience
 	var out, errs bytes.Buffer
@@ -255,10 +233,30 @@ func (c *Cluster) try(limit time.Duration, name string, args []string) (string, 
 	if err == nil {
 		return out.String(), nil
 	}
-	for _, log := range []string{"mon.a.log", "osd.0.log"} {
-		text, _ := os.ReadFile(c.Path(log))
-		fmt.Fprintf(&errs, "%s: ... %s\n", log, text[max(0, len(text)-1000):])
+	return "", fmt.Errorf("%s %s: %w\n%s%s%s", name, strings.Join(args, " "),
+		errors.Join(err, ctx.Err()), out.String(), errs.String(), c.logs())
+}
+
+// context returns a context that ends with the first daemon, after which nothing answers.
+func (c *Cluster) context(limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	for _, d := range c.daemons {
+		go func() {
+			select {
+			case <-d.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
 	}
-	return "", fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "),
-		errors.Join(err, ctx.Err()), out.String(), errs.String())
+	return ctx, cancel
+}
+
+// logs returns the ends of the logs of the daemons.
+func (c *Cluster) logs() (text string) {
+	for _, log := range []string{"mon.a.log", "osd.0.log"} {
+		b, _ := os.ReadFile(c.Path(log))
+		text += fmt.Sprintf("%s: ... %s\n", log, b[max(0, len(b)-1000):])
+	}
+	return text
 }
