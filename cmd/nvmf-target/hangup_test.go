@@ -50,8 +50,11 @@ func earlyHangup(t *testing.T, program ...string) {
 	testutil.Must(t, child.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
-	kill := time.AfterFunc(testutil.Patience, func() { _ = child.Process.Kill() })
-	defer kill.Stop()
+	for after, sig := range map[time.Duration]syscall.Signal{ // SIGQUIT prints its goroutines
+		testutil.Patience / 2: syscall.SIGQUIT, testutil.Patience: syscall.SIGKILL,
+	} {
+		defer time.AfterFunc(after, func() { _ = child.Process.Signal(sig) }).Stop()
+	}
 	sent := 0
 	testutil.Until(t, "the target serves", func() bool {
 		if !ignores(child.Process.Pid) && sent == 0 {

@@ -212,7 +212,7 @@ func present(t *testing.T, c *cephtest.Cluster) {
 		})
 	}
 	are("both run", id, r.Holder.ID)
-	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Pause(t, cmd.Process)
 	are("the child is stopped", id)
 	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
 	are("it runs again", id, r.Holder.ID)
@@ -368,7 +368,7 @@ func byHand(t *testing.T, c *cephtest.Cluster) {
 	g := start(c.Conf(), "b", 6, time.Minute, access)
 	defer func() { g.Stop(testutil.Context(t)) }()
 	testutil.Until(t, "b sees the holder", func() bool { return g.Status().Holder == "child" })
-	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Pause(t, cmd.Process)
 	testutil.Must(t, g.Fence(testutil.Context(t), "child"))
 	want(t, access, "b optimized")
 	list := c.Ceph(t, "osd", "blocklist", "ls")
@@ -384,7 +384,7 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 	want(t, lines, "child optimized")
 	access := make(chan string, 100)
 	g := start(c.Conf(), "b", 7, time.Minute, access)
-	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Pause(t, cmd.Process)
 	want(t, access, "b optimized")
 	fenced := g.Status().Fenced
 	testutil.MustEqual(t, len(fenced), 1, "fenced instances")
@@ -403,7 +403,7 @@ func stopped(t *testing.T, c *cephtest.Cluster) {
 		})
 	}
 	heir(true)
-	testutil.Must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Pause(t, cmd.Process)
 	heir(false)
 	testutil.Must(t, cmd.Process.Signal(syscall.SIGCONT))
 	g.Drain(true)

@@ -176,7 +176,7 @@ func (c *Cluster) Stop(tb testing.TB, name string) {
 // Pause stops a daemon, which then answers nothing, until Continue.
 func (c *Cluster) Pause(tb testing.TB, name string) {
 	tb.Helper()
-	testutil.Must(tb, c.daemons[name].Process.Signal(syscall.SIGSTOP))
+	testutil.Pause(tb, c.daemons[name].Process)
 }
 
 // Continue ends Pause.

@@ -1,9 +1,13 @@
 package testutil
 
 import (
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // StartChild starts a program, which is killed when this process ends. It waits for the program in
@@ -24,4 +28,12 @@ func StartChild(cmd *exec.Cmd) (ended <-chan struct{}, err error) {
 		}
 	}()
 	return done, <-started
+}
+
+// Pause stops a child until SIGCONT. After the signal alone, its threads run on until one of them
+// has received it.
+func Pause(t testing.TB, p *os.Process) {
+	t.Helper()
+	Must(t, p.Signal(syscall.SIGSTOP))
+	Must(t, unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil))
 }

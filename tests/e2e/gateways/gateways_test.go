@@ -367,7 +367,7 @@ func TestKilledAlone(t *testing.T) {
 	first, second := newGateway(t, c, image, "b", 0), newGateway(t, c, image, "c", 0)
 	late = restarted(first)
 	testutil.MustTrue(t, late.fillBlock(2), "a write has failed")
-	first.signal(t, syscall.SIGSTOP)
+	testutil.Pause(t, first.cmd.Process)
 	var op host.Op
 	op.Write(1, 0, hostBlock/512, bytes.Repeat([]byte{3}, hostBlock), 0)
 	testutil.Must(t, testutil.Err(late.q.Submit(&op)))
@@ -476,7 +476,7 @@ func TestGateways(t *testing.T) {
 		testutil.Must(t, q.Wait(20*time.Millisecond))
 		testutil.Must(t, testutil.Err(q.Poll(done)))
 	}
-	holder.signal(t, syscall.SIGSTOP)
+	testutil.Pause(t, holder.cmd.Process)
 	c.Continue(t, "osd")
 	through("after SIGSTOP", other)
 	for i := range lateWrites {

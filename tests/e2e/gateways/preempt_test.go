@@ -31,7 +31,7 @@ func preempted(t *testing.T, hosts []ways, a, b *gateway) (ended func()) {
 	}
 	ctrl, q := hosts[2][0].ctrl, hosts[2][0].q
 	hosts[2][0].ctrl, hosts[2][0].q = nil, nil
-	from.signal(t, syscall.SIGSTOP)
+	testutil.Pause(t, from.cmd.Process)
 	until(t, "it is stopped", func() bool {
 		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", from.cmd.Process.Pid))
 		return len(list) > 0 && !slices.ContainsFunc(list, func(file string) bool {
