@@ -153,9 +153,7 @@ func TestRetry(t *testing.T) {
 	members[0].Wait(true)
 	members[2].Wait(true)
 	members[2].Leave()
-	if g.Len() != 2 || !g.Waiting() {
-		t.Errorf("%d channels, waiting %v", g.Len(), g.Waiting())
-	}
+	testutil.True(t, g.Len() == 2 && g.Waiting(), "%d channels, waiting %v", g.Len(), g.Waiting())
 	g.Wake()
 	testutil.True(t, woken == [3]int{1, 0, 0} && members[0].Due() && !members[1].Due() &&
 		!members[2].Due(), "woken: %v", woken)
@@ -167,9 +165,8 @@ func TestRetry(t *testing.T) {
 	testutil.True(t, !g.Waiting() && woken[0] == 1, "woken without waiting: %v", woken)
 	members[0].Leave()
 	members[1].Leave()
-	if g.Len() != 0 || g.Waiting() {
-		t.Errorf("%d channels are left, waiting %v", g.Len(), g.Waiting())
-	}
+	testutil.True(t, g.Len() == 0 && !g.Waiting(), "%d channels are left, waiting %v", g.Len(),
+		g.Waiting())
 }
 
 // TestRetryMissesNothing: a channel that calls Wait and then tries once more never misses a

@@ -164,9 +164,8 @@ func TestText(t *testing.T) {
 		{"abc", "abc     ", "abc"}, {"", "        ", ""}, {"0123456789", "01234567", "01234567"},
 	} {
 		PutText(b[:], tc.in)
-		if string(b[:]) != tc.wire || Text(b[:]) != tc.out {
-			t.Errorf("%q: %q, %q", tc.in, b, Text(b[:]))
-		}
+		testutil.True(t, string(b[:]) == tc.wire && Text(b[:]) == tc.out, "%q: %q, %q", tc.in, b,
+			Text(b[:]))
 	}
 	testutil.Equal(t, Text([]byte("x\x00\x00")), "x", "NUL padding stays")
 }
@@ -250,9 +249,8 @@ func TestProperties(t *testing.T) {
 	if uint64(c) != 0x0800_0820_1E01_007F { // MQES 127, CQR, TO 30, CSS bits 37 and 43, CRMS bit 59
 		t.Errorf("CAP %#x", uint64(c))
 	}
-	if c.MQES() != 127 || c.TO() != 30 || c.MPSMin() != 4096 {
-		t.Errorf("CAP fields: %d %d %d", c.MQES(), c.TO(), c.MPSMin())
-	}
+	testutil.True(t, c.MQES() == 127 && c.TO() == 30 && c.MPSMin() == 4096, "CAP fields: %d %d %d",
+		c.MQES(), c.TO(), c.MPSMin())
 	c = 1 << 48
 	testutil.True(t, c.MPSMin() == 8192, "smallest page size %d", c.MPSMin())
 	testutil.True(t, PropertyCAP.Size() == 8 && PropertyCC.Size() == 4, "sizes")
@@ -336,9 +334,7 @@ func TestNamespaceIDs(t *testing.T) {
 		NamespaceID{IDTypeEUI64, []byte("12345678")}, NamespaceID{IDTypeCSI, []byte{0}})
 	want := hexBytes(t, IdentifyDataSize,
 		"0:03100000abababababababababababababababab 20:01080000 24:3132333435363738 32:04010000")
-	if !bytes.Equal(b, want) {
-		t.Fatalf("% x", b[:48])
-	}
+	testutil.MustTrue(t, bytes.Equal(b, want), "% x", b[:48])
 	ids, err := ParseNamespaceIDs(b)
 	testutil.MustTrue(t, err == nil && len(ids) == 3 && ids[0].Type == IDTypeUUID &&
 		bytes.Equal(ids[0].ID, uuid) && ids[2].Type == IDTypeCSI, "%v, %v", ids, err)
@@ -382,10 +378,9 @@ func TestStatus(t *testing.T) {
 		{ANATransition, "Asymmetric Access Transition (3/03h)", 3, 3, false},
 		{0x7FF, "status (7/FFh)", 7, 0xFF, false},
 	} {
-		if tc.s.String() != tc.text || tc.s.SCT() != tc.sct || tc.s.SC() != tc.sc ||
-			tc.s.OK() != tc.ok || tc.s.Error() != tc.text {
-			t.Errorf("%#x: %q %d %#x %t", uint16(tc.s), tc.s, tc.s.SCT(), tc.s.SC(), tc.s.OK())
-		}
+		testutil.True(t, tc.s.String() == tc.text && tc.s.SCT() == tc.sct && tc.s.SC() == tc.sc &&
+			tc.s.OK() == tc.ok && tc.s.Error() == tc.text, "%#x: %q %d %#x %t", uint16(tc.s), tc.s,
+			tc.s.SCT(), tc.s.SC(), tc.s.OK())
 	}
 	testutil.Equal(t, (InvalidOpcode | DNR | 1<<13).Code(), InvalidOpcode, "Code keeps flags")
 }

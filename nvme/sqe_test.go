@@ -129,9 +129,8 @@ func TestCommandFields(t *testing.T) {
 		s.CDW(1) == 0xA1B2C3D4, "common: % x", s)
 	s = SQE{}
 	s.RW().Set(1<<40, 65536, RWFUA)
-	if s.SLBA() != 1<<40 || s.NLB() != 65536 || s.RW().Flags() != RWFUA {
-		t.Errorf("rw: %d %d %#x", s.SLBA(), s.NLB(), s.RW().Flags())
-	}
+	testutil.True(t, s.SLBA() == 1<<40 && s.NLB() == 65536 && s.RW().Flags() == RWFUA,
+		"rw: %d %d %#x", s.SLBA(), s.NLB(), s.RW().Flags())
 	s.DSM().Set(256, true)
 	testutil.True(t, s.DSM().Ranges() == 256 && s.DSM().Deallocate(), "dsm")
 	s = SQE{}

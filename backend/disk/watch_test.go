@@ -116,16 +116,13 @@ func TestOfflineAndBack(t *testing.T) {
 		i = p.change()
 		testutil.True(t, !i.Offline && !i.Degraded, "back: %+v", i)
 		c.MustDo(c.Read(0, b))
-		if !bytes.HasPrefix(b, []byte("after")) {
-			t.Errorf("read %q", b[:8])
-		}
+		testutil.True(t, bytes.HasPrefix(b, []byte("after")), "read %q", b[:8])
 		copy(b, "later")
 		c.MustDo(c.Write(4096, b), c.Write(8192, c.Memory(512, 4096))) // in place, and by a worker
 		c.MustDo(&backend.IO{Op: backend.OpFlush})
 		data, err := os.ReadFile(p.cfg.Path)
-		if err != nil || !bytes.HasPrefix(data[4096:], []byte("later")) {
-			t.Errorf("written %q, %v", data[4096:4104], err)
-		}
+		testutil.True(t, err == nil && bytes.HasPrefix(data[4096:], []byte("later")),
+			"written %q, %v", data[4096:4104], err)
 		p.close(c)
 		for _, want := range []string{
 			"a disk is offline", "a disk that is offline cannot be opened again",

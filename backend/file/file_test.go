@@ -200,9 +200,7 @@ func TestReopenKeepsData(t *testing.T) {
 	c = backendtest.NewClient(t, d, 8192)
 	r := c.Memory(4096, 4096)
 	c.MustDo(c.Read(1<<20-4096, r), &backend.IO{Op: backend.OpFlush})
-	if !strings.HasPrefix(string(r), "persistent") {
-		t.Errorf("read %q", r[:16])
-	}
+	testutil.True(t, strings.HasPrefix(string(r), "persistent"), "read %q", r[:16])
 	for _, op := range []backend.Op{backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
 		testutil.Is(t, c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}), backend.ErrReadOnly,
 			"%v", op)

@@ -343,10 +343,9 @@ func TestCapsuleWaitsForRequest(t *testing.T) {
 			m.host.send(&s, nil)
 			m.turn()
 		}
-		if len(m.q.capsules) != 2 || m.h.Prepared.Load() != 2 || m.q.taken != 2 {
-			t.Fatalf("%d capsules wait, %d were prepared, %d are without a response",
-				len(m.q.capsules), m.h.Prepared.Load(), m.q.taken)
-		}
+		testutil.MustTrue(t, len(m.q.capsules) == 2 && m.h.Prepared.Load() == 2 && m.q.taken == 2,
+			"%d capsules wait, %d were prepared, %d are without a response", len(m.q.capsules),
+			m.h.Prepared.Load(), m.q.taken)
 		sends.Release()
 		m.until(t, func() bool { return m.h.Completed.Load() == 4 })
 		for cid := range uint16(4) {

@@ -317,12 +317,9 @@ func TestLists(t *testing.T) {
 				got = append(got, q.buf[p.off:p.off+p.n]...)
 				clear(q.buf[p.off : p.off+p.n])
 			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: other data came back", name)
-			}
-			if slices.ContainsFunc(q.buf, func(b byte) bool { return b != 0 }) {
-				t.Errorf("%s: data beside its place", name)
-			}
+			testutil.True(t, bytes.Equal(got, want), "%s: other data came back", name)
+			testutil.True(t, !slices.ContainsFunc(q.buf, func(b byte) bool { return b != 0 }),
+				"%s: data beside its place", name)
 		}
 	})
 }
@@ -357,9 +354,7 @@ func TestListsInParts(t *testing.T) {
 			for _, p := range pieces {
 				got = append(got, q.buf[p.off:p.off+p.n]...)
 			}
-			if !st.OK() || !bytes.Equal(got, want) {
-				t.Errorf("read: %v", st)
-			}
+			testutil.True(t, st.OK() && bytes.Equal(got, want), "read: %v", st)
 		}
 	})
 }
@@ -501,17 +496,15 @@ func FuzzParseSGL(f *testing.F) {
 		r.rewind()
 		n, left := q.addWRs(&r, verbs.WRRDMARead, 2, 1<<20), r.HostLength
 		for _, wr := range q.g.wrs {
-			if wr.NumSGE == 0 || wr.NumSGE > 2 {
-				t.Fatalf("a work request of %d elements", wr.NumSGE)
-			}
+			testutil.MustTrue(t, wr.NumSGE != 0 && wr.NumSGE <= 2, "a work request of %d elements",
+				wr.NumSGE)
 			for _, s := range q.g.sges[wr.FirstSGE : wr.FirstSGE+wr.NumSGE] {
 				left -= s.Length
 			}
 		}
 		q.g.wrs, q.g.sges = q.g.wrs[:0], q.g.sges[:0]
-		if left != 0 || r.data.Segment() != nil {
-			t.Fatalf("%d work requests leave %d of %d bytes", n, left, r.HostLength)
-		}
+		testutil.MustTrue(t, left == 0 && r.data.Segment() == nil,
+			"%d work requests leave %d of %d bytes", n, left, r.HostLength)
 	})
 }
 

@@ -77,11 +77,9 @@ func TestSRQSlots(t *testing.T) {
 		t.Helper()
 		b.on(func() {
 			s := b.g.one(t)
-			if len(s.recv.slabs)*srqSlabSlots != slots || s.recv.posted != slots ||
-				s.commands != commands {
-				t.Errorf("%d slots, %d posted for %d commands; want %d for %d",
-					len(s.recv.slabs)*srqSlabSlots, s.recv.posted, s.commands, slots, commands)
-			}
+			testutil.True(t, len(s.recv.slabs)*srqSlabSlots == slots && s.recv.posted == slots &&
+				s.commands == commands, "%d slots, %d posted for %d commands; want %d for %d",
+				len(s.recv.slabs)*srqSlabSlots, s.recv.posted, s.commands, slots, commands)
 		})
 		testutil.Equal(t, b.f.Live("target").SRQs, 1, "shared receive queues")
 	}
@@ -372,9 +370,8 @@ func TestSRQShares(t *testing.T) {
 		func() bool { return b.h.Executed.Load() == srqSlabSlots })
 	n := posted() // after the step that executes the last one
 	held := int(b.h.Holding.Load())
-	if held+n != srqSlabSlots || n < srqSlabSlots/4-1 {
-		t.Fatalf("%d commands hang, and %d receives are left for others", held, n)
-	}
+	testutil.MustTrue(t, held+n == srqSlabSlots && n >= srqSlabSlots/4-1,
+		"%d commands hang, and %d receives are left for others", held, n)
 	for i, q := range qs {
 		testutil.Equal(t, q.do(inCapsuleWrite(opWrite, 1), data), nvme.Success, "host %d", i)
 		held := b.h.Holding.Load()

@@ -249,9 +249,8 @@ func TestNoDigests(t *testing.T) {
 	r := pdu.ICReq(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
 	h.send(r[:])
 	resp := (*pdu.IC)(h.recv())
-	if resp.HeaderDigest() || resp.DataDigest() || resp.MaxH2CData() != 1<<20 || resp.PDA() != 0 {
-		t.Errorf("ICResp %x", resp[:16])
-	}
+	testutil.True(t, !resp.HeaderDigest() && !resp.DataDigest() && resp.MaxH2CData() == 1<<20 &&
+		resp.PDA() == 0, "ICResp %x", resp[:16])
 	h.close()
 }
 

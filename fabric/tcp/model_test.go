@@ -145,11 +145,9 @@ func testModel(t *testing.T, seed uint64) {
 	h.turn()
 	testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
 		"bytes of the arena are free")
-	if h.g.cfg.Memory.Promised() != 0 || h.g.stalled != 0 || h.g.borrowed != 0 ||
-		!h.g.resumed.Empty() {
-		t.Errorf("promised %d, stalled %d, borrowed %d", h.g.cfg.Memory.Promised(), h.g.stalled,
-			h.g.borrowed)
-	}
+	testutil.True(t, h.g.cfg.Memory.Promised() == 0 && h.g.stalled == 0 && h.g.borrowed == 0 &&
+		h.g.resumed.Empty(), "promised %d, stalled %d, borrowed %d", h.g.cfg.Memory.Promised(),
+		h.g.stalled, h.g.borrowed)
 	h.close()
 }
 
@@ -299,9 +297,8 @@ func (m *modelHost) handle(msg hosttest.Message, rng *rand.Rand, model []byte) {
 	case pdu.TypeCapsuleResp:
 		cqe := (*pdu.CapsuleResp)(msg.Raw).CQE()
 		o := &m.ops[cqe.CID()]
-		if !o.started || cqe.Status() != o.want {
-			tb.Fatalf("command %d: %v, want %v", cqe.CID(), cqe.Status(), o.want)
-		}
+		testutil.MustTrue(tb, o.started && cqe.Status() == o.want, "command %d: %v, want %v",
+			cqe.CID(), cqe.Status(), o.want)
 		if o.opcode == nvme.NVMWrite && o.want.OK() {
 			copy(model[o.off:], o.data)
 		}

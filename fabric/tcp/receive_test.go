@@ -693,10 +693,9 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	for i := range 4 {
 		h.send(append(write(3+2*i, 1), write(4+2*i, 1)...))
 	}
-	if len(h.d.Held) != 2 || h.arena.Available() != total {
-		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.Held),
-			total-h.arena.Available())
-	}
+	testutil.True(t, len(h.d.Held) == 2 && h.arena.Available() == total,
+		"%d writes are held, %d bytes taken of the arena for them", len(h.d.Held),
+		total-h.arena.Available())
 	handed := h.d.Held[1].Segs[0].B
 	free := h.queue().HandOverBuffers(h.d.Held[1])
 	testutil.MustTrue(t, free != nil, "the data cannot be handed over")

@@ -254,10 +254,9 @@ func TestRemovedHung(t *testing.T) {
 	_ = testutil.Receive(t, "its host is disconnected", l.ended)
 	l.Engine().ReleaseLimit = time.Millisecond
 	err := l.refuse(listenAny, empty+other)
-	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: it waits for namespace 2 of "+
-		testNQN+", which was removed") {
-		t.Error(err)
-	}
+	testutil.True(t, strings.Contains(err.Error(),
+		"subsystems[1].namespaces[0]: it waits for namespace 2 of "+testNQN+", which was removed"),
+		"%v", err)
 	l.hung.Release()
 	l.Engine().ReleaseLimit = testTimeout
 	l.apply(listenAny, empty+other)

@@ -350,9 +350,8 @@ func TestMan(t *testing.T) {
 	testutil.Value(run(t, "man", dir))(t)
 	for _, c := range Commands() {
 		page, err := os.ReadFile(filepath.Join(dir, "nvmf-target-"+c.Name()+".1"))
-		if err != nil || !strings.Contains(string(page), strings.Fields(c.Short)[0]) {
-			t.Errorf("%s: %v", c.Name(), err)
-		}
+		testutil.True(t, err == nil && strings.Contains(string(page), strings.Fields(c.Short)[0]),
+			"%s: %v", c.Name(), err)
 	}
 }
 

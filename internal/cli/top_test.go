@@ -143,10 +143,8 @@ func TestTopPrints(t *testing.T) {
 	}
 	socket := serve(t, src)
 	out, err := run(t, "top", "-n", "2", "-i", "100ms", "--socket", socket)
-	if err != nil || strings.Count(out, "NAMESPACE") != 2 || strings.Contains(out, "\x1b") ||
-		!strings.Contains(out, `"a\x1b[31m"`) {
-		t.Errorf("%s, %v", out, err)
-	}
+	testutil.True(t, err == nil && strings.Count(out, "NAMESPACE") == 2 && !strings.Contains(out,
+		"\x1b") && strings.Contains(out, `"a\x1b[31m"`), "%s, %v", out, err)
 	out, err = run(t, "top", "-n", "2", "-i", "100ms", "-o", "json", "--socket", socket)
 	d := json.NewDecoder(bytes.NewBufferString(out))
 	for range 2 {

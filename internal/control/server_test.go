@@ -323,9 +323,8 @@ func TestSocket(t *testing.T) {
 	}
 	s, err := Listen(Config{Socket: path}, testSource(new(feed)), quiet)
 	testutil.Must(t, err)
-	if mode(path) != 0o600 || mode(filepath.Dir(path)) != 0o755 {
-		t.Errorf("modes %o and %o", mode(path), mode(filepath.Dir(path)))
-	}
+	testutil.True(t, mode(path) == 0o600 && mode(filepath.Dir(path)) == 0o755, "modes %o and %o",
+		mode(path), mode(filepath.Dir(path)))
 	_, err = Listen(Config{Socket: path}, Source{}, quiet)
 	testutil.True(t, err != nil && strings.Contains(err.Error(), "process "), "a second server: %v",
 		err)
@@ -360,9 +359,8 @@ func TestSocketUmask(t *testing.T) {
 		s, err := Listen(Config{Socket: path, Mode: mode}, testSource(new(feed)), quiet)
 		testutil.Must(t, err)
 		info, err := os.Lstat(path)
-		if err != nil || info.Mode().Perm() != want {
-			t.Errorf("mode %o, want %o, %v", info.Mode().Perm(), want, err)
-		}
+		testutil.True(t, err == nil && info.Mode().Perm() == want, "mode %o, want %o, %v",
+			info.Mode().Perm(), want, err)
 		testutil.Check(t, s.Close())
 	}
 }

@@ -72,10 +72,8 @@ func expect(t *testing.T, got []Finding, want ...string) {
 	for i, f := range got {
 		text, fix, _ := strings.Cut(want[i], " | ")
 		severity, found, _ := strings.Cut(text, ": ")
-		if string(f.Severity) != severity || !strings.Contains(f.Found, found) ||
-			!strings.Contains(f.Fix, fix) {
-			t.Errorf("got %+v, want %q", f, want[i])
-		}
+		testutil.True(t, string(f.Severity) == severity && strings.Contains(f.Found, found) &&
+			strings.Contains(f.Fix, fix), "got %+v, want %q", f, want[i])
 		if bad := f.Severity != OK; f.Check == "" || (f.Why != "") != bad || (f.Fix != "") != bad {
 			t.Errorf("incomplete: %+v", f)
 		}

@@ -23,9 +23,8 @@ func TestDriveOf(t *testing.T) {
 			t.Errorf("%s has no drive", number)
 			continue
 		}
-		if d.ID() != want.id || d.Counts() != want.counts {
-			t.Errorf("%s: %q, counts %t", number, d.ID(), d.Counts())
-		}
+		testutil.True(t, d.ID() == want.id && d.Counts() == want.counts, "%s: %q, counts %t",
+			number, d.ID(), d.Counts())
 		was := *d.d
 		was.Name = "another" // after it was offline
 		path, err := (&Drive{m, &was}).device()

@@ -81,9 +81,8 @@ func TestDocumentedMetrics(t *testing.T) {
 	ofHistogram := regexp.MustCompile(`(latency_seconds)_(bucket|sum|count)$`)
 	documents(t, func(file, text string) {
 		for _, m := range full.FindAllStringSubmatch(text, -1) {
-			if !slices.Contains(names, ofHistogram.ReplaceAllString(m[1], "$1")) {
-				t.Errorf("%s names the metric %s, which does not exist", file, m[0])
-			}
+			testutil.True(t, slices.Contains(names, ofHistogram.ReplaceAllString(m[1], "$1")),
+				"%s names the metric %s, which does not exist", file, m[0])
 		}
 		if file != "docs/metrics.md" {
 			return

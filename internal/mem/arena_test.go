@@ -123,10 +123,9 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 					"step %d: a refused Alloc took something", i)
 				continue
 			}
-			if Length(segs) != n || a.Available() != before-need {
-				tb.Fatalf("step %d: Alloc(%d) gave %d bytes and took %d", i, n, Length(segs),
-					before-a.Available())
-			}
+			testutil.MustTrue(tb, Length(segs) == n && a.Available() == before-need,
+				"step %d: Alloc(%d) gave %d bytes and took %d", i, n, Length(segs),
+				before-a.Available())
 			for _, s := range segs {
 				if Addr(s.B)%BlockMin != 0 || len(s.B) > BlockMax || s.Region != a.region.id {
 					tb.Fatalf("step %d: bad segment at %#x, %d bytes", i, Addr(s.B), len(s.B))
@@ -414,9 +413,8 @@ func TestRegionUsage(t *testing.T) {
 	a := testutil.Value(Map(purpose, page+1))(t)
 	b := testutil.Value(Map(purpose, 1<<30))(t)
 	testutil.True(t, a.ID() != b.ID(), "two regions share an ID")
-	if len(a.Bytes()) != 2*page || Addr(a.Bytes())%uint64(page) != 0 {
-		t.Errorf("%d bytes at %#x", len(a.Bytes()), Addr(a.Bytes()))
-	}
+	testutil.True(t, len(a.Bytes()) == 2*page && Addr(a.Bytes())%uint64(page) == 0,
+		"%d bytes at %#x", len(a.Bytes()), Addr(a.Bytes()))
 	testutil.Equal(t, Usage()[purpose], 2, "regions")
 	for range 2 {
 		testutil.Check(t, a.Unmap())

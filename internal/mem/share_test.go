@@ -85,15 +85,13 @@ func TestShareOfNamespace(t *testing.T) {
 	// Stuck memory is handed over and no longer counts for the host.
 	before := host.Used()
 	free := all[0].HandOver()
-	if host.Used() != before-mebi || p.Usage().Orphaned != mebi || hung.Used() < 29*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
-			hung.Used())
-	}
+	testutil.True(t, host.Used() == before-mebi && p.Usage().Orphaned == mebi &&
+		hung.Used() >= 29*mebi, "%d bytes of the host, %d orphaned, %d hang", host.Used(),
+		p.Usage().Orphaned, hung.Used())
 	free()
-	if host.Used() != before-mebi || p.Usage().Orphaned != 0 || hung.Used() > 30*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
-			hung.Used())
-	}
+	testutil.True(t, host.Used() == before-mebi && p.Usage().Orphaned == 0 &&
+		hung.Used() <= 30*mebi, "%d bytes of the host, %d orphaned, %d hang", host.Used(),
+		p.Usage().Orphaned, hung.Used())
 	freeAll(all)
 	testutil.True(t, host.Used() == 0 && hung.Used() == 0 && healthy.Used() == 0,
 		"bytes stay counted")
@@ -328,9 +326,8 @@ func TestSharesRandomly(t *testing.T) {
 		free()
 	}
 	for i := range hosts {
-		if hosts[i].Used() != 0 || namespaces[i].Used() != 0 {
-			t.Errorf("%d, %d bytes stay counted", hosts[i].Used(), namespaces[i].Used())
-		}
+		testutil.True(t, hosts[i].Used() == 0 && namespaces[i].Used() == 0,
+			"%d, %d bytes stay counted", hosts[i].Used(), namespaces[i].Used())
 	}
 	for _, f := range flows {
 		testutil.True(t, f.queues[dataPool].used == 0 && f.queues[dataPool].empty() &&
@@ -591,9 +588,8 @@ func TestMostOfOneHost(t *testing.T) {
 	hogs(p.Alloc)
 	ordinary := host.Used()
 	hogs(p.AllocReserve)
-	if ordinary > 48*mebi || host.Used() > 56*mebi {
-		t.Errorf("%d KiB, %d with in-capsule data", ordinary>>10, host.Used()>>10)
-	}
+	testutil.True(t, ordinary <= 48*mebi && host.Used() <= 56*mebi,
+		"%d KiB, %d with in-capsule data", ordinary>>10, host.Used()>>10)
 	victim := &Flow{Host: new(Share), Namespace: new(Share)}
 	var his []*Allocation
 	n := hog(p, victim, 4096, &his)

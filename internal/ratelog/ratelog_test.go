@@ -93,10 +93,8 @@ func TestManyAddresses(t *testing.T) {
 		synctest.Wait()
 		testutil.Equal(t, lines(log, "msg=refused"), kindLines, "lines")
 		testutil.Equal(t, lines(log, "timer expired"), 1, "a line of another kind is missing")
-		if lines(log, "dropped", fmt.Sprintf("lines=%d ", 100_000-kindLines)) != 1 {
-			t.Errorf("the log does not say how many were dropped: %s",
-				log.String()[len(log.String())-200:])
-		}
+		testutil.True(t, lines(log, "dropped", fmt.Sprintf("lines=%d ", 100_000-kindLines)) == 1,
+			"the log does not say how many were dropped: %s", log.String()[len(log.String())-200:])
 		testutil.True(t, l.now == nil, "something is left after the period")
 		l.Peer(addr(1)).Report(refused)
 		testutil.Equal(t, lines(log, "msg=refused"), kindLines+1,

@@ -63,10 +63,9 @@ func TestRefusalsAreBounded(t *testing.T) {
 				strings.Repeat("x", 1<<16))
 		}
 		list := r.Refusals()
-		if len(list) != 1+peerRefusals || list[len(list)-1].Remote != addr(1).String() ||
-			list[0].Attributes[0].Value != "9999" {
-			t.Errorf("%d refusals, the first is %+v", len(list), list[0].Attributes[0])
-		}
+		testutil.True(t, len(list) == 1+peerRefusals &&
+			list[len(list)-1].Remote == addr(1).String() && list[0].Attributes[0].Value == "9999",
+			"%d refusals, the first is %+v", len(list), list[0].Attributes[0])
 		n := len(list[0].Attributes[1].Value)
 		testutil.True(t, n == maxDetails, "a value has %d bytes", n)
 		for i := range 10_000 {

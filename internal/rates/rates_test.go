@@ -27,10 +27,9 @@ func TestGrowth(t *testing.T) {
 		{0, 0, 0, 0}, {1, 4, 3, 3}, {4, 4, 0, 0}, {4, 1, 1, 0}, {4, 0, 0, 0},
 	} {
 		growth, rise := Growth(tc[0], tc[1]), Rise(tc[0], tc[1])
-		if growth != tc[2] || rise != tc[3] {
-			t.Errorf("from %d to %d: growth %d, rise %d, want %d and %d", tc[0], tc[1], growth,
-				rise, tc[2], tc[3])
-		}
+		testutil.True(t, growth == tc[2] && rise == tc[3],
+			"from %d to %d: growth %d, rise %d, want %d and %d", tc[0], tc[1], growth, rise, tc[2],
+			tc[3])
 	}
 	for _, tc := range []struct{ seconds, want float64 }{{2, 5}, {0.5, 20}, {0, 0}, {-1, 0}} {
 		testutil.Equal(t, Per(10, tc.seconds), tc.want, "10 in %v s", tc.seconds)

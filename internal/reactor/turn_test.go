@@ -34,8 +34,7 @@ func TestManyPostsAndTimers(t *testing.T) {
 	})
 	testutil.Receive(t, "the last of them", done)
 	do(t, r, func() {
-		if most[0] > postsMost || most[1] > timersMost || most[0] == 0 || most[1] == 0 {
-			t.Errorf("%d functions and %d timers between two polls", most[0], most[1])
-		}
+		testutil.True(t, most[0] <= postsMost && most[1] <= timersMost && most[0] != 0 &&
+			most[1] != 0, "%d functions and %d timers between two polls", most[0], most[1])
 	})
 }

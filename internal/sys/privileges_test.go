@@ -86,9 +86,7 @@ func TestDropPrivileges(t *testing.T) {
 		switch {
 		case m[2] == "NoNewPrivs":
 			threads++
-			if v != 1 {
-				t.Error(m[0])
-			}
+			testutil.True(t, v == 1, "%v", m[0])
 		case m[2] == "CapBnd":
 		case v&^allowed != 0, m[1] != "" && v != 0:
 			t.Error(m[0])

@@ -32,10 +32,9 @@ func TestCancel(t *testing.T) {
 		testutil.True(t, !g.Cancel(&none, slot) && g.Cancel(&second, slot),
 			"an operation that is not there was canceled, or one that is was not")
 		testutil.Until(t, "a completion", func() bool { g.Poll(); return second.n > 0 })
-		if second.res != -int32(unix.ECANCELED) || first.n != 0 {
-			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res,
-				second.n, first.n)
-		}
+		testutil.True(t, second.res == -int32(unix.ECANCELED) && first.n == 0,
+			"canceled: %d after %d completions; the other one: %d completions", second.res,
+			second.n, first.n)
 		testutil.Value(unix.Write(p[1], []byte("hello")))(t)
 		g.drain()
 		testutil.True(t, first.n == 1 && first.res == 5 && second.n == 1, "%+v, %+v", first, second)
@@ -163,9 +162,8 @@ func TestFull(t *testing.T) {
 			g.Poll()
 		}
 		g.drain()
-		if finished != total || g.Outstanding() != 0 {
-			t.Errorf("%d of %d finished, %d outstanding", finished, total, g.Outstanding())
-		}
+		testutil.True(t, finished == total && g.Outstanding() == 0,
+			"%d of %d finished, %d outstanding", finished, total, g.Outstanding())
 	})
 }
 

@@ -107,9 +107,8 @@ func TestHistoryGaps(t *testing.T) {
 		testutil.True(t, err == nil && strings.Contains(string(text), "counts") != tc.gap,
 			"look %d: %s, %v", i, text, err)
 	}
-	if len(h.series) != 1 || len(h.of("1 of nqn")) != 0 {
-		t.Errorf("%d series are left, %d points", len(h.series), len(h.of("1 of nqn")))
-	}
+	testutil.True(t, len(h.series) == 1 && len(h.of("1 of nqn")) == 0,
+		"%d series are left, %d points", len(h.series), len(h.of("1 of nqn")))
 }
 
 // TestHistoryOfTheBusiest: a namespace that does more takes the place of one that did less in the

@@ -240,16 +240,14 @@ func TestStalledReader(t *testing.T) {
 	for got.Plan.Error == "" || len(s.streams) > 1 {
 		got = next(t, r)
 	}
-	if len(got.Namespaces) != maxRows || got.More["namespaces"] != 5000-maxRows ||
-		got.Namespaces[0].NSID != 4001 || got.Traffic.Ready != 4000 || got.Traffic.Reads != 5000 {
-		t.Errorf("%d namespaces, %d more, first %d, %d reads", len(got.Namespaces),
-			got.More["namespaces"], got.Namespaces[0].NSID, got.Traffic.Reads)
-	}
-	if len(got.Plan.Changes) != maxRows || got.More["changes"] != 5000-maxRows ||
-		len(got.Subsystems[0].Hosts) != maxRows || got.Subsystems[0].HostCount != 5000 {
-		t.Errorf("%d changes, %d more, %d of %d hosts", len(got.Plan.Changes),
-			got.More["changes"], len(got.Subsystems[0].Hosts), got.Subsystems[0].HostCount)
-	}
+	testutil.True(t, len(got.Namespaces) == maxRows && got.More["namespaces"] == 5000-maxRows &&
+		got.Namespaces[0].NSID == 4001 && got.Traffic.Ready == 4000 && got.Traffic.Reads == 5000,
+		"%d namespaces, %d more, first %d, %d reads", len(got.Namespaces), got.More["namespaces"],
+		got.Namespaces[0].NSID, got.Traffic.Reads)
+	testutil.True(t, len(got.Plan.Changes) == maxRows && got.More["changes"] == 5000-maxRows &&
+		len(got.Subsystems[0].Hosts) == maxRows && got.Subsystems[0].HostCount == 5000,
+		"%d changes, %d more, %d of %d hosts", len(got.Plan.Changes), got.More["changes"],
+		len(got.Subsystems[0].Hosts), got.Subsystems[0].HostCount)
 	testutil.True(t, got.Errors["latency"] == "too busy" && got.Plan.Error == "no such file",
 		"errors %v, plan %q", got.Errors, got.Plan.Error)
 	texts := fmt.Sprint(got.Findings)

@@ -281,9 +281,8 @@ func TestRefused(t *testing.T) {
 			tc.change(h, p)
 			c := NewController(hostNQN, subNQN, NoConcatenation)
 			err := exchangeAll(h, c, p)
-			if err == nil || c.State() != Failed || c.Reason() != tc.want {
-				t.Errorf("host: %v, controller: %v, not %v", err, c.Reason(), tc.want)
-			}
+			testutil.True(t, err != nil && c.State() == Failed && c.Reason() == tc.want,
+				"host: %v, controller: %v, not %v", err, c.Reason(), tc.want)
 			_, refused := err.(Refused)
 			testutil.True(t, refused != tc.byHost, "host: %v", err)
 			exchangeAll(h, c, &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null})
@@ -327,9 +326,8 @@ func TestUntil(t *testing.T) {
 		h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: tc.key}
 		c := NewController(hostNQN, subNQN, NoConcatenation)
 		err := exchangeAll(h, c, &Policy{Keys: tc.keys, OldUntil: tc.oldUntil, Until: tc.until})
-		if c.State() != tc.want || c.Expired() != tc.expired {
-			t.Errorf("%d: %v, expired %v", i, c.State(), c.Expired())
-		}
+		testutil.True(t, c.State() == tc.want && c.Expired() == tc.expired, "%d: %v, expired %v", i,
+			c.State(), c.Expired())
 		testutil.True(t, tc.want != Failed || err == error(Refused{AuthenticationFailed}),
 			"%d: the host is told %v", i, err)
 	}
@@ -415,14 +413,11 @@ func TestConcatenation(t *testing.T) {
 			err := exchangeAll(h, c, p)
 			psk, _ := c.TakePSK()
 			if tc.want != 0 {
-				if err == nil || c.Reason() != tc.want || psk != nil || c.psk != nil {
-					t.Fatalf("host: %v, controller: %v, PSK: %v", err, c.Reason(), psk)
-				}
+				testutil.MustTrue(t, err != nil && c.Reason() == tc.want && psk == nil &&
+					c.psk == nil, "host: %v, controller: %v, PSK: %v", err, c.Reason(), psk)
 				return
 			}
-			if err != nil || c.State() != Authenticated {
-				t.Fatal(err, c.State())
-			}
+			testutil.MustTrue(t, err == nil && c.State() == Authenticated, "%v %v", err, c.State())
 			if tc.asked == NoConcatenation {
 				testutil.MustTrue(t, psk == nil && h.Generated == nil,
 					"a PSK that nobody asked for")
@@ -454,9 +449,8 @@ func TestConcatenationWithoutChallenge(t *testing.T) {
 	m[8] = 0 // CVALID
 	c.Sent(m, p)
 	psk, _ := c.TakePSK()
-	if c.State() != Failed || c.Reason() != AuthenticationFailed || psk != nil {
-		t.Error(c.State(), c.Reason())
-	}
+	testutil.True(t, c.State() == Failed && c.Reason() == AuthenticationFailed && psk == nil,
+		"%v %v", c.State(), c.Reason())
 }
 
 // TestTiming: the time to compare keys and responses does not depend on the position of the first

@@ -138,9 +138,8 @@ func TestHostileMessages(t *testing.T) {
 		h, c, p := pair(t, FFDHE2048)
 		m := tc.change(upTo(t, tc.step, h, c, p))
 		c.Sent(m, p)
-		if c.State() != Failed || c.Reason() != tc.want {
-			t.Errorf("%s as message %d: %v", tc.name, tc.step, c.Reason())
-		}
+		testutil.True(t, c.State() == Failed && c.Reason() == tc.want, "%s as message %d: %v",
+			tc.name, tc.step, c.Reason())
 		if f := c.Message(); len(f) != 8 || kind(f) != kindFailure1 {
 			t.Errorf("%s as message %d: the host reads %x", tc.name, tc.step, f)
 		}

@@ -201,9 +201,8 @@ func TestAdmin(t *testing.T) {
 	c, q := connectTCP(t, f, TCP{}, o, 16)
 	ctx := testutil.Context(t)
 	testutil.MustEqual(t, testutil.Value(c.SetQueueCount(ctx, 8))(t), 3, "queues")
-	if c.MaxTransfer() != 1<<20 || c.CNTLID() != 7 {
-		t.Fatalf("identity: %d %d", c.MaxTransfer(), c.CNTLID())
-	}
+	testutil.MustTrue(t, c.MaxTransfer() == 1<<20 && c.CNTLID() == 7, "identity: %d %d",
+		c.MaxTransfer(), c.CNTLID())
 	testutil.Is(t, testutil.Err(c.IdentifyNamespace(ctx, 9)), nvme.InvalidField|nvme.DNR,
 		"identify")
 	testutil.Must(t, c.Reset(ctx))

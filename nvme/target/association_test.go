@@ -31,11 +31,9 @@ func TestRacingConnects(t *testing.T) {
 	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
 	r.must(q.Send(a, b))
 	r.w.Settle()
-	if !a.CQE.Status().OK() || b.CQE.Status()&^nvme.More != sequenceError ||
-		len(r.target.Controllers()) != 1 {
-		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
-			len(r.target.Controllers()))
-	}
+	testutil.True(t, a.CQE.Status().OK() && b.CQE.Status()&^nvme.More == sequenceError &&
+		len(r.target.Controllers()) == 1, "%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
+		len(r.target.Controllers()))
 	h := &host{
 		r: r, args: adminArgs(testSub), info: *q.Info(), admin: q,
 		cntlid: uint16(a.CQE.DW0()),
@@ -46,9 +44,8 @@ func TestRacingConnects(t *testing.T) {
 		&fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	r.must(io.Send(c, d))
 	r.w.Settle()
-	if !c.CQE.Status().OK() || d.CQE.Status()&^nvme.More != sequenceError || !io.Closed() {
-		t.Errorf("%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
-	}
+	testutil.True(t, c.CQE.Status().OK() && d.CQE.Status()&^nvme.More == sequenceError &&
+		io.Closed(), "%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
 	// A transport without memory for the admin queue leaves no controller behind.
 	poor := r.dial(0)
 	poor.RefuseDepth = errors.New("test")
@@ -60,11 +57,9 @@ func TestRacingConnects(t *testing.T) {
 func TestAllowed(t *testing.T) {
 	r, h := joined(t, 1, 1, ramSubsystem(t, 1))
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
-	if h.admin.Peer != fabric.Allowed || h.io[0].Peer != fabric.Allowed ||
-		d.admin.Peer != fabric.Discovery {
-		t.Errorf("admin queue %v, I/O queue %v, discovery %v", h.admin.Peer, h.io[0].Peer,
-			d.admin.Peer)
-	}
+	testutil.True(t, h.admin.Peer == fabric.Allowed && h.io[0].Peer == fabric.Allowed &&
+		d.admin.Peer == fabric.Discovery, "admin queue %v, I/O queue %v, discovery %v",
+		h.admin.Peer, h.io[0].Peer, d.admin.Peer)
 	want := fabric.Claim{Host: h.args.host, Admin: true}
 	testutil.Equal(t, h.admin.Claim, want, "admin queue")
 	want.Admin = false
@@ -84,10 +79,9 @@ func TestConnectDeadline(t *testing.T) {
 	r.status(failed, a.command(), nvme.ConnectInvalidParameters)
 	h := r.connectHost(0)
 	r.w.Advance(11e9)
-	if !idle.Closed() || !failed.Closed() || h.admin.Closed() {
-		t.Errorf("closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(),
-			h.admin.Closed())
-	}
+	testutil.True(t, idle.Closed() && failed.Closed() && !h.admin.Closed(),
+		"closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(),
+		h.admin.Closed())
 }
 
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
@@ -133,9 +127,8 @@ func (r *harness) wantRefusal() {
 	for key, value := range map[string]string{
 		"expected": last.Expected, "received": last.Received, "hint": last.Hint,
 	} {
-		if value == "" || value == "<nil>" {
-			r.t.Errorf("%q without %s: %+v", last.Message, key, last)
-		}
+		testutil.True(r.t, value != "" && value != "<nil>", "%q without %s: %+v", last.Message, key,
+			last)
 	}
 }
 
@@ -225,9 +218,8 @@ func TestLostAccess(t *testing.T) {
 	q.Arrive(late)
 	r.until("the write is refused", func() bool { return late.Done })
 	testutil.Equal(t, late.CQE.Status()&^nvme.More, nvme.CommandSequenceError, "")
-	if q.Reason == nil || q.Closed() {
-		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
-	}
+	testutil.True(t, q.Reason != nil && !q.Closed(), "disconnected with %v, closed %v", q.Reason,
+		q.Closed())
 	testutil.True(t, !strings.Contains(r.log.String(), "self-test"), "the self-test has a result")
 }
 
@@ -284,9 +276,8 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	c := newController(q, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *subsystems.Config) { c.AllowAnyHost = false })))
 	r2 := s.Admit(&c.Controller, c.Admission)
-	if r2.Status != nvme.ConnectInvalidHost || !r2.Final || s.lookup(c.CNTLID) == c {
-		t.Errorf("%v", r2.Status)
-	}
+	testutil.True(t, r2.Status == nvme.ConnectInvalidHost && r2.Final && s.lookup(c.CNTLID) != c,
+		"%v", r2.Status)
 }
 
 // connections asks the reactors while they run.
@@ -443,9 +434,7 @@ func TestAskForResets(t *testing.T) {
 	testutil.MustTrue(t, len(asked) == 1 && !asked[0].Begun() && !isGone(asked[0]),
 		"%d controllers were asked", len(asked))
 	for i, c := range others {
-		if c.Done {
-			t.Errorf("event %#x of another controller, %d", c.CQE.DW0(), i)
-		}
+		testutil.True(t, !c.Done, "event %#x of another controller, %d", c.CQE.DW0(), i)
 	}
 	event := aer(h) // it has waited for a request
 	r.w.Settle()

@@ -662,10 +662,9 @@ func TestNothingIsRevealed(t *testing.T) {
 					cmd.CQE.Status()&^nvme.More == refusedStatus, "%v, %#x", cmd.CQE.Status(),
 					cmd.CQE.Result())
 			}
-			if !bytes.Equal(answer, unknown) || q.Reason != nil {
-				t.Errorf("queue %d, %s for %q: % x, of an unknown name % x; %v", qid, c.sub, c.host,
-					answer, unknown, q.Reason)
-			}
+			testutil.True(t, bytes.Equal(answer, unknown) && q.Reason == nil,
+				"queue %d, %s for %q: % x, of an unknown name % x; %v", qid, c.sub, c.host, answer,
+				unknown, q.Reason)
 			hint := c.hint
 			if qid > 0 && strings.Contains(hint, "no subsystem") {
 				hint = "the controller is one of another subsystem"

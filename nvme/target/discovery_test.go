@@ -315,10 +315,9 @@ func TestHiddenNamespace(t *testing.T) {
 		}
 		r.do(on, first)
 		r.do(off, second)
-		if first.CQE.Status() != second.CQE.Status() {
-			t.Errorf("%s %#x of %d: %v, and %v where the namespace does not exist", what, a, b,
-				first.CQE.Status(), second.CQE.Status())
-		}
+		testutil.True(t, first.CQE.Status() == second.CQE.Status(),
+			"%s %#x of %d: %v, and %v where the namespace does not exist", what, a, b,
+			first.CQE.Status(), second.CQE.Status())
 		if what == "identify" && a == int(nvme.CNSController) {
 			clear(first.Data[768:1024]) // SUBNQN
 			clear(second.Data[768:1024])

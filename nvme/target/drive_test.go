@@ -251,9 +251,8 @@ func TestCancelWithoutHandOver(t *testing.T) {
 	r, done := prepare(), b.q.done
 	b.h.Execute([]*fabric.Request{r})
 	b.w.Advance(2 * time.Second)
-	if b.q.done != done+1 || dev.Held() != 0 || r.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
-	}
+	testutil.True(t, b.q.done == done+1 && dev.Held() == 0 && r.CQE.Status() == nvme.AbortRequested,
+		"%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
 	dev.Release()
 }
 

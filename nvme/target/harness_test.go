@@ -223,9 +223,7 @@ func (r *harness) status(q *fabrictest.Queue, c *fabrictest.Command,
 ) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
-	if st := c.CQE.Status() &^ nvme.More; st != want {
-		r.t.Errorf("opcode %#x: %v, want %v", c.SQE.Opcode(), st, want)
-	}
+	testutil.Equal(r.t, c.CQE.Status()&^nvme.More, want, "opcode %#x", c.SQE.Opcode())
 	return c
 }
 

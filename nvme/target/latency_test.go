@@ -303,21 +303,18 @@ func TestLatencyEntries(t *testing.T) {
 		}
 	}
 	look(observe.LatencyEntries + 3)
-	if counted[""] != 2 || counted[name(observe.LatencyEntries-3)] != 2 {
-		t.Errorf("%d of others, %d of the one that came back", counted[""],
-			counted[name(observe.LatencyEntries-3)])
-	}
+	testutil.True(t, counted[""] == 2 && counted[name(observe.LatencyEntries-3)] == 2,
+		"%d of others, %d of the one that came back", counted[""],
+		counted[name(observe.LatencyEntries-3)])
 	hosts[0].hangUp()
 	hosts[1].hangUp()
 	r.w.Settle()
 	late := connect(1000)
 	read(late.io[0])
 	look(observe.LatencyEntries + 4)
-	if counted[name(1000)] != 1 || counted[name(0)] != 0 || counted[name(1)] != 1 ||
-		counted[""] != 3 {
-		t.Errorf("%d of the new one, %d and %d of those that left, %d of others",
-			counted[name(1000)], counted[name(0)], counted[name(1)], counted[""])
-	}
+	testutil.True(t, counted[name(1000)] == 1 && counted[name(0)] == 0 && counted[name(1)] == 1 &&
+		counted[""] == 3, "%d of the new one, %d and %d of those that left, %d of others",
+		counted[name(1000)], counted[name(0)], counted[name(1)], counted[""])
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
 	r.must(untilGone(r.w, gone))

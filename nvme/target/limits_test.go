@@ -473,9 +473,8 @@ func TestFlowOfNamespace(t *testing.T) {
 	r.w.Settle()
 	ch, host := h.channels[0], h.shares.Hosts[testKey]
 	share := &ch.shares.Share
-	if share.Used() != 8192 || host.Payer.Used() != 8192 {
-		t.Errorf("%d and %d bytes", share.Used(), host.Payer.Used())
-	}
+	testutil.True(t, share.Used() == 8192 && host.Payer.Used() == 8192, "%d and %d bytes",
+		share.Used(), host.Payer.Used())
 	r.w.Advance(2 * time.Second) // it is given up
 	if share.Used() != 8192 || host.Payer.Used() != 0 || h.memory.Usage().Orphaned != 8192 {
 		t.Errorf("%d and %d bytes after the timeout", share.Used(), host.Payer.Used())

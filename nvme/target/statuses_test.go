@@ -568,9 +568,7 @@ func opcodes(r *harness, q *fabrictest.Queue, table *[256]op, c *controller, rea
 		case !table[i].offered(&c.Controller):
 			testutil.Equal(r.t, st, invalidOpcode, "opcode %02Xh", i)
 		case !ready: // only Fabrics commands
-			if st != sequenceError {
-				r.t.Errorf("%s: %v", table[i].name, st)
-			}
+			testutil.True(r.t, st == sequenceError, "%s: %v", table[i].name, st)
 		case cmd.Done && (st == invalidOpcode || st == sequenceError): // an event may wait
 			r.t.Errorf("%s: %v", table[i].name, st)
 		}

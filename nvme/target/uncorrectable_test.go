@@ -117,10 +117,8 @@ func TestMarksAreStored(t *testing.T) {
 		t.Helper()
 		r.send(q, c)
 		r.w.Settle()
-		if c.Done {
-			t.Fatalf("%#x has completed with %v before it was stored", c.SQE.Opcode(),
-				c.CQE.Status())
-		}
+		testutil.MustTrue(t, !c.Done, "%#x has completed with %v before it was stored",
+			c.SQE.Opcode(), c.CQE.Status())
 		store.gate <- struct{}{}
 		r.until("it is stored", func() bool { return c.Done })
 		return c
@@ -530,10 +528,9 @@ func (x *randomMarks) explain(what string, b uint64, value uint32, start, end in
 	h blockHistory,
 ) {
 	x.t.Helper()
-	if !h.explains(value, start, end) {
-		x.t.Fatalf("seed %d: %s from %d to %d of block %d: %d: %+v", x.seed, what, start, end, b,
-			int32(value), h)
-	}
+	testutil.MustTrue(x.t, h.explains(value, start, end),
+		"seed %d: %s from %d to %d of block %d: %d: %+v", x.seed, what, start, end, b, int32(value),
+		h)
 }
 
 // crash checks the content that a crash, and a power failure, would leave.
@@ -761,9 +758,8 @@ func TestWriteProtectionEnds(t *testing.T) {
 	h.hangUp()
 	held.Release()
 	r.until("the controller has ended", func() bool { return len(r.target.Controllers()) == 1 })
-	if !write.Done || !store.Protected("", 1) {
-		t.Errorf("write %v, protected %v", write.Done, store.Protected("", 1))
-	}
+	testutil.True(t, write.Done && store.Protected("", 1), "write %v, protected %v", write.Done,
+		store.Protected("", 1))
 }
 
 // TestWriteProtectionLost: a host that loses the subsystem, or the namespace, while its command

@@ -164,9 +164,7 @@ func (v *victim) beside(addr, key string, n int) (took []time.Duration) {
 			return false
 		}
 	})
-	if err != nil {
-		v.t.Fatalf("%v\n%s", err, capped(out.String()))
-	}
+	testutil.MustTrue(v.t, err == nil, "%v\n%s", err, capped(out.String()))
 	v.t.Logf("%d hosts in %v, %d reads", n, time.Since(start).Round(time.Millisecond), len(took))
 	return took
 }

@@ -131,9 +131,7 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 	for q.Outstanding() > 0 {
 		n := testutil.Value(q.Poll(done[:]))(t)
 		for i := range done[:n] {
-			if st := done[i].Status() &^ nvme.More; st != want {
-				t.Errorf("command %d: %v, want %v", done[i].Token, st, want)
-			}
+			testutil.Equal(t, done[i].Status()&^nvme.More, want, "command %d", done[i].Token)
 		}
 		if n == 0 {
 			_ = q.Wait(time.Second)

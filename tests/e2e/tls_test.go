@@ -130,9 +130,8 @@ func recordHello(t *testing.T, h *Env) []byte {
 	defer c.Close()
 	b := make([]byte, 4<<10)
 	n := testutil.Value(c.Read(b))(h.T)
-	if n < 5 || n != 5+int(binary.BigEndian.Uint16(b[3:])) {
-		t.Fatalf("no ClientHello: % x", b[:n])
-	}
+	testutil.MustTrue(t, n >= 5 && n == 5+int(binary.BigEndian.Uint16(b[3:])),
+		"no ClientHello: % x", b[:n])
 	return b[:n]
 }
 

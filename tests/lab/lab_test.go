@@ -263,9 +263,7 @@ func TestVersion(t *testing.T) {
 		t.Skip("the kernel's target has no version")
 	}
 	out, err := exec.Command(lab.target, "version").CombinedOutput()
-	if err != nil || strings.Contains(string(out), "devel") {
-		t.Errorf("%v: %s", err, out)
-	}
+	testutil.True(t, err == nil && !strings.Contains(string(out), "devel"), "%v: %s", err, out)
 }
 
 // runBoot runs jobs one after another and shows the log of each failed job. For full runs it also

@@ -201,10 +201,9 @@ func TestChain(t *testing.T) {
 		c := harness.Parse(t, string(e.live.manage(e.live.text(next))))
 		planned, _ := e.live.Server.Plan(c)
 		done, err := e.live.Server.Apply(c)
-		if err != nil || len(done) != len(planned) {
-			t.Fatalf("configuration %d: %d changes, %d planned, %v\n%s", i, len(done),
-				len(planned), err, e.live.text(next))
-		}
+		testutil.MustTrue(t, err == nil && len(done) == len(planned),
+			"configuration %d: %d changes, %d planned, %v\n%s", i, len(done), len(planned), err,
+			e.live.text(next))
 		changes += len(done)
 		file, runs = next, next.after(runs)
 		e.compare(i, runs)

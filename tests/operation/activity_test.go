@@ -77,10 +77,8 @@ func TestHostMetrics(t *testing.T) {
 	busy := func(state string) float64 {
 		return got[`nvmf_target_reactor_seconds_total{reactor="0",state="`+state+`"}`]
 	}
-	if busy("busy") <= 0 || busy("asleep") <= 0 || busy("polling") < 0 ||
-		got[`nvmf_target_reactor_steps_total{poller="tcp",reactor="0"}`] < 60 {
-		t.Error(got)
-	}
+	testutil.True(t, busy("busy") > 0 && busy("asleep") > 0 && busy("polling") >= 0 &&
+		got[`nvmf_target_reactor_steps_total{poller="tcp",reactor="0"}`] >= 60, "%v", got)
 }
 
 // TestMetricsOfRDMA: RDMA connections are counted, and an operation that completes late, after its

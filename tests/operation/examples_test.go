@@ -141,19 +141,15 @@ managed_paths: [DIR]
 		"4420", "0").Replace(script))
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, secret.Mask(string(out)))
-	}
+	testutil.MustTrue(t, err == nil, "%v: %s", err, secret.Mask(string(out)))
 	for _, want := range []string{
 		`"state":"ready"`, `"secrets":["dhchap_key","dhchap_old_key"]`, "- subsystem", "- listener",
 	} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("no %s in %s", want, secret.Mask(string(out)))
-		}
+		testutil.True(t, strings.Contains(string(out), want), "no %s in %s", want,
+			secret.Mask(string(out)))
 	}
-	if !strings.HasSuffix(string(out), "[]\n") {
-		t.Errorf("objects are left: %s", secret.Mask(string(out)))
-	}
+	testutil.True(t, strings.HasSuffix(string(out), "[]\n"), "objects are left: %s",
+		secret.Mask(string(out)))
 }
 
 const containerDir = "../../packaging/container"

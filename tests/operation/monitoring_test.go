@@ -245,9 +245,7 @@ func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, 
 	for i, text := range scrapes {
 		for _, m := range seriesLine.FindAllStringSubmatch(text, -1) {
 			v, err := strconv.ParseFloat(m[3], 64)
-			if err != nil {
-				t.Fatal(m[0], err)
-			}
+			testutil.MustTrue(t, err == nil, "%v %v", m[0], err)
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				continue
 			}

@@ -306,9 +306,7 @@ func TestNoAllocations(t *testing.T) {
 		d.SetC2H(both, LastPDU, 1, 0, 4096)
 		PutHeaderDigest(buf, DataSize)
 		c.Set(both, 0)
-		if !both.CheckFromHost(c.Header()).OK() {
-			t.Fatal("fault")
-		}
+		testutil.MustTrue(t, both.CheckFromHost(c.Header()).OK(), "fault")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -163,9 +163,7 @@ func TestHandshake(t *testing.T) {
 				c := testutil.Value(NewClient(&psks[i]))(t)
 				s := NewServer(lookup(psks))
 				client, server, err := shake(c, s, size)
-				if err != nil {
-					t.Fatalf("%v, compat %v: %v", psks[i], psks[i].Compat, err)
-				}
+				testutil.MustTrue(t, err == nil, "%v, compat %v: %v", psks[i], psks[i].Compat, err)
 				got := s.PSK()
 				testutil.True(t, got.Identity == psks[i].Identity && got.Compat == psks[i].Compat &&
 					got.HostNQN == testHost && got.SubNQN == testSub, "%+v instead of %+v", got,
@@ -375,16 +373,13 @@ func TestRecords(t *testing.T) {
 			b := make([]byte, 100)
 			n, e := sys.Recv(p.fds[0], b, 0)
 			if tc.alert == 0 {
-				if e != syscall.EAGAIN {
-					t.Errorf("an alert is answered: % x", b[:n])
-				}
+				testutil.True(t, e == syscall.EAGAIN, "an alert is answered: % x", b[:n])
 				return
 			}
 			_, _ = p.client.open(b[:n], nil)
 			testutil.Fails(t, p.client.Err(), "alert", "no alert: %v", p.client.Err())
-			if b[recordHeader] != levelFatal || b[recordHeader+1] != tc.alert {
-				t.Errorf("alert %d instead of %d", b[recordHeader+1], tc.alert)
-			}
+			testutil.True(t, b[recordHeader] == levelFatal && b[recordHeader+1] == tc.alert,
+				"alert %d instead of %d", b[recordHeader+1], tc.alert)
 		})
 	}
 }
@@ -492,10 +487,9 @@ func TestKeyUpdateRequested(t *testing.T) {
 	sys.SetIovec(&v[0], b)
 	n, _, e := p.client.Recvmsg(p.fds[0], v[:], p.b)
 	testutil.True(t, string(b[:n]) == "datadata", "%q, %v, %v", b[:n], e, p.client.Err())
-	if p.client.in.seq != 2 || bytes.Equal(p.client.in.secret, before) {
-		t.Errorf("%d records with the key, which is new: %v", p.client.in.seq,
-			!bytes.Equal(p.client.in.secret, before))
-	}
+	testutil.True(t, p.client.in.seq == 2 && !bytes.Equal(p.client.in.secret, before),
+		"%d records with the key, which is new: %v", p.client.in.seq,
+		!bytes.Equal(p.client.in.secret, before))
 }
 
 // TestNoAllocation: neither direction allocates.

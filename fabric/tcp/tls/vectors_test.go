@@ -57,9 +57,8 @@ func TestRecordVectors(t *testing.T) {
 			want := testutil.Unhex(t, tc.sealed)
 			if seal {
 				n, ok := a.Seal(out, tc.seq, v, 0, len(tc.content), maxContent, tc.typ)
-				if !ok || !bytes.Equal(out[recordHeader:n], want) {
-					t.Errorf("sealed: % x", out[:n])
-				}
+				testutil.True(t, ok && bytes.Equal(out[recordHeader:n], want), "sealed: % x",
+					out[:n])
 				continue
 			}
 			record := append([]byte{typeApplication, 3, 3, 0, byte(len(want))}, want...)

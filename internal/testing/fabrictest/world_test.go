@@ -27,8 +27,7 @@ func TestTimers(t *testing.T) {
 	stop()
 	start := a.Now()
 	w.Advance(3 * time.Second)
-	if !slices.Equal(got, []int{1, 2, 3}) || b.Now()-start != int64(3*time.Second) ||
-		a.Timers() != 1 {
-		t.Errorf("ran %v, clock %v, %d timers", got, time.Duration(b.Now()-start), a.Timers())
-	}
+	testutil.True(t, slices.Equal(got, []int{1, 2, 3}) && b.Now()-start == int64(3*time.Second) &&
+		a.Timers() == 1, "ran %v, clock %v, %d timers", got, time.Duration(b.Now()-start),
+		a.Timers())
 }

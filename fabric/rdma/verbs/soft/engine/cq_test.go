@@ -499,9 +499,8 @@ func TestWatch(t *testing.T) {
 	const n = 100
 	done := make(chan struct{})
 	stop := testutil.Value(d.Watch(func(ev verbs.AsyncEvent) {
-		if calls.Add(1) != 1 || ev.QPNum != uint32(got.Load()) {
-			t.Errorf("event %d: want %d, one at a time", ev.QPNum, got.Load())
-		}
+		testutil.True(t, calls.Add(1) == 1 && ev.QPNum == uint32(got.Load()),
+			"event %d: want %d, one at a time", ev.QPNum, got.Load())
 		calls.Add(-1)
 		if got.Add(1) == n {
 			close(done)
@@ -578,18 +577,14 @@ func TestAllocations(t *testing.T) {
 		if n, err := ring.Post(recvs); n != len(recvs) || err != nil {
 			t.Fatal(n, err)
 		}
-		if err := cq.ReqNotify(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, cq.ReqNotify())
 		from.send = 7
 		from.Kick()
 		a.HandOver(moved)
 		b.Engine(0).Step()
 		for n := 0; n < 8; {
 			k, err := cq.Poll(wcs[:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			n += k
 		}
 		if _, err := ch.Drain(); err != nil {

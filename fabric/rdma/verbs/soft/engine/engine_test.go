@@ -423,9 +423,7 @@ func TestHandOver(t *testing.T) {
 		if p == producers {
 			return
 		}
-		if n <= lasts[p] {
-			t.Errorf("packet %d of producer %d after %d", n, p, lasts[p])
-		}
+		testutil.True(t, n > lasts[p], "packet %d of producer %d after %d", n, p, lasts[p])
 		lasts[p] = n
 	}})
 	var wg sync.WaitGroup
@@ -474,9 +472,8 @@ func TestDeadlines(t *testing.T) {
 	for i := range eps {
 		eps[i] = attach(t, e, &endpoint{onExpire: func(ep *endpoint) {
 			expired++
-			if ep.at != 0 || int(e.Now()) < 1000 {
-				t.Errorf("deadline at %d expired at %d", ep.at, e.Now())
-			}
+			testutil.True(t, ep.at == 0 && int(e.Now()) >= 1000, "deadline at %d expired at %d",
+				ep.at, e.Now())
 		}})
 	}
 	turns := func() (turns int) {

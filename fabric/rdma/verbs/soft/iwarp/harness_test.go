@@ -135,9 +135,8 @@ func (n *node) wait() verbs.WC {
 func (n *node) want(id uint64, status verbs.WCStatus) verbs.WC {
 	n.w.t.Helper()
 	wc := n.wait()
-	if wc.WRID != id || wc.Status != status || wc.QPNum != n.Num() {
-		n.w.t.Fatalf("completion %+v, want status %d of %d", wc, status, id)
-	}
+	testutil.MustTrue(n.w.t, wc.WRID == id && wc.Status == status && wc.QPNum == n.Num(),
+		"completion %+v, want status %d of %d", wc, status, id)
 	return wc
 }
 

@@ -35,9 +35,7 @@ func TestHeaderGolden(t *testing.T) {
 		{"IETH", put(IETHSize, IETH(0x01020304).Put), "01020304"},
 		{"DETH", put(DETHSize, DETH{0x80010000, 1}.Put), "80010000" + "00000001"},
 	} {
-		if tt.got != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
-		}
+		testutil.True(t, tt.got == tt.want, "%s: %s, want %s", tt.name, tt.got, tt.want)
 	}
 	for _, h := range []BTH{bth, all} {
 		b := make([]byte, BTHSize)
@@ -100,18 +98,13 @@ func TestParse(t *testing.T) {
 func TestOpcodes(t *testing.T) {
 	for op := range 256 {
 		o := Opcode(op)
-		if (o.Kind() == KindOther) != (o.HeaderSize() == 0) || o.String() == "" {
-			t.Errorf("%v: kind %v, %d bytes", o, o.Kind(), o.HeaderSize())
-		}
+		testutil.True(t, (o.Kind() == KindOther) == (o.HeaderSize() == 0) && o.String() != "",
+			"%v: kind %v, %d bytes", o, o.Kind(), o.HeaderSize())
 		switch o.Kind() {
 		case KindSend, KindWrite, KindRead:
-			if !o.RC() || o.Response() {
-				t.Errorf("%v is a request", o)
-			}
+			testutil.True(t, o.RC() && !o.Response(), "%v is a request", o)
 		case KindReadResponse, KindAck:
-			if !o.RC() || !o.Response() {
-				t.Errorf("%v is a response", o)
-			}
+			testutil.True(t, o.RC() && o.Response(), "%v is a response", o)
 		}
 	}
 }
@@ -171,9 +164,7 @@ func FuzzParse(f *testing.F) {
 		if h.Kind == KindDatagram {
 			want[16] = 0
 		}
-		if !bytes.Equal(c, want) {
-			t.Errorf("% x, want % x", c, want)
-		}
+		testutil.True(t, bytes.Equal(c, want), "% x, want % x", c, want)
 	})
 }
 
@@ -240,10 +231,8 @@ func TestICRCIdentification(t *testing.T) {
 		if v.ip == ip4Size && (!ok || got != id) {
 			t.Errorf("%s: identification %#x %v, want %#x", g.name, got, ok, id)
 		}
-		if !v.Check(b, true) || v.Check(b, false) != (id == 0) {
-			t.Errorf("%s: any identification %v, only 0 %v", g.name, v.Check(b, true),
-				v.Check(b, false))
-		}
+		testutil.True(t, v.Check(b, true) && v.Check(b, false) == (id == 0),
+			"%s: any identification %v, only 0 %v", g.name, v.Check(b, true), v.Check(b, false))
 	}
 
 	r := rand.New(rand.NewPCG(1, 2))
@@ -290,9 +279,7 @@ func TestICRCCorruption(t *testing.T) {
 		b[c[0]] ^= x[0]
 		b[c[1]] ^= x[1]
 	}
-	if passed > 16 {
-		t.Errorf("%d of 65536 passed", passed)
-	}
+	testutil.True(t, passed <= 16, "%d of 65536 passed", passed)
 }
 
 func BenchmarkICRC(b *testing.B) {

@@ -57,11 +57,10 @@ func TestLoss(t *testing.T) {
 			const needed = transfers * size / mtu
 			t.Logf("%d losses noticed, %d by a timer; %d packets for %d in %v", noticed,
 				timeouts, sent, needed, p.now())
-			if noticed < 20 || int(timeouts)*100 > int(noticed)*c.timeouts ||
-				int(sent)*100 > needed*c.packets {
-				t.Errorf("of %d losses %d were noticed by a timer, and %d packets were sent for %d",
-					noticed, timeouts, sent, needed)
-			}
+			testutil.True(t, noticed >= 20 && int(timeouts)*100 <= int(noticed)*c.timeouts &&
+				int(sent)*100 <= needed*c.packets,
+				"of %d losses %d were noticed by a timer, and %d packets were sent for %d", noticed,
+				timeouts, sent, needed)
 		})
 	}
 }

@@ -392,8 +392,6 @@ func check(t *testing.T, q *QP) {
 	if q.load() == stateReady {
 		ok = ok && r.cur <= r.numbered
 	}
-	if !ok {
-		t.Fatalf("head %d cur %d numbered %d tail %d; %s; responder: %+v", head, r.cur, r.numbered,
-			tail, fmt.Sprint(r.una, r.next, r.max, r.numberedTo, r.readNo, r.window), *e)
-	}
+	testutil.MustTrue(t, ok, "head %d cur %d numbered %d tail %d; %s; responder: %+v", head, r.cur,
+		r.numbered, tail, fmt.Sprint(r.una, r.next, r.max, r.numberedTo, r.readNo, r.window), *e)
 }

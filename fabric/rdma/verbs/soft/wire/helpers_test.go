@@ -23,14 +23,10 @@ var Open, Send, Received, Readable, Recv = open, send, received, readable, recv
 func open(t testing.TB, n Network, engines int) []Conn {
 	t.Helper()
 	conns, err := n.Open(engines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		for _, c := range conns {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, c.Close())
 		}
 	})
 	return conns
@@ -70,9 +66,7 @@ func readable(t testing.TB, c Conn, ms int) bool {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return n == 1
 	}
 	return true

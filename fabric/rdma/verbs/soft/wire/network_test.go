@@ -46,11 +46,9 @@ func TestNetwork(t *testing.T) {
 		}
 		testutil.MustTrue(t, len(got) == 100, "%d packets", len(got))
 		for i, k := range got {
-			if !wire.Received(k, uint32(i), 256) ||
-				k.Local != netip.AddrPortFrom(p.Remote, wire.Port) ||
-				k.Remote.Addr() != p.Local {
-				t.Fatalf("packet %d: %+v", i, k)
-			}
+			testutil.MustTrue(t, wire.Received(k, uint32(i), 256) &&
+				k.Local == netip.AddrPortFrom(p.Remote, wire.Port) && k.Remote.Addr() == p.Local,
+				"packet %d: %+v", i, k)
 		}
 	}
 	wire.Send(t, a[0], &wire.Path{Local: addrA, Remote: addrB}, wire.CMQPN, 7, 0)
@@ -182,10 +180,9 @@ func TestFaults(t *testing.T) {
 					}
 				}
 			}
-			if !tt.check(arrived, doubles, disorder, ce, b[0].Stats()) {
-				t.Errorf("%d of %d arrived, %d doubles, %d out of order, %d marked", arrived, n,
-					doubles, disorder, ce)
-			}
+			testutil.True(t, tt.check(arrived, doubles, disorder, ce, b[0].Stats()),
+				"%d of %d arrived, %d doubles, %d out of order, %d marked", arrived, n, doubles,
+				disorder, ce)
 		})
 	}
 }

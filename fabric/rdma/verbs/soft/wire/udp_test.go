@@ -44,10 +44,9 @@ func udpPair(t testing.TB, engines int) (a, b []Conn) {
 func recvAll(t testing.TB, c Conn, n int) (all []Packet) {
 	t.Helper()
 	for len(all) < n {
-		if !readable(t, c, 10_000) {
-			t.Fatalf("%d packets of %d: %d with a wrong ICRC, %d malformed", len(all), n,
-				c.Stats().BadICRC.Load(), c.Stats().Malformed.Load())
-		}
+		testutil.MustTrue(t, readable(t, c, 10_000),
+			"%d packets of %d: %d with a wrong ICRC, %d malformed", len(all), n,
+			c.Stats().BadICRC.Load(), c.Stats().Malformed.Load())
 		for _, p := range recv(t, c) {
 			p.Data = bytes.Clone(p.Data)
 			all = append(all, p)
@@ -78,10 +77,9 @@ func TestUDPSteering(t *testing.T) {
 	for e, c := range b {
 		for i, k := range recvAll(t, c, each) {
 			qpn := binary.BigEndian.Uint32(k.Data[4:]) & packet.PSNMask
-			if !received(k, uint32(i), 256) || k.Local.Addr() != loopB ||
-				k.Remote.Addr() != loopA || k.CE || Steer(qpn, engines) != e {
-				t.Fatalf("engine %d: packet %d: %+v", e, i, k)
-			}
+			testutil.MustTrue(t, received(k, uint32(i), 256) && k.Local.Addr() == loopB &&
+				k.Remote.Addr() == loopA && !k.CE && Steer(qpn, engines) == e,
+				"engine %d: packet %d: %+v", e, i, k)
 			ports[k.Remote] = true
 		}
 	}
@@ -108,16 +106,13 @@ func TestUDPAddresses(t *testing.T) {
 			send(t, c, p, 77, 9, size)
 			c.Flush()
 			k := recvAll(t, c, 1)[0]
-			if !received(k, 9, size) || k.Local.Addr() != p.Remote || k.Remote.Addr() != p.Local ||
-				k.CE != (p.TOS&3 == 3) {
-				t.Errorf("%v, %d bytes: from %v to %v, CE %v", p.Local, size, k.Remote, k.Local,
-					k.CE)
-			}
+			testutil.True(t, received(k, 9, size) && k.Local.Addr() == p.Remote &&
+				k.Remote.Addr() == p.Local && k.CE == (p.TOS&3 == 3),
+				"%v, %d bytes: from %v to %v, CE %v", p.Local, size, k.Remote, k.Local, k.CE)
 		}
 		local, mtu, err := n.Route(netip.Addr{}, p.Remote)
-		if err != nil || mtu != 4096 || !local.IsLoopback() {
-			t.Errorf("route to %s: %s, %d, %v", p.Remote, local, mtu, err)
-		}
+		testutil.True(t, err == nil && mtu == 4096 && local.IsLoopback(), "route to %s: %s, %d, %v",
+			p.Remote, local, mtu, err)
 		if local, _, err := n.Route(p.Local, p.Remote); err != nil || local != p.Local {
 			t.Errorf("route from %s to %s: %s, %v", p.Local, p.Remote, local, err)
 		}
@@ -216,11 +211,10 @@ func TestUDPHostile(t *testing.T) {
 		testutil.MustTrue(t, readable(t, c, 10_000), "%s: nothing arrived", tt.name)
 		n := len(recv(t, c))
 		bad, malformed = bad+uint64(tt.badICRC), malformed+uint64(tt.m)
-		if n != tt.arrives || c.stats.BadICRC.Load() != bad ||
-			c.stats.Malformed.Load() != malformed {
-			t.Fatalf("%s: %d packets, %d of %d wrong ICRCs, %d of %d malformed", tt.name, n,
-				c.stats.BadICRC.Load(), bad, c.stats.Malformed.Load(), malformed)
-		}
+		testutil.MustTrue(t, n == tt.arrives && c.stats.BadICRC.Load() == bad &&
+			c.stats.Malformed.Load() == malformed,
+			"%s: %d packets, %d of %d wrong ICRCs, %d of %d malformed", tt.name, n,
+			c.stats.BadICRC.Load(), bad, c.stats.Malformed.Load(), malformed)
 	}
 	// The filter finds no QPN, or no attribute.
 	testutil.Value(from.WriteToUDPAddrPort(nil, to))(t)
@@ -309,10 +303,9 @@ func TestUDPBlocked(t *testing.T) {
 		}
 	}
 	s := c.Stats()
-	if full == 0 || s.Blocked.Load() == 0 || s.Sent.Load() != n || s.Dropped.Load() != 0 {
-		t.Errorf("full %d times, blocked %d, %d sent, %d dropped", full, s.Blocked.Load(),
-			s.Sent.Load(), s.Dropped.Load())
-	}
+	testutil.True(t, full != 0 && s.Blocked.Load() != 0 && s.Sent.Load() == n &&
+		s.Dropped.Load() == 0, "full %d times, blocked %d, %d sent, %d dropped", full,
+		s.Blocked.Load(), s.Sent.Load(), s.Dropped.Load())
 }
 
 // The ICRC relies on the header that the system writes: identification 0, do not fragment.
@@ -380,9 +373,8 @@ func TestTimerMovedAway(t *testing.T) {
 	a[0].SetTimer(a[0].Now() + time.Hour)
 	testutil.MustTrue(t, readable(t, a[0], 10_000), "no wake-up")
 	recv(t, a[0])
-	if d.want == 0 || d.armed != d.want || readable(t, a[0], 0) {
-		t.Errorf("armed for %v, want %v", d.armed, d.want)
-	}
+	testutil.True(t, d.want != 0 && d.armed == d.want && !readable(t, a[0], 0),
+		"armed for %v, want %v", d.armed, d.want)
 }
 
 // Both families get their share of a Recv.
@@ -399,10 +391,8 @@ func TestUDPFamilies(t *testing.T) {
 	c.Flush()
 	c.in.most = time.Hour
 	got := recv(t, c)
-	if len(got) != maxDatagrams || !got[0].Local.Addr().Is4() ||
-		!got[maxDatagrams-1].Local.Addr().Is6() {
-		t.Errorf("%v", got)
-	}
+	testutil.True(t, len(got) == maxDatagrams && got[0].Local.Addr().Is4() &&
+		got[maxDatagrams-1].Local.Addr().Is6(), "%v", got)
 }
 
 // A call of Recv has little time. Without any it takes one datagram, and More tells of others.
@@ -576,18 +566,15 @@ func TestUDPSegments(t *testing.T) {
 	}
 	c.Flush()
 	for i, k := range recvAll(t, b[0], int(psn)) {
-		if binary.BigEndian.Uint32(k.Data[8:]) != uint32(i) ||
-			!received(k, uint32(i), len(k.Data)-packet.BTHSize) {
-			t.Fatalf("packet %d: %d bytes with PSN %d", i, len(k.Data),
-				binary.BigEndian.Uint32(k.Data[8:]))
-		}
+		testutil.MustTrue(t, binary.BigEndian.Uint32(k.Data[8:]) == uint32(i) && received(k,
+			uint32(i), len(k.Data)-packet.BTHSize), "packet %d: %d bytes with PSN %d", i,
+			len(k.Data), binary.BigEndian.Uint32(k.Data[8:]))
 	}
 	s, r := c.Stats(), b[0].Stats()
-	if s.Sent.Load() != uint64(psn) || s.Dropped.Load() != 0 ||
-		s.Segmented.Load() < uint64(together)*9/10 || r.Merged.Load() < uint64(together)*9/10 {
-		t.Errorf("%d of %d sent, %d of about %d together, %d merged", s.Sent.Load(), psn,
-			s.Segmented.Load(), together, r.Merged.Load())
-	}
+	testutil.True(t, s.Sent.Load() == uint64(psn) && s.Dropped.Load() == 0 &&
+		s.Segmented.Load() >= uint64(together)*9/10 && r.Merged.Load() >= uint64(together)*9/10,
+		"%d of %d sent, %d of about %d together, %d merged", s.Sent.Load(), psn, s.Segmented.Load(),
+		together, r.Merged.Load())
 
 	// Packets to two engines: all of a send come to the engine of the first.
 	for i := range 8 {
@@ -799,9 +786,8 @@ func TestUDPSegmentsRefused(t *testing.T) {
 		c.Flush()
 	}
 	got := recvAll(t, b[0], 4)
-	if !received(got[3], 3, 64) || p.Segment || c.stats.Dropped.Load() != 4 {
-		t.Errorf("segment %v, %d dropped", p.Segment, c.stats.Dropped.Load())
-	}
+	testutil.True(t, received(got[3], 3, 64) && !p.Segment && c.stats.Dropped.Load() == 4,
+		"segment %v, %d dropped", p.Segment, c.stats.Dropped.Load())
 }
 
 // kept is a Sockets for one IPv4 socket.
@@ -949,8 +935,7 @@ func FuzzControl(f *testing.F) {
 		data, rest := putControl(buf, 7, 9, int(n))
 		copy(data, b)
 		level, kind, got, tail, ok := controlMessage(buf)
-		if !ok || level != 7 || kind != 9 || !bytes.Equal(got, data) || len(tail) != len(rest) {
-			t.Errorf("%d bytes: %d %d % x, %v", n, level, kind, got, ok)
-		}
+		testutil.True(t, ok && level == 7 && kind == 9 && bytes.Equal(got, data) &&
+			len(tail) == len(rest), "%d bytes: %d %d % x, %v", n, level, kind, got, ok)
 	})
 }
