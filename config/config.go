@@ -59,17 +59,17 @@ func (c *Config) keys(backends []Backend) []lang.Key {
 		lang.NewKey("reactors", lang.Mapping(c.Reactors.keys()),
 			"The polling threads that serve all I/O.").NeedsRestart(),
 		lang.NewKey("tcp", lang.Mapping(tcpKeys(&c.TCP)),
-			"The TCP transport. Changes concern new connections."),
+			"The TCP transport. Changes apply to new connections."),
 		lang.NewKey("rdma", lang.Mapping(rdmaKeys(&c.RDMA)),
-			"The RDMA transport. Changes concern new connections."),
+			"The RDMA transport. Changes apply to new connections."),
 		lang.NewKey("disks", lang.Mapping(diskKeys(&c.Disks)),
 			"How files and disks are read and written.").NeedsRestart(),
 		lang.NewKey("metrics", lang.Mapping(metricsKeys(&c.Metrics)), "Metrics for monitoring."),
-		lang.NewKey("web", lang.Mapping(c.webKeys()), "The page that shows a browser the target."),
+		lang.NewKey("web", lang.Mapping(c.webKeys()), "The page for browsers."),
 		lang.NewKey("control", lang.Mapping(c.Control.keys()),
-			"Where `nvmf-target status` and others reach the running target."),
+			"Where `nvmf-target status` and other commands reach the running target."),
 		lang.NewKey("audit", lang.Mapping(c.Audit.keys()),
-			"The record of security events and of administration. The log always has it, as "+
+			"The record of security events and of administration. It is always in the log, as "+
 				"lines with `audit=`."),
 		lang.NewKey("discovery", lang.Mapping(c.Discovery.keys()),
 			"How hosts find subsystems."),
@@ -89,8 +89,8 @@ func (c *Config) keys(backends []Backend) []lang.Key {
 			"The subsystems that hosts connect to.").Without("required").
 			Shared("nqn", "hosts", "namespaces"),
 		lang.NewKey("group", lang.Mapping(c.Group.keys()),
-			"Other gateways to the same images of Ceph. Set it when hosts are to survive the loss "+
-				"of this machine.").NeedsRestart(),
+			"Other gateways to the same images of Ceph. Set it when hosts should survive the "+
+				"loss of this machine.").NeedsRestart(),
 		lang.NewKey("shutdown_timeout",
 			lang.Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
 			"How long a stop (SIGTERM) waits for connections to drain. Set it when the service "+
@@ -106,8 +106,9 @@ func (c *Config) includeKey() lang.Key {
 			"Paths are relative to the directory of this file. Lists of listeners, hosts, "+
 			"referrals and subsystems are appended to the lists of earlier files. Entries of "+
 			"several files with the same `nqn` are one subsystem: one of them describes it, the "+
-			"others have only `nqn`, `hosts` and `namespaces`. No other key may be in two files, "+
-			"and included files include no others; no environment variable overrides this key. "+
-			"Set it when several people or programs write parts of the configuration.").
+			"others have only `nqn`, `hosts` and `namespaces`. No other key may be in two "+
+			"files, and included files cannot include other files. No environment variable "+
+			"overrides this key. Set it when several people or programs write parts of the "+
+			"configuration.").
 		Without("none")
 }

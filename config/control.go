@@ -37,15 +37,15 @@ func (c *Control) keys() []lang.Key {
 		lang.NewKey("socket", lang.Checked(&c.Socket, "absolute path, `auto` or `\"\"`",
 			lang.Schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
 			"Path of the socket; its directory is created if it is missing. `auto` is "+
-				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set, else in "+
-				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` "+
-				"means no socket. Set it when several targets run on a machine."),
+				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set; otherwise, in "+
+				"`/run/nvmf-target` for root, and in `$XDG_RUNTIME_DIR/nvmf-target` for other "+
+				"users; `\"\"` means no socket. Set it when several targets run on a machine."),
 		lang.NewKey("mode", fileMode(&c.Mode),
 			"Permissions of the socket: users that may open it may do everything, unless `roles` "+
 				"says otherwise. Set it to `0660` together with `group`."),
 		lang.NewKey("group", lang.Text(&c.Group),
-			"Group of the socket, by name or number. Set it when others than root and the user "+
-				"of the target operate it.").Without("that of the process"),
+			"Group of the socket, by name or number. Set it when users other than root and the "+
+				"user of the target operate it.").Without("that of the process"),
 		lang.NewKey("listen", addrPort(&c.Listen),
 			"IP address and TCP port for clients that authenticate with a certificate (TLS 1.3); "+
 				"they may do everything, unless `roles` says otherwise. Set it and the keys that "+
@@ -65,10 +65,11 @@ func (c *Control) keys() []lang.Key {
 		keys[i] = keys[i].NeedsRestart()
 	}
 	return append(keys, lang.NewKey("roles", lang.List(&c.Roles, 0, 256, (*Role).value),
-		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
-			"entries for a client the highest role counts. With entries, other clients may do "+
-			"nothing, except root and the user of the target at the socket. Without entries, all "+
-			"clients that can connect may do everything. Set it when not all of them should."))
+		"The roles of clients: each entry has one of `subject`, `user` and `group`. If several "+
+			"entries match a client, it has the highest of their roles. If there are entries, "+
+			"other clients may do nothing, except root and the user of the target at the "+
+			"socket. Without entries, all clients that can connect may do everything. Set it "+
+			"when not all of them should."))
 }
 
 // validate checks the keys of the interface on TCP together.
@@ -145,11 +146,12 @@ func (r *Role) value() lang.Value {
 			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
 				"one user.").Without("none"),
 		lang.NewKey("group", lang.Unique(lang.Text(&r.Group), hint),
-			"Processes at the socket with this group, by name or number, also as a supplementary "+
-				"one. Set it to give a role to several users.").Without("none"),
+			"Processes at the socket with this group, by name or number, even as a "+
+				"supplementary group. Set it to give a role to several users.").Without("none"),
 		lang.NewKey("role", lang.OneOf(&r.Role, "read", "operate", "admin"),
-			"`read` asks; `operate` also reloads, restarts, drains, pauses, disconnects and sets "+
-				"ANA states; `admin` also creates, deletes and resizes.").
+			"`read` shows everything except traces; `operate` also shows traces, reloads, "+
+				"restarts, drains, pauses, disconnects and sets ANA states; `admin` also "+
+				"creates, deletes and resizes.").
 			Require("Use one of: read, operate, admin."),
 	}
 }

@@ -30,16 +30,16 @@ func (c *Discovery) keys() []lang.Key {
 				"it. Set it when hosts talk to several discovery services and have to tell them "+
 				"apart.").Without("the well-known name only"),
 		lang.NewKey("security", security(&c.Security),
-			"The security required of hosts: `auth`, authentication with a `dhchap_key` (not with "+
-				"nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. For all "+
-				"others the service does not exist. Set it when the names of subsystems must not "+
-				"show to a machine that merely claims the NQN of a host."),
+			"The security required of hosts: `auth`, authentication with a `dhchap_key` (not "+
+				"with nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. To "+
+				"all other hosts, the service does not exist. Set it when a machine that merely "+
+				"claims the NQN of a host must not see the names of subsystems."),
 		lang.NewKey("referrals", lang.List(&c.Referrals, 0, 64, (*Referral).value),
 			"Other discovery services that hosts are referred to.").Extended(),
 		lang.NewKey("mdns", lang.Bool(&c.MDNS),
 			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
-				"when hosts find it by themselves, with nvme-stas for instance. Listeners on "+
-				"RDMA are announced as RoCE."),
+				"when hosts should find the service by themselves, for instance with nvme-stas. "+
+				"RDMA listeners are announced as RoCE."),
 		lang.NewKey("mdns_interfaces", lang.List(&c.Interfaces, 0, 64, func(i *string) lang.Value {
 			return lang.Unique(lang.Checked(i, "network interface", nil, networkInterface),
 				"Delete one of the two.")
@@ -69,11 +69,12 @@ func (r *Referral) value() lang.Value {
 			Require("Use one of: rdma, tcp."),
 		lang.NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
 		lang.NewKey("port", lang.Int(&r.Port, 1, 0xFFFF),
-			"Its port number. Set it when it does not have the one of discovery services."),
+			"Its port number. Set it when it is not the usual one of discovery services."),
 		lang.NewKey("nqn", nqn(&r.NQN, ""),
-			"Its name. Set it when it has one of its own."),
+			"Its NQN. Set it when it is not the well-known one."),
 		lang.NewKey("hosts", hostList(&r.Hosts),
-			"The NQNs of the hosts that receive it. Set it when it serves only these.").
+			"The NQNs of the hosts that get this referral. Set it when the service is only for "+
+				"these hosts.").
 			Without("all"),
 	}
 }

@@ -94,14 +94,14 @@ func (w *WebTarget) value() lang.Value {
 			"Name of the target on the page.").Require("Choose one."),
 		lang.NewKey("url", lang.Checked(&w.URL, "URL",
 			lang.Schema{"pattern": "^https?://[^/?#@]+/?$"}, pageURL),
-			"Address of its own page (its `web.listen`).").
+			"URL of its own page (its `web.listen`).").
 			Require("Write https://HOST:PORT, or http://IP:PORT."),
 		lang.NewKey("token", openToken(&w.Token),
 			"Its `web.token`. Set it if it has one.").
 			Without("none").OrSecretFile(),
 		lang.NewKey("ca", lang.Path(&w.CA),
-			"PEM file with the CAs that may have signed its certificate, read anew for each "+
-				"connection. Set it if the CA is one of your own.").
+			"PEM file with the CAs that may have signed its certificate, read again for each "+
+				"connection. Set it if you have your own CA.").
 			Without("the CAs of the machine"),
 	}
 }
@@ -144,24 +144,25 @@ func (v *validator) webTargets(c *Config) {
 
 // metricsKeys are the keys of metrics.
 func metricsKeys(m *Endpoint) []lang.Key {
-	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
-		"free one, and the log says which. Set it when you monitor the target, to an address that "+
-		"only your monitoring can reach, or with the keys that follow.",
-		"Bearer token that scrapers must send (`authorization` in Prometheus). "+
-			"Set it with `certificate` when others reach the address.")
+	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes "+
+		"any free port, which the log names. Set it when you monitor the target, to an address "+
+		"that only your monitoring can reach, or together with the keys that follow.",
+		"Bearer token that scrapers must send (`authorization` in Prometheus). Set it with "+
+			"`certificate` when others can reach the address.")
 }
 
 // webKeys are the keys of web.
 func (c *Config) webKeys() []lang.Key {
-	keys := c.Web.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
-		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
-		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
-		"Password for which browsers ask, with any user name, and bearer token. "+
-			"Set it with `certificate` when others reach the address, and on a machine with users "+
-			"who must not see the page.")
+	keys := c.Web.keys("IP address and TCP port of a page that shows the state of the target, "+
+		"and cannot change it; port 0 takes any free port, which the log names. Set it to an "+
+		"address that only this machine can reach, `127.0.0.1:9600`, or together with the keys "+
+		"that follow.",
+		"Password for browsers, with any user name, and bearer token. Set it with `certificate` "+
+			"when others can reach the address, and on a machine with users who must not see "+
+			"the page.")
 	return append(keys, lang.NewKey("targets",
 		lang.List(&c.WebTargets, 0, MaxWebTargets, (*WebTarget).value),
-		"Other targets, at most 8, which the page shows as well. This target asks them while a "+
+		"At most 8 other targets that the page also shows. This target queries them while a "+
 			"page is open. Set it to see several targets in one place."))
 }
 
@@ -206,8 +207,9 @@ type Audit struct {
 func (a *Audit) keys() []lang.Key {
 	return []lang.Key{lang.NewKey("path",
 		lang.UniquePath(&a.Path, "The file of the audit must not be storage."),
-		"File to which each authentication, refusal, change of a key and administrative change is "+
-			"appended, as a line of JSON, and made durable (fsync). A reload opens it anew, for "+
-			"logrotate. Set it when the log is not kept long enough, or not kept apart.").
+		"File to which each authentication, refusal, change of a key and administrative change "+
+			"is appended, as a line of JSON, and made durable (fsync). A reload opens it again, "+
+			"for logrotate. Set it when the log is not kept long enough, or when the audit must "+
+			"be kept separately.").
 		Without("the log only")}
 }

@@ -40,37 +40,37 @@ func (g *Group) keys() []lang.Key {
 		})
 	}
 	return []lang.Key{
-		lang.NewKey("name", gatewayName(&g.Name), "Name of this gateway. Set it to "+
-			"a different one at each gateway.").
+		lang.NewKey("name", gatewayName(&g.Name), "Name of this gateway. Set it to a different "+
+			"name at each gateway.").
 			Without("required"),
-		lang.NewKey("pool", lang.Text(&g.Pool), "The pool with the state of the groups. Set "+
-			"it to the same one at all gateways.").Without("required"),
+		lang.NewKey("pool", lang.Text(&g.Pool), "The pool with the state of the groups. Set it "+
+			"to the same pool at all gateways.").Without("required"),
 		lang.NewKey("conf", lang.Path(&g.Conf), "Path of the cluster's ceph.conf. Set it when the "+
 			"machine uses several clusters."),
 		lang.NewKey("user", lang.Text(&g.User), "Name of the client, without `client.`. Set it "+
-			"to one with the profile `rbd` for this pool and those of the images."),
+			"to a client with the profile `rbd` for this pool and the pools of the images."),
 		lang.NewKey("keyring", lang.Path(&g.Keyring), "Path of the file with the client's key. "+
 			"Set it when ceph.conf does not name it.").Without("the one of ceph.conf"),
 		lang.NewKey("lease", lang.Duration(&g.Lease, time.Second, time.Minute),
 			"Time after which a gateway that does not renew its lease loses a group; another one "+
 				"takes over about two seconds later. Set it higher when the cluster may stall for "+
 				"longer."),
-		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that one gateway "+
-			"at a time serves. Set it to the same ones at all gateways.").
+		lang.NewKey("ana_groups", groups(&g.ANAGroups), "ANA groups with images that one "+
+			"gateway at a time serves. Set it to the same groups at all gateways.").
 			Without("required"),
 		lang.NewKey("prefers", groups(&g.Prefers), "The groups that this gateway takes first. Set "+
 			"it to share the load.").Without("none"),
 		lang.NewKey("balance_after", lang.Duration(&g.BalanceAfter, 0, time.Hour),
-			"Time for which gateways must have been steady before a group moves from one of them "+
-				"to another one that serves at least two fewer. Set it to `0s` to move groups "+
-				"only by hand."),
+			"Time for which gateways must have been steady before a group moves from one of "+
+				"them to another that serves at least two groups fewer. Set it to `0s` to move "+
+				"groups only by hand."),
 		lang.NewKey("shares_configuration", lang.Bool(&g.SharesConfiguration), "Subsystems and "+
-			"hosts are kept in the pool, and a change at one gateway is for all. Set it at all "+
-			"gateways, with `managed`, which keeps the version in force."),
+			"hosts are kept in the pool, and a change at one gateway applies to all. Set it at "+
+			"all gateways, with `managed`, which keeps the version in force."),
 		lang.NewKey("key", openToken(&g.Key),
-			"A secret with which keys of hosts in shared configurations are encrypted in the "+
-				"pool. Set it to the same one at all gateways, made by `openssl rand -hex 32`, to "+
-				"keep these keys there.").
+			"Secret that encrypts the keys of hosts in shared configurations in the pool. Set "+
+				"it to the same secret at all gateways, made by `openssl rand -hex 32`, to keep "+
+				"these keys in the pool.").
 			Without("none: keys are files of each gateway").OrSecretFile(),
 		lang.NewKey("cntlid_min", lang.Int(&g.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"Lowest controller ID of the shared subsystems at this gateway. Set it at all "+

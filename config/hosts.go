@@ -30,9 +30,9 @@ func (h *Host) value() lang.Value {
 		lang.NewKey("networks", lang.List(&h.Networks, 0, 256, func(n *netip.Prefix) lang.Value {
 			return lang.Unique(network(n), "Delete one of the two.")
 		}),
-			"The networks that it may connect from, as in `10.0.0.0/24` or `10.0.0.7/32`. Set it "+
-				"when a machine elsewhere that knows the NQN must not be taken for the host; an "+
-				"address is no proof either.").Without("any"),
+			"The networks from which it may connect, as in `10.0.0.0/24` or `10.0.0.7/32`. Set "+
+				"it to refuse machines elsewhere that know the NQN; an address proves nothing "+
+				"either.").Without("any"),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
 	}, h.Authentication.keys()...)
 }
@@ -104,17 +104,17 @@ func (a *Authentication) keys() []lang.Key {
 			"A key that is valid as well. Set it to the previous key while the host changes over "+
 				"to another `dhchap_key`.").Without("none").OrSecretFile(),
 		lang.NewKey("dhchap_ctrl_key", chapKey(&a.ControllerKey),
-			"Key with which the target authenticates itself to the host, if that asks for it "+
-				"(`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure that it "+
-				"is this target.").Without("none").OrSecretFile(),
+			"Key with which the target authenticates itself to the host, if the host asks for "+
+				"it (`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure "+
+				"that it is this target.").Without("none").OrSecretFile(),
 		lang.NewKey("dhchap_hash", preferences(&a.Hashes, auth.AllHashes),
 			"The hash functions that the host may use, the first choice first. Set it when only "+
 				"some are acceptable.").Without("all, the cheapest first"),
 		lang.NewKey("dhchap_dhgroup", preferences(&a.Groups, auth.AllGroups),
 			"The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
-				"when only some are acceptable, or for hosts that have no other: the larger ones "+
-				"cost much, also when strangers choose them, and `\"null\"`, in quotes, protects "+
-				"less.").
+				"when only some are acceptable, or for hosts that support no other: the larger "+
+				"ones cost much CPU time, even if unknown peers choose them, and `\"null\"`, in "+
+				"quotes, protects less.").
 			Without("ffdhe2048, ffdhe3072"),
 		lang.NewKey("tls_key", tlsKey(&a.TLSKey),
 			"Key from which the PSKs of TLS are derived, for all subsystems: "+
@@ -127,19 +127,19 @@ func (a *Authentication) keys() []lang.Key {
 			"A key that is valid as well. Set it to the previous key while the host changes over "+
 				"to another `tls_key`.").Without("none").OrSecretFile(),
 		lang.NewKey("old_keys_until", moment(&a.OldUntil),
-			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
-				"stay. Set it so that nobody has to remember to delete them.").Without("never"),
+			"When `dhchap_old_key` and `tls_old_key` expire. Connected hosts stay connected. "+
+				"Set it so that nobody has to remember to delete the old keys.").Without("never"),
 		lang.NewKey("keys_until", moment(&a.Until),
-			"When all keys of the host cease to count. Then it cannot connect: it stays connected "+
-				"until it loses its connection. `check` and the log warn 30 days before. Set it "+
-				"where keys must not be used for longer.").Without("never"),
+			"When all keys of the host expire. Then the host stays connected until it loses its "+
+				"connection, and cannot connect again. `check` and the log warn 30 days before. "+
+				"Set it where keys must not be used for longer.").Without("never"),
 		lang.NewKey("reauthenticate", lang.Duration(&a.Reauthenticate, MinReauthenticate,
 			MaxReauthenticate),
-			"How long an authentication is good for: then the next read or write of the host is "+
-				"refused once, so that it authenticates again, and it is disconnected unless it "+
-				"does so within a minute of its next command of any kind. Linux does; not with "+
-				"dm-multipath. Set it when keys that were replaced or have expired must end "+
-				"connections.").Without("for ever"),
+			"How long an authentication is valid. After that, the next read or write of the "+
+				"host is refused once, so that the host authenticates again. It is disconnected "+
+				"unless it does so within a minute of its next command of any kind. Linux does, "+
+				"but not with dm-multipath. Set it when keys that were replaced or have expired "+
+				"must end connections.").Without("for ever"),
 	}
 }
 

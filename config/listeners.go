@@ -47,33 +47,33 @@ func (l *Listener) value() lang.Value {
 		lang.NewKey("transport", transport(&l.Transport), "How hosts connect.").
 			Require("Use one of: rdma, tcp."),
 		lang.NewKey("address", listenAddress(&l.Address),
-			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
-				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
-				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
-				"(`mlx5_0`) stands for each of its addresses that the machine has at the time, "+
-				"except addresses that another listener of the same transport and port names "+
-				"more precisely.").Require("Add it."),
+			"IPv4 or IPv6 address; `0.0.0.0` stands for every IPv4 address, and `\"::\"` for "+
+				"every address of both families. A link-local one needs its interface: "+
+				"`fe80::1%eth0`. A network (`10.0.0.0/24`), a network interface (`eth0`) or an "+
+				"RDMA device (`mlx5_0`) stands for each of its addresses that the machine has "+
+				"at that moment, except addresses that another listener with the same transport "+
+				"and port names more precisely.").Require("Add it."),
 		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
-			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
+			"Port number; 0 takes any free port. Set it when 4420 is taken or several listeners "+
 				"share an address."),
 		lang.NewKey("stack", lang.Words(&l.Stack, []fabric.Stack{
 			fabric.DeviceStack, fabric.SoftStack, fabric.SoftIWARPStack,
 		}), "`rdma` only: an RDMA `device` of this machine, or RDMA in this program, over "+
-			"ordinary sockets and without privileges: RoCEv2 at UDP port 4791 (`soft`), or iWARP "+
-			"at the TCP port of the listener (`soft-iwarp`). Hosts need RDMA of the same kind "+
-			"either way: an adapter, rdma_rxe or siw. Set it to `device` to wait for a device "+
-			"that comes late, and to `soft-iwarp` when hosts have iWARP.").
+			"ordinary sockets and without privileges: RoCEv2 at UDP port 4791 (`soft`), or "+
+			"iWARP at the TCP port of the listener (`soft-iwarp`). Hosts need the same kind of "+
+			"RDMA either way: an adapter, rdma_rxe or siw. Set it to `device` to wait for a "+
+			"device that appears late, and to `soft-iwarp` when hosts have iWARP.").
 			Without("a device if there is one with the address, else `soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
 		lang.NewKey("tls", lang.Words(&l.TLS, []fabric.TLSPolicy{
 			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
-		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
-			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
-			"also a machine that claims the NQN of a host without TLS; `required` serves only "+
-			"hosts with TLS. Changes concern new connections. Set it when others can read or "+
-			"change traffic on the network."),
+		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of "+
+			"their own (`tls_key` of the host, `nvme connect --tls`). `allowed` also serves "+
+			"connections without TLS, even of a machine that falsely claims the NQN of a host; "+
+			"`required` serves only hosts with TLS. Changes apply to new connections. Set it "+
+			"when others can read or change traffic on the network."),
 		lang.NewKey("ana_states", &anaStates{p: &l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+

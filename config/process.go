@@ -36,9 +36,9 @@ func (l *Log) keys() []lang.Key {
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
 		lang.NewKey("slow_io", lang.Duration(&l.SlowIO, 0, time.Hour),
-			"Commands for namespaces that take this long or longer are logged with the time "+
-				"in each stage. At most ten of an address are logged in ten seconds, with `0s` "+
-				"none. Set it to find out where single commands wait."),
+			"Commands for namespaces that take this long or longer are logged with the time in "+
+				"each stage. At most ten from one address are logged in ten seconds; with `0s`, "+
+				"none are. Set it to find out where single commands wait."),
 	}
 }
 
@@ -68,12 +68,13 @@ func (r *Reactors) keys() []lang.Key {
 				"reactors on the NUMA node of the network adapter.").
 			Without("the scheduler places them"),
 		lang.NewKey("memory", lang.Bytes(&r.Memory, 8<<20, 64<<30, lang.AnySize),
-			"Data memory of each reactor. Transfers beyond it wait. Set it when many hosts "+
-				"have large transfers outstanding, or when memory is scarce."),
+			"Data memory of each reactor. Transfers that do not fit wait. Set it when many "+
+				"hosts have large transfers outstanding, or when memory is scarce."),
 		lang.NewKey("spin", lang.Duration(&r.Spin, 0, 100*time.Millisecond),
 			"The longest time that a reactor polls without finding work before it sleeps. It "+
-				"adapts below that. Set it to `0s` to save CPU time at the price of latency after "+
-				"a pause, or higher for the opposite.").Without("200us to 1ms, measured"),
+				"adapts up to this value. Set it to `0s` to save CPU time at the price of "+
+				"latency after a pause, or higher for the opposite.").
+			Without("200us to 1ms, measured"),
 	}
 }
 
@@ -81,24 +82,24 @@ func (r *Reactors) keys() []lang.Key {
 func queueDepth(depth *int, limit int) lang.Key {
 	return lang.NewKey("queue_depth", lang.Int(depth, subsystems.MinQueueSize, limit),
 		"The largest number of commands on one queue. Set it higher when hosts ask for deeper "+
-			"queues (`nvme connect --queue-size`), lower to bound the commands that one host can "+
-			"have outstanding.")
+			"queues (`nvme connect --queue-size`), lower to limit the outstanding commands of a "+
+			"host.")
 }
 
 // connectionLimits are keys of both transports.
 func connectionLimits(all, perHost *int, limit int) []lang.Key {
 	return []lang.Key{
 		lang.NewKey("max_connections", lang.Int(all, 1, limit),
-			"The largest number of connections (queues). Peers that have not proven that they "+
-				"are allowed hosts share a part of it, and no host takes all of the rest (see "+
-				"Tuning, shares of connections). Set it higher when all queues of all hosts are "+
-				"more than seven eighths of it, lower to protect a small machine."),
+			"The largest number of connections (queues). Peers that are not known to be allowed "+
+				"hosts share a part of it, and no host can take all of the rest (see Tuning, "+
+				"shares of connections). Set it higher when hosts have more queues than seven "+
+				"eighths of it, lower to protect a small machine."),
 		lang.NewKey("max_connections_per_host", lang.Int(perHost, 1, limit),
 			"The largest number of connections of a host that has authenticated or uses TLS, "+
-				"and of all others from one address or IPv6 /64 together. Peers without a "+
-				"successful Connect count apart. Set it higher when many such hosts share an "+
-				"address (NAT, containers) or a /64, lower to keep one host from taking many "+
-				"connections."),
+				"and of all other hosts at one address or IPv6 /64 together. Peers without a "+
+				"successful Connect are counted separately. Set it higher when many such hosts "+
+				"share an address (NAT, containers) or a /64, lower to keep one host from "+
+				"taking many connections."),
 	}
 }
 
@@ -112,20 +113,20 @@ func tcpKeys(c *tcp.Config) []lang.Key {
 				"slow link.").NeedsRestart(),
 		lang.NewKey("queue_memory",
 			lang.Bytes(&c.Memory, tcp.MinQueueMemory, lang.NoLimit, lang.AnySize),
-			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
-				"their depth. The default is enough for 8,400 queues of depth 128. Set it when "+
-				"the log reports queues that are refused because of it."),
+			"Memory of all queues, without data: 16 KiB for each queue and 864 bytes for each "+
+				"command of its depth. The default is enough for 8,400 queues of depth 128. Set "+
+				"it when the log reports that it is too small for a queue."),
 		lang.NewKey("congestion_control", lang.Text(&c.CongestionControl),
 			"Congestion control of the connections, one of `sysctl "+
 				"net.ipv4.tcp_available_congestion_control`. `bbr` paces packets, which slows "+
-				"fast networks. Set it when the network needs another algorithm than the rest of "+
-				"the machine, for instance `dctcp`.").Without("the system's").
+				"fast networks. Set it when the storage network needs another algorithm than "+
+				"the rest of the machine, for instance `dctcp`.").Without("the system's").
 			NeedsRestart(),
 		lang.NewKey("header_digest", lang.Not(&c.NoHeaderDigest),
 			"Whether hosts may enable the CRC32C of headers. Set it to `false` when hosts ask "+
-				"for it and it is not worth the CPU time."),
+				"for it but it is not worth the CPU time."),
 		lang.NewKey("data_digest", lang.Not(&c.NoDataDigest),
-			"The same for data, which costs more."),
+			"The same for data, which costs more CPU time."),
 	}, connectionLimits(&c.Connections, &c.PerHost, tcp.ConnectionsLimit)...)
 }
 
@@ -139,14 +140,14 @@ func rdmaKeys(c *rdma.Config) []lang.Key {
 				"corrupt such writes.").NeedsRestart(),
 		lang.NewKey("queue_memory",
 			lang.Bytes(&c.Memory, rdma.MinQueueMemory, lang.NoLimit, lang.AnySize),
-			"Registered memory of all queues: depth times (in-capsule size + 80 bytes) each. "+
-				"The default is enough for 1,900 queues of depth 128. Set it when the log reports "+
-				"queues that are refused because of it."),
+			"Registered memory of all queues: for each queue, its depth times (in-capsule size "+
+				"+ 80 bytes). The default is enough for 1,900 queues of depth 128. Set it when "+
+				"the log reports that it is too small for a queue."),
 		lang.NewKey("srq_size", lang.Int(&c.SRQSize, 0, rdma.SRQSizeLimit),
 			"Size of the shared receive queue of each reactor and device, rounded up to 128. "+
-				"All queues receive commands from it instead of each having receives of its own, "+
-				"except on iWARP. Commands wait when hosts send more at once. Set it when many "+
-				"deep queues would need too much memory.").
+				"All queues receive commands from it, instead of from their own receives, "+
+				"except over iWARP. Commands wait when hosts send more at once. Set it when "+
+				"many deep queues would need too much memory.").
 			Without("0, no shared receive queue").NeedsRestart(),
 	}, connectionLimits(&c.Connections, &c.PerHost, rdma.QueuesLimit)...)
 }
@@ -156,7 +157,7 @@ func diskKeys(e *disk.Engine) []lang.Key {
 	return []lang.Key{
 		lang.NewKey("engine", lang.OneOf(&e.Name, disk.Auto, disk.IOUring, disk.Threads),
 			"The way to make system calls. `threads` cost more CPU; `auto` uses them, with a "+
-				"warning, only where io_uring is forbidden. Files on FUSE always use them. Set it "+
-				"to `io_uring` when the target should rather fail to start than run slower."),
+				"warning, only where io_uring is forbidden. Files on FUSE always use threads. Set it "+
+				"to `io_uring` when the target should fail to start rather than run slower."),
 	}
 }

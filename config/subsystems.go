@@ -24,44 +24,46 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 		lang.NewKey("nqn",
 			lang.Unique(nqn(&s.NQN, "the discovery subsystem exists by itself"),
 				"Give each subsystem its own NQN."),
-			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Others "+
-				"cause a warning: not all hosts take them.").
+			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Other forms "+
+				"cause a warning, because some hosts do not accept them.").
 			Require("Add it.").OrFile(),
 		lang.NewKey("allow_any_host", lang.Bool(&s.AllowAnyHost),
-			"Every host may connect. Set it when everything that can reach a listener may use "+
-				"the storage."),
+			"Every host may connect. Set it when every machine that can reach a listener may "+
+				"use the storage."),
 		lang.NewKey("hosts", hostList(&s.Hosts),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
 		lang.NewKey("security", security(&s.Security),
-			"The security required of allowed hosts: `auth`, authentication with a `dhchap_key`; "+
-				"`tls`, TLS (TCP only) with a `tls_key` or a key of secure channel concatenation; "+
-				"`auth+tls`, both. For all others the subsystem does not exist. With `none`, "+
-				"hosts with a key authenticate, and others connect without. Set it when an NQN is "+
-				"not enough; `allow_any_host` then allows every host with a key."),
+			"The security required of allowed hosts: `auth`, authentication with a "+
+				"`dhchap_key`; `tls`, TLS (TCP only) with a `tls_key` or a key of secure "+
+				"channel concatenation; `auth+tls`, both. To all other hosts, the subsystem "+
+				"does not exist. With `none`, hosts with a key authenticate, and hosts without "+
+				"one connect without authentication. Set it when an NQN is not enough; "+
+				"`allow_any_host` then allows every host with a key."),
 		lang.NewKey("duplicate_hosts", lang.Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
-			"The treatment of a host with the NQN of a connected host but another host "+
-				"identifier, or the other way around, as with copied machines: `allow` it "+
-				"with a warning in the log, or `refuse` it. Set it to `refuse` when two machines "+
-				"that take each other's disks are worse than one that cannot connect.").
+			"Whether to `allow` a host with the NQN of a connected host but another host "+
+				"identifier, or the other way around, with a warning in the log, or to `refuse` "+
+				"it. This happens with cloned machines. Set it to `refuse` when a machine that "+
+				"cannot connect is better than two that use each other's disks.").
 			Without("allow"),
 		lang.NewKey("listeners", lang.List(&s.Listeners, 0, MaxListeners,
 			func(l *string) lang.Value {
 				return lang.Unique(lang.Text(l), "Delete one of the two.")
 			}),
-			"The listeners that serve the subsystem, each by its name or as in `10.0.0.1:4420` or "+
-				"`tcp eth0:4420`. Through others it does not exist. Set it when networks must not "+
-				"see each other's subsystems, or to keep a subsystem on its fastest network.").
+			"The listeners that serve the subsystem, each by its name or as in `10.0.0.1:4420` "+
+				"or `tcp eth0:4420`. At other listeners, it does not exist. Set it when "+
+				"networks must not see each other's subsystems, or to keep a subsystem on its "+
+				"fastest network.").
 			Without("all"),
 		lang.NewKey("serial", ascii(&s.Serial, subsystems.SerialSize),
-			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
-				"after a migration.").Without("derived from the NQN").OrFile(),
+			"Serial number. Set it when hosts know the subsystem by another serial number, for "+
+				"instance after a migration.").Without("derived from the NQN").OrFile(),
 		lang.NewKey("model", ascii(&s.Model, subsystems.ModelSize),
 			"Model number. Set it when hosts or their udev rules select storage by it.").OrFile(),
 		lang.NewKey("cntlid_min", lang.Int(&s.CNTLIDMin, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
-			"The first controller ID. Set it when several targets serve the same subsystem, "+
-				"which need disjoint ranges."),
+			"The first controller ID. Set it when several targets serve the same subsystem: "+
+				"their ranges must not overlap."),
 		lang.NewKey("cntlid_max", lang.Int(&s.CNTLIDMax, subsystems.MinCNTLID, int(nvme.CNTLIDMax)),
 			"The last controller ID. Set it with `cntlid_min`."),
 		lang.NewKey("max_io_queues", lang.Int(&s.MaxIOQueues, 1, subsystems.MaxIOQueues),
@@ -76,8 +78,8 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 			"an equal part."),
 		lang.NewKey("namespaces", lang.List(&s.Namespaces, 0, 1024,
 			func(n *Namespace) lang.Value { return n.value(backends) }),
-			"The disks that hosts see. There may be none, for instance before the first is there: "+
-				"hosts connect, and notice one that is added.").Without("none"),
+			"The disks that hosts see. The list may be empty: hosts can connect, and notice "+
+				"namespaces that are added later.").Without("none"),
 	}
 }
 
@@ -95,13 +97,13 @@ func (n *Namespace) value(backends []Backend) lang.Value {
 			"Give each namespace of a subsystem its own nsid."),
 			"Namespace ID, the 1 of `/dev/nvme0n1`.").Require("Add it."),
 		lang.NewKey("uuid", id(&n.UUID),
-			"Identifier of the namespace. Set it when hosts know the namespace by another one, "+
+			"UUID of the namespace. Set it when hosts know the namespace by another identifier, "+
 				"for instance after a migration.").
 			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
 		lang.NewKey("nguid", hexadecimal(n.NGUID[:]),
-			"The same as an NGUID.").
+			"The same for an NGUID.").
 			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
-		lang.NewKey("eui64", hexadecimal(n.EUI64[:]), "The same as an EUI-64.").Without("none").
+		lang.NewKey("eui64", hexadecimal(n.EUI64[:]), "The same for an EUI-64.").Without("none").
 			OrFile(),
 		lang.NewKey("read_only", lang.Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
@@ -111,9 +113,9 @@ func (n *Namespace) value(backends []Backend) lang.Value {
 		lang.NewKey("io_timeout", lang.Duration(&n.Timeout, 0, time.Hour),
 			"How long the storage may take for a command before it is given up and hosts try "+
 				"again; the namespace is not ready until the storage answers. `0s` waits for "+
-				"ever. Not for `ram` and `\"null\"`, which always answer. Set it higher when the "+
-				"storage may be that slow; below the 30s of Linux hosts these keep their "+
-				"connections."),
+				"ever. It has no effect on `ram` and `\"null\"`, which always answer. Set it "+
+				"higher when the storage may be that slow; below the 30s of Linux hosts, these "+
+				"keep their connections."),
 		lang.NewKey("ana_group", lang.Int(&n.ANAGroup, 1, ana.MaxGroups),
 			"ANA group; `ana_states` of the listeners sets its states. Set it when the "+
 				"listeners are not equally good for all namespaces."),
@@ -147,8 +149,8 @@ func limitsKey(l *qos.Limits, doc string) lang.Key {
 				"large commands take more of the storage or the network than is fair.").
 			Without("no limit"),
 		lang.NewKey("burst", lang.Duration(&l.Burst, qos.MinBurst, qos.MaxBurst),
-			"The burst allowed after a pause: as much as the limits allow in this time. Set it "+
-				"higher when bursts of hosts should not be delayed."),
+			"The burst that is allowed after a pause: the amount that the limits allow in this "+
+				"time. Set it higher when bursts of hosts should not be delayed."),
 	}, doc)
 }
 

@@ -166,8 +166,8 @@ func convertCommand() *cobra.Command {
 			"nvmet in configfs"),
 		from("spdk", "FILE|SOCKET", "Convert a file saved by SPDK (rpc.py save_config >FILE), or "+
 			"the SPDK behind an RPC socket"))
-	c.Long = "Convert the configuration of another target, and print the result. Items " +
-		"without a counterpart are listed at its beginning and on standard error. No host " +
-		"reaches more data than before, except where the list says so."
+	c.Long = "Convert the configuration of another target, and print the result. Items without " +
+		"a counterpart are listed at its beginning and on standard error. No host gets access " +
+		"to more data than before, except where the list says so."
 	return c
 }

@@ -271,9 +271,9 @@ var (
 	errRemoved        = errors.New("the RDMA device was removed")
 	errNotEstablished = errors.New("the host has not confirmed that it is connected")
 	errNoConnect      = errors.New("no Connect command came in time")
-	errShare          = errors.New("the host takes no responses, and receives are short")
+	errShare          = errors.New("the host does not accept responses, and receives are scarce")
 	errStuck          = errors.New("the device did not finish its work requests in time")
-	errHolds          = errors.New("memory is short, and the host does not move its data")
+	errHolds          = errors.New("memory is scarce, and the host does not move its data")
 )
 
 func (q *queue) event(t verbs.EventType, status int) {

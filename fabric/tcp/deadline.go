@@ -193,7 +193,7 @@ func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end fun
 	})
 	return look, func() bool {
 		if stuck != nil {
-			stuck.timedOut("memory is short, and the host has not moved on for %v",
+			stuck.timedOut("memory is scarce, and the host has not moved on for %v",
 				time.Duration(longest).Round(time.Second/10))
 		}
 		return stuck != nil

@@ -116,7 +116,7 @@ func TestDeletedPromise(t *testing.T) {
 	l.RestoreState()
 	l.apply(listenAny, sub(anyHosts, onFile(1, "b"), onFile(2, "a")))
 	testutil.Equal(t, onlyFile(t, dir, "reservations"), file, "")
-	testutil.True(t, strings.Contains(l.Log.String(), "deleted, and has been written again"),
+	testutil.True(t, strings.Contains(l.Log.String(), "deleted, and was written again"),
 		"the log:\n%s", l.Log)
 }
 

@@ -453,9 +453,9 @@ func TestReservationsRemoved(t *testing.T) {
 	data, version := o.data, o.version
 	testutil.True(t, o.listed, "other gateways do not know")
 	o.data, o.version, o.listed = nil, 0, false
-	testutil.Fails(t, open(), "has been there", "open")
+	testutil.Fails(t, open(), "although it existed", "open")
 	a = newKeeper(t, o, s)
-	testutil.Fails(t, open(), "has been there", "open after a restart")
+	testutil.Fails(t, open(), "although it existed", "open after a restart")
 	file := filepath.Join("shared", state.Name{NQN: reservedNQN, NSID: 1}.ID()+".json")
 	testutil.Fails(t, a.r.problem(7), file, "the status")
 	o.data, o.version = data, version

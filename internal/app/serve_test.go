@@ -205,7 +205,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 		}()
 		_ = child.Process.Signal(syscall.SIGTERM)
 		testutil.Equal(t, child.Wait(), nil, "read %v", read)
-		if <-ended; read && !strings.Contains(string(log), "msg=\"reactors run\"") {
+		if <-ended; read && !strings.Contains(string(log), "msg=\"reactors started\"") {
 			t.Errorf("the log is not there: %q", bytes.TrimLeft(log, "x"))
 		}
 		_ = r.Close()

@@ -255,7 +255,7 @@ func (s *Server) restoreState() {
 				"err", err)
 			return
 		}
-		s.log.Warn("a file of the state was deleted, and has been written again", "path", file)
+		s.log.Warn("a state file was deleted, and was written again", "path", file)
 	})
 }
 
@@ -328,7 +328,7 @@ func (s *Server) startWorkers() error {
 	}); err != nil {
 		return err
 	}
-	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
+	s.log.Info("reactors started", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
 		"memory", lang.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
 }

@@ -34,9 +34,9 @@ subsystems:
     nvmf-target serve FILE     # until SIGTERM or SIGINT
     nvmf-target schema         # the JSON Schema of FILE, with which editors complete and check it
 
-Without FILE it is ` + "`/etc/nvmf-target/nvmf-target.yaml`" + `. Most keys need not be set: the last column says when to. A reload
-makes changes without a pause. The text near a table names the keys that need a restart.
-` + "`go generate ./internal/check`" + ` makes this page from the table of the parser.
+Without FILE, they use ` + "`/etc/nvmf-target/nvmf-target.yaml`" + `. Most keys need not be set: the last column says when to. A
+reload applies changes without a pause. The text near a table names the keys that need a restart.
+` + "`go generate ./internal/check`" + ` generates this page from the table of the parser.
 
 ## Values
 
@@ -46,22 +46,22 @@ makes changes without a pause. The text near a table names the keys that need a 
 - **Environment variables** override keys outside of lists, and whole lists: ` + "`NVMF_TARGET_`" + ` and the path in capitals.
   The value is YAML: ` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`, `NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`" + `.
 - **Variables in values**: ` + "`${NAME}`" + ` in a text, size or duration is the environment variable NAME, which must be set;
-  ` + "`$${` is written for the characters `${`" + `.
+  ` + "`$${` stands for the characters `${`" + `.
 - **Values from files**, where the value column says "or file": ` + "`KEY_file: PATH`" + `. The value is the content of the file, up to
   4 KiB, without the end of its line: the right place for keys and tokens, as a Kubernetes secret or a systemd credential (` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `). Relative
-  paths begin at the directory of the configuration file. A reload reads these files again.
+  paths are relative to the directory of the configuration file. A reload reads these files again.
 - **Values from programs**, where it says "or program": ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + `. The value is the output, up to 4 KiB. All
-  programs of a configuration have 30 s, at the start and when the file is reloaded or checked. A program runs as the user of
+  programs of a configuration together have 30 s, at the start and when the file is reloaded or checked. A program runs as the user of
   the target (or of ` + "`nvmf-target check`" + `), without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment;
   ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + ` adds variables. An error shows the exit status and 256 bytes of standard error,
-  without keys and long words that may be secret, and never the output. Requests and the managed directory cannot name programs.
+  without keys and long words that may be secret, but never the output. Requests and the managed directory cannot name programs.
 `
 
 const backendsHead = `
 ## Backends
 
 The key ` + "`backend`" + ` of a namespace names one of these. ` + "`delay` and `error`" + ` are wrappers: they pass everything on to the storage
-under their key ` + "`of`, which is a mapping of `backend`" + ` and its keys, to try what a disk may do:
+under their key ` + "`of`, which is a mapping of `backend`" + ` and its keys. They imitate faulty disks:
 
 ` + "```yaml" + `
       - {nsid: 4, backend: delay, latency: 2ms, jitter: 1ms, of: {backend: ram, size: 1GiB}}

@@ -27,11 +27,12 @@ func anaCommand() *cobra.Command {
 				Group: group, State: args[1], Listener: listener,
 			})
 		}, anaStates)
-	set.Long = "Set the state of an ANA group for a failover by hand: optimized, non-optimized, " +
+	set.Long = "Set the state of an ANA group for a manual failover: optimized, non-optimized, " +
 		"inaccessible, persistent-loss or change, at one listener or at all. Hosts are notified " +
-		"and use their other paths; nothing is disconnected, unless persistent-loss ends. change " +
-		"becomes inaccessible if nothing else is set for 10 seconds. A reload keeps the state; " +
-		"`configured` in place of it, or a restart of the target, ends it."
+		"and use their other paths; no connection ends, unless persistent-loss ends. The state " +
+		"change becomes inaccessible after 10 seconds without another state. A reload keeps the " +
+		"state; the argument `configured` instead of a state, or a restart of the target, " +
+		"resets it."
 	set.Flags().StringVar(&listener, "listener", "",
 		"a listener as in the configuration, ADDRESS:PORT (default: all)")
 	cmd.AddCommand(set)
@@ -60,14 +61,14 @@ func groupCommand() *cobra.Command {
 	forget := gateway("forget GATEWAY", "Forget a gateway that is gone for good",
 		control.PostForget)
 	forget.Long = forget.Short + ", in all groups. Use it only if its processes have ended: its " +
-		"machine is off, or has another name now. A gateway that still runs takes part again. " +
-		"One that holds a group cannot be forgotten."
+		"machine is off, or has another name now. A gateway that still runs joins again. A " +
+		"gateway that holds a group cannot be forgotten."
 	fence := gateway("fence GATEWAY", "Fence another gateway, and take over its groups",
 		control.PostFence)
 	fence.Long = fence.Short + ", without waiting for the end of its lease: the storage refuses " +
 		"its connections from now on. Use it if you know that its machine is half dead. If it " +
-		"still runs, it connects again and takes part, without these groups."
-	return Group("group", "Look at the ANA groups that several gateways share, and change their "+
+		"still runs, it connects and joins again, without these groups."
+	return Group("group", "Show the ANA groups that several gateways share, and change their "+
 		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),
 		groupDrainCommand(), fence, forget, historyCommand(), rollbackCommand())

@@ -66,7 +66,8 @@ func Bench(version string, stack func(iwarp bool) verbs.Provider) *cobra.Command
 	f.StringVar(&c.TLSKey, "tls-key-file", "", "file with a key, which enables TLS")
 	f.BoolVar(&c.HeaderDigest, "hdr-digest", false, "header digests, with tcp")
 	f.BoolVar(&c.DataDigest, "data-digest", false, "data digests, with tcp")
-	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for an answer of the target")
+	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for an answer from the "+
+		"target")
 	f.StringVar(&s.Profile, "profile", "", "instead of a pattern: "+
 		strings.Join(bench.Profiles(), ", "))
 	f.StringVar(&s.RW, "rw", "randread", strings.Join(bench.Patterns, ", "))
@@ -74,18 +75,19 @@ func Bench(version string, stack func(iwarp bool) verbs.Provider) *cobra.Command
 	f.StringVar(&s.BlockSize, "bs", "4k", "bytes of an I/O")
 	f.IntVar(&s.Depth, "iodepth", 32, "I/Os in flight of each job")
 	f.IntVar(&s.Jobs, "numjobs", 1, "jobs, each with an I/O queue")
-	f.IntVar(&s.Threads, "threads", 0, "threads for the jobs (default: one for two CPUs)")
+	f.IntVar(&s.Threads, "threads", 0, "threads for the jobs (default: one for every two CPUs)")
 	f.Float64Var(&s.Rate, "rate", 0,
 		"IOPS of all jobs; latency then counts from when an I/O was due")
-	f.IntVar(&s.Flush, "fsync", 0, "flush each job after so many I/Os, when they have completed")
+	f.IntVar(&s.Flush, "fsync", 0, "flush each job after this many I/Os, when they have "+
+		"completed")
 	f.DurationVar(&s.Runtime, "runtime", 10*time.Second, "length of each measurement")
-	f.DurationVar(&s.Ramp, "ramp-time", 0, "length of an unmeasured run before")
-	f.StringVar(&s.Offset, "offset", "", "start of the range in use: bytes, or 25%")
+	f.DurationVar(&s.Ramp, "ramp-time", 0, "length of an unmeasured run before the measurement")
+	f.StringVar(&s.Offset, "offset", "", "start of the range: bytes, or a percentage such as 25%")
 	f.StringVar(&s.Size, "size", "", "size of the range (default: the rest of the namespace)")
 	f.BoolVar(&s.Verify, "verify", false, "write each block of the range once, then read and "+
 		"compare; with read or randread, only compare")
 	f.IntVar(&s.Passes, "passes", 1, "with --verify: number of passes")
-	f.Uint64Var(&s.Seed, "seed", 0, "of random places, and of the data for --verify")
+	f.Uint64Var(&s.Seed, "seed", 0, "seed of the random offsets, and of the data for --verify")
 	f.BoolVar(&s.DestroyData, "destroy-data", false, "allow overwriting the namespace")
 	f.StringVar(&jsonFile, "json", "", "write the report to this file, for programs and compare")
 	f.StringVar(&htmlFile, "html", "", "write the report to this file, as a page with charts")

@@ -40,7 +40,8 @@ const readTimeout = 15 * time.Second
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
 		read("status", "Show the status of the target", control.GetStatus, status),
-		read("listeners", "List the addresses where hosts connect, and why one does not listen",
+		read("listeners", "List the addresses where hosts connect, and the reason if one does "+
+			"not listen",
 			control.GetListeners, listeners),
 		read("subsystems", "List the subsystems and their allowed hosts",
 			control.GetSubsystems, subsystems),
@@ -183,8 +184,8 @@ func printed[T any](w io.Writer, o *options, v T, text func(*table, T)) error {
 func latencyCommand() *cobra.Command {
 	cmd := read("latency", "Show how long commands took, and where", control.GetLatency, latencies)
 	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
-		"arrival until the response had left, since the host first used the namespace, and how " +
-		"long they were in each stage: wait (for memory or at a limit), host_data (transfer of " +
+		"arrival until the response had left, and how long they were in each stage, since the " +
+		"host first used the namespace: wait (for memory or at a limit), host_data (transfer of " +
 		"the data of writes), backend (the storage), response (transfer of the response and the " +
 		"data of reads). The last column is the slowest command."
 	return cmd
@@ -234,7 +235,7 @@ func namespaceCommand() *cobra.Command {
 	pause := namespaceChange("pause", "Make the commands for a namespace wait", control.PostPause)
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
 		"copied. When this command returns, the storage is idle. Commands that wait longer than " +
-		"io_timeout are given up, and hosts try them again."
+		"io_timeout are given up, and hosts retry them."
 	return Group("namespace", "Create, delete, resize, pause and resume a namespace",
 		pause, resizeCommand(),
 		namespaceChange("resume", "End a pause", control.PostResume),
@@ -264,10 +265,10 @@ func resizeCommand() *cobra.Command {
 			}
 		})
 	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +
-		"with preallocate: full gets its space at once. Hosts are notified; their commands " +
-		"wait for a moment. A namespace that was created by a request has the new size in its " +
-		"file, too; in your own configuration file, change size as well. Disks, volumes and " +
-		"files that others resize need no command: the target notices within a second. With " +
+		"with preallocate: full gets its space at once. Hosts are notified; their commands wait " +
+		"for a moment. If a request has created the namespace, its file gets the new size, too; " +
+		"in your own configuration file, change size yourself. Disks, volumes and files that " +
+		"another program resizes need no command: the target notices within a second. With " +
 		"--shrink, THE DATA BEYOND THE NEW SIZE IS LOST: shrink file systems and partitions " +
 		"first, on a host."
 	cmd.Flags().BoolVar(&shrink, "shrink", false,
@@ -321,7 +322,7 @@ func eventsCommand() *cobra.Command {
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until interrupted")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show new lines until interrupted")
 	return cmd
 }
 

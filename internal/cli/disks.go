@@ -20,8 +20,8 @@ func Disks(local func(*cobra.Command) ([]observed.Disk, error)) *cobra.Command {
 		Use:   "disks",
 		Short: "List the disks of this machine, their health, and whether they can be exported",
 		Long: "List the disks of this machine, their health, their users, and whether they can " +
-			"be exported. The answer comes from the running target, which may see more than this " +
-			"user. Without one, or with --config, the command itself looks.",
+			"be exported. The answer comes from the running target, which may see more than " +
+			"this user. Without one, or with --config, the command looks itself.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client()

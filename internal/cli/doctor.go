@@ -12,11 +12,11 @@ func Doctor(check func(c *cobra.Command, socket string) []doctor.Finding) *cobra
 	var o options
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check this machine and show problems with their fixes",
-		Long: "Check this machine, and the configuration if there is one, and show problems with " +
-			"their fixes. A running target is also asked for slow operations and their causes. " +
-			"doctor only reads, and needs neither a running target nor root; it sees the limits " +
-			"and rights of the user that runs it. The exit code is 0 if there is nothing worse " +
-			"than a note, 3 if there are warnings, and 1 if there are errors.",
+		Long: "Check this machine, and the configuration if there is one, and show problems " +
+			"with their fixes. It also asks a running target for slow operations and their " +
+			"causes. It only reads, and needs neither a running target nor root. It sees the " +
+			"limits and rights of the user who runs it. The exit code is 0 if there is nothing " +
+			"worse than a note, 3 if there are warnings, and 1 if there are errors.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {

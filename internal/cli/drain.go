@@ -32,18 +32,19 @@ func drainCommand() *cobra.Command {
 			return awaitDrained(ctx, cmd, c, list)
 		})
 	cmd.Long = "Take a listener, or all of them, out of service for maintenance: it accepts no " +
-		"connections, leaves the discovery log, of which hosts are notified, and its " +
-		"connections end when the commands that they execute are completed. Hosts go on over " +
-		"their other paths, and without one they wait for as long as ctrl_loss_tmo allows. " +
-		"The command waits until all connections have ended. A reload keeps the listener " +
-		"drained; undrain or a restart of the target ends it."
+		"connections and leaves the discovery log, and hosts are notified. Its connections end " +
+		"when their current commands are completed. Hosts continue over their other paths; a " +
+		"host without one waits for as long as ctrl_loss_tmo allows. The command waits until " +
+		"all connections have ended. A reload keeps the listener drained; undrain or a restart " +
+		"of the target ends that."
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }
 
 func groupDrainCommand() *cobra.Command {
 	undo, timeout := false, time.Minute
-	cmd := command("drain GROUP|GATEWAY", "Give a group, or all of this gateway, to other gateways",
+	cmd := command("drain GROUP|GATEWAY", "Give a group, or all groups of this gateway, to "+
+		"other gateways",
 		cobra.ExactArgs(1),
 		func(ctx context.Context, c *control.Client, args []string) ([]observed.Group, error) {
 			which := control.GroupDrain{Gateway: args[0], Undo: undo}
@@ -72,16 +73,17 @@ func groupDrainCommand() *cobra.Command {
 			}
 			return list, err
 		}, groups)
-	cmd.Long = cmd.Short + ", without stopping it: its I/O ends, another gateway takes the group " +
-		"without a fence, and hosts go on there. The command waits for that. This gateway does " +
-		"not take the group until --undo or a restart."
-	cmd.Flags().BoolVar(&undo, "undo", false, "let this gateway take it again, if no other has it")
+	cmd.Long = cmd.Short + ", without stopping this one: the I/O of the group ends here, " +
+		"another gateway takes it without a fence, and hosts continue there. The command waits " +
+		"for that. This gateway does not take the group again until --undo or a restart."
+	cmd.Flags().BoolVar(&undo, "undo", false, "let this gateway take the group again, if no "+
+		"other gateway has it")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }
 
 func undrainCommand() *cobra.Command {
-	return listenerCommand("undrain", "Put a listener into service again",
+	return listenerCommand("undrain", "Put a drained listener back into service",
 		func(ctx context.Context, _ *cobra.Command, c *control.Client, which control.ListenerID,
 		) ([]observed.Listener, error) {
 			return control.PostUndrain.To(ctx, c, which)

@@ -32,9 +32,10 @@ func applyCommand() *cobra.Command {
 				Configuration: string(text), Base: base, DryRun: c.DryRun,
 			})
 		})
-	cmd.Long = cmd.Short + ": subsystems and hosts, which all of them serve then. FILE " +
-		"replaces the version in force; - is the standard input." + asksFirst
-	cmd.Flags().BoolVar(&shared, "group", false, "required: it is for all gateways of the group")
+	cmd.Long = cmd.Short + ": the subsystems and hosts that all of them serve. FILE replaces " +
+		"the version in force; - is the standard input." + asksFirst
+	cmd.Flags().BoolVar(&shared, "group", false, "required: apply the file at all gateways of "+
+		"the group")
 	cmd.Flags().Uint64Var(&base, "base", 0, "fail if there is a newer version than this one")
 	return cmd
 }
@@ -98,6 +99,6 @@ func rollbackCommand() *cobra.Command {
 				Rollback: version, DryRun: c.DryRun,
 			})
 		})
-	cmd.Long = cmd.Short + ", which is stored again as a new one, for all gateways." + asksFirst
+	cmd.Long = cmd.Short + ". It is stored again as a new version, for all gateways." + asksFirst
 	return cmd
 }

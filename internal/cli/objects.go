@@ -19,8 +19,8 @@ import (
 
 // This file has the commands that create and delete objects in the managed directory of a target.
 
-const managedNote = " It is kept in the directory named by `managed` in the configuration. " +
-	"Objects in the configuration file itself are changed there."
+const managedNote = " The target stores it in the directory that `managed` names in the " +
+	"configuration. To change objects of the configuration file itself, edit that file."
 
 func subsystemCommand() *cobra.Command {
 	return Group("subsystem", "Create and delete a subsystem",
@@ -87,10 +87,10 @@ func hostKeyCommand() *cobra.Command {
 			return c.Put(ctx, o, body)
 		})
 	cmd.Long = "Set, rotate or remove a key of a host. KEY is dhchap_key, dhchap_ctrl_key or " +
-		"tls_key, or dhchap_old_key or tls_old_key, which rotation sets. The key is read from a " +
+		"tls_key, or dhchap_old_key or tls_old_key, which rotation sets. The key comes from a " +
 		"file." + managedNote + asksFirst
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "file with the key; - is the standard input")
-	cmd.Flags().StringVar(&until, "old-until", "", "rotate: the key before counts as well until "+
+	cmd.Flags().StringVar(&until, "old-until", "", "rotate: the previous key stays valid until "+
 		"this date (2027-01-31) or time")
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove the key")
 	cmd.MarkFlagsMutuallyExclusive("remove", "file")
@@ -131,7 +131,7 @@ func createCommand(use, short string, named func([]string) (control.Object, erro
 		})
 	cmd.Flags().StringVarP(&file, "file", "f", "",
 		"YAML or JSON file with its keys, as in the configuration; - is the standard input")
-	cmd.Flags().StringArrayVar(&set, "set", nil, "KEY=VALUE, may be given several times")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "KEY=VALUE; can be repeated")
 	return cmd
 }
 

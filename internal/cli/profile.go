@@ -20,11 +20,12 @@ func profileCommand() *cobra.Command {
 	names := append([]string{"cpu"}, control.Profiles[1:]...)
 	cmd := &cobra.Command{
 		Use: "profile NAME", Short: "Take a profile of the target, for developers",
-		Long: "Take a profile of the running target and write it to a file: cpu (the use of CPU " +
-			"time, which takes some itself), trace (the activity of goroutines), or heap, " +
-			"allocs, goroutine, threadcreate, block and mutex. go tool trace reads the trace, " +
-			"and go tool pprof the others. A profile has functions, sizes and times, but no keys " +
-			"and no data. One is taken at a time. This needs the role admin.",
+		Long: "Take a profile of the running target and write it to a file: cpu (where CPU time " +
+			"is spent; taking it costs some CPU time), trace (the activity of goroutines), or " +
+			"heap, allocs, goroutine, threadcreate, block and mutex. go tool trace reads the " +
+			"trace, and go tool pprof the others. A profile has functions, sizes and times, but " +
+			"no keys and no data. Only one profile can be taken at a time. This needs the role " +
+			"admin.",
 		Example: `  nvmf-target profile cpu --seconds 10 -o cpu.pprof && go tool pprof -top cpu.pprof`,
 		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -57,6 +58,6 @@ func profileCommand() *cobra.Command {
 	o.addTarget(cmd)
 	cmd.Flags().StringVarP(&file, "output", "o", "", "file (default NAME.pprof)")
 	cmd.Flags().IntVar(&seconds, "seconds", 0,
-		"how long it is taken, 1 to 60 (default: cpu 30, trace 1, others at once)")
+		"duration, 1 to 60 (default: cpu 30, trace 1, others a snapshot)")
 	return cmd
 }

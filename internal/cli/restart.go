@@ -14,7 +14,7 @@ import (
 
 func restartCommand() *cobra.Command {
 	timeout := time.Minute
-	cmd := command("restart", "Replace the process of the target by a new one", cobra.NoArgs,
+	cmd := command("restart", "Replace the process of the target with a new one", cobra.NoArgs,
 		func(ctx context.Context, c *control.Client, _ []string) (observed.Status, error) {
 			next, err := c.Restart(ctx)
 			if err != nil {
@@ -24,12 +24,12 @@ func restartCommand() *cobra.Command {
 			defer cancel()
 			return awaitSuccessor(ctx, c, next)
 		}, status)
-	cmd.Long = cmd.Short + ", and wait until the new one serves. It reads the configuration and " +
-		"listens at RDMA devices before the running process asks hosts to reset their " +
-		"controllers and ends, so hosts at such devices stall for less than with systemctl " +
-		"restart. If it refuses the configuration or cannot listen, the running process goes on. " +
-		"The target must be a service of systemd. Changes of its unit and upgrades of the " +
-		"package need systemctl restart."
+	cmd.Long = cmd.Short + ", and wait until the new one serves. The new process reads the " +
+		"configuration and listens at RDMA devices before the running process asks hosts to " +
+		"reset their controllers and ends. So hosts at such devices stall for a shorter time " +
+		"than with systemctl restart. If the new process refuses the configuration or cannot " +
+		"listen, the running process continues. The target must be a service of systemd. " +
+		"Changes of its unit and upgrades of the package need systemctl restart."
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }

@@ -29,15 +29,15 @@ func traceCommand() *cobra.Command {
 		Use: "trace", Short: "Show the last commands of each queue, or follow them",
 		Args: cobra.NoArgs,
 		Long: "Show the last 512 commands of each queue of allowed hosts, and the commands in " +
-			"progress, without their data: the time of arrival, the command, its status, and the " +
-			"time in each stage (see nvmf-target latency). With --dumps, show the commands kept " +
-			"of queues that failed or had a command that took 5 s: the last 32 dumps within 24 " +
-			"hours. This needs the role operate.\n\n" +
-			"With --write, they become a file for Wireshark: each command and each response is a " +
-			"packet, which Wireshark decodes as NVMe/TCP, even for RDMA queues. The addresses " +
-			"are real; the port of the target is always 4420. Headers of IP and TCP, the Connect " +
-			"command and SGL descriptors are made up, data is missing, and Fabrics commands are " +
-			"empty; comments have the stages.",
+			"progress, without their data: the time of arrival, the command, its status, and " +
+			"the time in each stage (see nvmf-target latency). With --dumps, show the kept " +
+			"commands of queues that failed, or that had a command that took 5 s: the last 32 " +
+			"dumps within 24 hours. This needs the role operate.\n\nWith --write, they go to a " +
+			"file for Wireshark: each command and each response is a packet, which Wireshark " +
+			"decodes as NVMe/TCP, even for RDMA queues. The addresses are real; the port of the " +
+			"target is always 4420. Headers of IP and TCP, the Connect command and SGL " +
+			"descriptors are made up, data is missing, and Fabrics commands are empty; comments " +
+			"have the stages.",
 		Example: `  nvmf-target trace --queue 1 | tail
   nvmf-target trace -f --host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
   nvmf-target trace --dumps --write dumps.pcapng && wireshark dumps.pcapng`,
@@ -47,7 +47,7 @@ func traceCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.query.Follow, "follow", "f", false,
 		"show commands as their responses leave, until interrupted")
-	f.BoolVar(&o.query.Dumps, "dumps", false, "show the commands kept of queues that failed")
+	f.BoolVar(&o.query.Dumps, "dumps", false, "show the kept commands of queues that failed")
 	f.StringVar(&o.query.Host, "host", "", "only queues of the host with this NQN")
 	f.StringVar(&o.query.Subsystem, "subsystem", "", "only queues of the subsystem with this NQN")
 	f.IntVar(&o.query.Queue, "queue", -1, "only queues with this ID, 0 for admin queues")

@@ -83,7 +83,7 @@ func TestBroken(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                             "is not JSON: the text ends too early",
 		"{\n  \"a\": 1,\n  b}":         "f:3:3: is not JSON: invalid character 'b'",
-		strings.Repeat("[", 100):       "is not JSON: values lie more than 16 deep in each other",
+		strings.Repeat("[", 100):       "is not JSON: values are nested more than 16 deep",
 		strings.Repeat(" ", MaxFile+1): "has more than 16777216 bytes",
 	} {
 		all := broken(t, NVMet, text)

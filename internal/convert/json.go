@@ -46,7 +46,7 @@ func parse(text []byte) (*value, int, error) {
 	v, err := p.value(0)
 	if err == nil {
 		if _, after := p.d.Token(); !errors.Is(after, io.EOF) {
-			err = errors.New("there is more text after the end")
+			err = errors.New("more text follows the end")
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -77,7 +77,7 @@ func (p *parser) value(depth int) (*value, error) {
 		return v, nil
 	}
 	if depth == maxDepth {
-		return nil, fmt.Errorf("values lie more than %d deep in each other", maxDepth)
+		return nil, fmt.Errorf("values are nested more than %d deep", maxDepth)
 	}
 	v.kind = byte(delim)
 	if v.kind == '{' {
@@ -100,7 +100,7 @@ func (p *parser) item(v *value, depth int) error {
 		}
 		name, _ := t.(string) // always a string here
 		if _, twice := v.used[name]; twice {
-			return fmt.Errorf("%q is there twice", short(name))
+			return fmt.Errorf("%q appears twice", short(name))
 		}
 		v.used[name] = false
 		v.names = append(v.names, name)

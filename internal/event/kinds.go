@@ -50,7 +50,7 @@ var (
 	SelfTestFailed    = failure(slog.LevelWarn, "a self-test has failed", "")
 	CommandFailed     = &Kind{Level: slog.LevelDebug, Message: "command failed"}
 	CommandSlow       = info("slow command", "")
-	CommandStuck      = failure(slog.LevelWarn, "a command takes long", "")
+	CommandStuck      = failure(slog.LevelWarn, "a command takes a long time", "")
 )
 
 // Events of clients and administrators.

@@ -229,7 +229,7 @@ func TestNumber(t *testing.T) {
 		`{"format": 1}`:                       "checksum",
 		record(map[string]int{"a": 64}):       "64 is not possible",
 		record(map[string]int{"a": -1}):       "-1 is not possible",
-		record(map[string]int{"a": 1, "": 1}): "1 is not possible, or there twice",
+		record(map[string]int{"a": 1, "": 1}): "1 is not possible, or appears twice",
 		strings.Repeat(" ", 2*MaxRecord):      "JSON",
 	} {
 		k.data = []byte(data)

@@ -67,7 +67,7 @@ func parseNumbers(data []byte) (n numbers, err error) {
 	var seen [MaxNumbers]bool
 	for _, i := range n.Numbers {
 		if i < 0 || i >= MaxNumbers || seen[i] {
-			return n, fmt.Errorf("%d is not possible, or there twice", i)
+			return n, fmt.Errorf("%d is not possible, or appears twice", i)
 		}
 		seen[i] = true
 	}

@@ -48,7 +48,7 @@ func (ls *Listeners) watchHandshakes(quit <-chan struct{}) {
 		}
 		var err error
 		if reported, err = ls.reportHandshakes(reported); err != nil {
-			ls.Log.Info("handshakes of TCP that are not completed are not reported", "err", err)
+			ls.Log.Info("incomplete TCP handshakes are not reported", "err", err)
 			return
 		}
 	}

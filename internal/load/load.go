@@ -62,7 +62,7 @@ func (l *Load) add(ctx context.Context, w *Workload) error {
 		l.controllers = append(l.controllers, c)
 		n := min(w.Queues-opened, queuesPerController)
 		if granted, err := c.SetQueueCount(ctx, n); err != nil || granted < n {
-			return errors.Join(fmt.Errorf("the controller grants %d I/O queues, and %d are needed",
+			return errors.Join(fmt.Errorf("the controller grants %d I/O queues, but %d are needed",
 				granted, n), err)
 		}
 		for qid := range n {

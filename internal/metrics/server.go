@@ -48,7 +48,7 @@ func Listen(at httpd.Endpoint, src Source, log *slog.Logger) (*httpd.Server, err
 	return s, nil
 }
 
-var errToken = errors.New("no bearer token, or not the right one")
+var errToken = errors.New("the bearer token is missing or wrong")
 
 // authorize serves clients that send the token.
 func authorize(at *httpd.Endpoint, next http.Handler) http.Handler {

@@ -279,7 +279,7 @@ func TestFound(t *testing.T) {
 	missing := func() {
 		t.Helper()
 		for range 2 {
-			testutil.Fails(t, s.Found(n, testPool, false), "has been there ("+file, "")
+			testutil.Fails(t, s.Found(n, testPool, false), "although it existed ("+file, "")
 		}
 	}
 	missing()

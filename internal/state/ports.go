@@ -46,7 +46,7 @@ func (d *stateData) validate() error {
 		if p.ID == 0 || slices.ContainsFunc(d.Ports[:i], func(o statePort) bool {
 			return o.ID == p.ID || o.Listener == p.Listener
 		}) {
-			return fmt.Errorf("its port ID %d of %s is 0, or there twice", p.ID, p.Listener)
+			return fmt.Errorf("its port ID %d of %s is 0, or appears twice", p.ID, p.Listener)
 		}
 	}
 	return nil

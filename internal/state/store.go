@@ -182,7 +182,7 @@ func (s *Store) Found(n Name, pool string, exists bool) error {
 		if exists || !is.Stored {
 			return nil
 		}
-		return fmt.Errorf("it is missing, and has been there (%s says so)",
+		return fmt.Errorf("it is missing, although it existed (%s says so)",
 			s.at(s.places.file(n)))
 	})
 	if err == nil && exists {

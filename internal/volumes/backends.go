@@ -28,32 +28,32 @@ var Backends = []config.Backend{
 		Name: "ram", Doc: "Memory of this machine; its content ends with the target.",
 		AlwaysAnswers: true, Volatile: true, New: newRAM,
 	},
-	{Name: "file", Doc: "A file; one that is missing is created with `size`.", New: newFile},
+	{Name: "file", Doc: "A file. If it is missing, it is created with `size`.", New: newFile},
 	{
-		Name: "block", Doc: "A disk or a partition that nothing else uses; its size and block " +
-			"size are the device's.", New: newBlock,
+		Name: "block", Doc: "A disk or a partition that nothing else uses. The device " +
+			"determines size and block size.", New: newBlock,
 	},
 	{
-		Name: "nvme", Doc: "A namespace of an NVMe drive, worked on by NVMe commands past the " +
-			"block layer.", New: newNVMe,
+		Name: "nvme", Doc: "A namespace of an NVMe drive, accessed by NVMe commands that bypass " +
+			"the block layer.", New: newNVMe,
 	},
 	{
-		Name: "rbd", Doc: "An RBD image of a Ceph cluster; its size is the image's. The machine " +
-			"needs librbd1 and librados2 of Ceph 16 or later.",
+		Name: "rbd", Doc: "An RBD image of a Ceph cluster, which determines the size. The " +
+			"machine needs librbd1 and librados2 of Ceph 16 or later.",
 		New: newRBD,
 	},
 	{
-		Name: "null", Doc: "Nothing: reads give zeroes and writes vanish, which shows what the " +
-			"network can do. Write it with quotes, `\"null\"`: without them it is nothing in " +
-			"YAML.",
+		Name: "null", Doc: "No storage: reads return zeroes and writes are dropped, which shows " +
+			"the speed of the network. Write it with quotes, `\"null\"`: without them, it is " +
+			"YAML's null.",
 		AlwaysAnswers: true, New: newNull,
 	},
 	{
-		Name: "delay", Doc: "Passes everything on to other storage, late.",
+		Name: "delay", Doc: "Passes everything on to other storage, with a delay.",
 		Wrapper: true, New: newDelay,
 	},
 	{
-		Name: "error", Doc: "Passes everything on to other storage, but for operations that fail.",
+		Name: "error", Doc: "Passes operations on to other storage, and makes some of them fail.",
 		Wrapper: true, New: newError,
 	},
 }
@@ -157,24 +157,24 @@ func newFile() config.Options {
 			lang.NewKey("size", lang.Doubtful(
 				lang.Bytes(&c.Size, 0, lang.NoLimit, lang.AnySize), lang.BareSize),
 				"Size in bytes of a new file. Set it when the file does not exist yet. A reload "+
-					"makes a file that is served larger if it has a larger size, and never "+
-					"smaller.").
+					"with a larger size makes a file that is served larger. It never makes a "+
+					"file smaller.").
 				Without("that of the file"),
 			blockSizeKey(&c.BlockSize),
 			lang.NewKey("buffered", lang.Bool(&c.Buffered),
 				"The page cache is used instead of O_DIRECT. Set it when hosts read the same "+
 					"data again and the machine has memory to spare."),
 			lang.NewKey("preallocate", lang.Either(&c.Preallocate, "sparse", "full"),
-				"A file gets its space as it is written, and hosts give it back by discarding, "+
-					"or all at once and for good. Set it to `full` when no write may fail "+
-					"because the file system is full."),
+				"With `sparse`, the file gets space as it is written, and hosts free space by "+
+					"discarding. With `full`, it gets all its space at once and keeps it. Set "+
+					"it to `full` when no write may fail because the file system is full."),
 		},
 	}
 }
 
 func newBlock() config.Options {
 	return newDevice("block device",
-		"Path of the device, best one below `/dev/disk/by-id`, which stays the same.",
+		"Path of the device, preferably below `/dev/disk/by-id`, where it stays the same.",
 		isBlock, block.Probe, block.Open)
 }
 
@@ -234,7 +234,7 @@ func newRBD() config.Options {
 				lang.NewKey("conf", lang.Path(&c.Ceph.Conf), "Path of the cluster's ceph.conf. "+
 					"Set it when the machine uses several clusters."),
 				lang.NewKey("user", lang.Text(&c.Ceph.User), "Name of the client, without "+
-					"`client.`. Set it to a client that may use nothing but the pool."),
+					"`client.`. Set it to a client that may use only the pool."),
 				lang.NewKey("keyring", lang.Path(&c.Ceph.Keyring), "Path of the file with the "+
 					"client's key. Set it when ceph.conf does not name it.").
 					Without("the one of ceph.conf"),
@@ -265,8 +265,8 @@ func newDelay() config.Options {
 				"Added to each operation. Set it to try hosts with a slow disk or, above "+
 					"`io_timeout`, with one whose commands are given up."),
 			lang.NewKey("jitter", lang.Duration(&c.Jitter, 0, time.Hour),
-				"A random time up to this is added as well. Set it to let operations overtake "+
-					"each other."),
+				"A random time up to this value is added as well. Set it to let operations "+
+					"overtake each other."),
 			operationsKey(&c.Ops), seedKey(&c.Seed),
 		},
 		check: func(report report) {
@@ -287,14 +287,15 @@ func newError() config.Options {
 			lang.NewKey("error", lang.Choose(&c.Err, outcomes...),
 				"The outcome of operations that fail: `io` looks like a broken medium, "+
 					"`no_space` like a full file system, `offline` like a disk that was pulled "+
-					"out, `degraded` like one whose flush failed. Set it to what you want to try."),
+					"out, `degraded` like one whose flush failed. Set it to the failure that "+
+					"you want to try."),
 			lang.NewKey("one_in", lang.Int(&c.OneIn, 1, 1e9),
-				"One operation in so many fails, at random. Set it to let only some fail."),
+				"On average, one operation in this many fails. Set it to let only some fail."),
 			lang.NewKey("offset", lang.Bytes(&c.Offset, 0, lang.NoLimit, lang.AnySize),
-				"Only operations that touch bytes from here on fail. Set it to try a disk with a "+
-					"bad spot."),
+				"Only operations that touch bytes from this offset on fail. Set it to try a "+
+					"disk with a bad spot."),
 			lang.NewKey("length", lang.Bytes(&c.Length, 0, lang.NoLimit, lang.AnySize),
-				"The number of those bytes. Set it with `offset`.").Without("to the end"),
+				"The length of this range. Set it with `offset`.").Without("to the end"),
 			operationsKey(&c.Ops), seedKey(&c.Seed),
 		},
 		open: func(_ env, of backend.Device) (backend.Device, error) {
@@ -314,7 +315,7 @@ const defaultBlock, maxBlock = 512, 4096
 func blockSizeKey(p *int) lang.Key {
 	return lang.NewKey("block_size",
 		lang.Bytes(p, backend.MinBlockSize, maxBlock, lang.PowerOfTwo),
-		"Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; "+
+		"Logical block size in bytes. Set it to 4096 when hosts use such blocks anyway; "+
 			"partitions that were made with another block size are lost to hosts.")
 }
 
@@ -365,8 +366,8 @@ func operationsKey(p *[]backend.Op) lang.Key {
 
 func seedKey(p *uint64) lang.Key {
 	return lang.NewKey("seed", lang.Int(p, 0, 1<<32-1),
-		"Seed of the randomness. Set it to repeat what happened: the same operations then have "+
-			"the same outcomes.")
+		"Seed of the randomness. Set it to repeat a run: the same operations then have the same "+
+			"outcomes.")
 }
 
 // outcomes are the errors of backend error, by their words in the configuration.

@@ -170,7 +170,7 @@ func (c *Change) Commit() {
 		}
 		name := state.Name{NQN: n.NQN, NSID: n.NSID}
 		if err := c.vs.State.Note(name, c.vs.Pool); err != nil {
-			c.vs.Log.Error("it cannot be noted where the promises of a namespace are",
+			c.vs.Log.Error("cannot record where the promises of a namespace are kept",
 				append(n.attrs(), "err", err)...)
 		}
 	}

@@ -131,7 +131,7 @@ func (vs *Volumes) checkPromises(n *Namespace) error {
 // to wait for its storage, or until its state can be read.
 func (vs *Volumes) open(n *Namespace) (backend.Device, error) {
 	if err := vs.checkPromises(n); err != nil {
-		vs.Log.Error("namespace is not served: what hosts were promised is unknown",
+		vs.Log.Error("namespace is not served: the promises to its hosts are unknown",
 			append(n.attrs(), "err", err)...)
 		return nil, nil
 	}

@@ -215,7 +215,7 @@ func (s *sampler) safely(fn func()) (ok bool) {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("%v\n%s", p, debug.Stack())
 			s.mistaken.Do(func() { // not every two seconds
-				s.log.Error("the page cannot show the state: a mistake in this program", "err", err)
+				s.log.Error("the page cannot show the state: a bug in this program", "err", err)
 			})
 		}
 	}()

@@ -149,7 +149,7 @@ func protect(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-var errPassword = errors.New("no password, or not the right one")
+var errPassword = errors.New("the password is missing or wrong")
 
 // refuses returns an error if a request is not served. With TLS, a name must have a certificate.
 // Without, only addresses are served: a page elsewhere could make its own name mean this address
@@ -162,7 +162,7 @@ func (s *Server) refuses(r *http.Request) (status int, err error) {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if u, err := url.Parse(origin); r.URL.Path != "/" && (site == "cross-site" ||
 		site == "same-site" || origin != "" && (err != nil || u.Host != r.Host)) {
-		return http.StatusForbidden, errors.New("another page has asked for this")
+		return http.StatusForbidden, errors.New("the request comes from another page")
 	}
 	if s.at.Admits != nil && !s.at.Admits(password(r)) {
 		remote, _ := netip.ParseAddrPort(r.RemoteAddr)

@@ -38,7 +38,7 @@ var (
 	errSilent   = fmt.Errorf("no state within %v", silence)
 	errTooLarge = fmt.Errorf("it has sent %d MiB without a state: does url name a page of a "+
 		"target?", maxAnswer>>20)
-	errMistake = errors.New("a mistake in this program, see the log")
+	errMistake = errors.New("a bug in this program, see the log")
 	errEnded   = errors.New("it has closed the connection")
 )
 

@@ -71,7 +71,7 @@ func parseInterchange(text, prefix string, sizes []int, tts []string) (Hash, []b
 // decodeBase64 is strict. It also rejects line ends, which the decoder skips.
 func decodeBase64(text string) ([]byte, error) {
 	if strings.ContainsAny(text, "\r\n") {
-		return nil, errors.New("ends of lines in base64")
+		return nil, errors.New("line breaks in base64")
 	}
 	return base64.StdEncoding.Strict().DecodeString(text)
 }

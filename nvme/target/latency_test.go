@@ -519,7 +519,7 @@ func TestTraceDumps(t *testing.T) {
 			}
 			testutil.Equal(t, len(dumps), len(tc.want), "dumps")
 			// A slow command is not a refusal of the host.
-			watched := strings.Contains(r.log.String(), `level=WARN msg="a command takes long"`)
+			watched := strings.Contains(r.log.String(), `level=WARN msg="a command takes a long time"`)
 			if refused := r.recorder.Refusals(); watched != (name == "the watchdog") ||
 				watched && len(refused) > 0 {
 				t.Errorf("refused: %+v, log:\n%s", refused, r.log)

@@ -117,7 +117,7 @@ func (t *Target) ForgetNamespace(nqn string, nsid uint32) {
 		t.log.Warn("a reservation has ended with its namespace", "subsystem", nqn, "nsid", nsid)
 	}
 	if err != nil {
-		t.log.Warn("marks of uncorrectable blocks stay stored after the end of their namespace",
+		t.log.Warn("marks of uncorrectable blocks remain stored after the end of their namespace",
 			"subsystem", nqn, "nsid", nsid, "err", err)
 	}
 }

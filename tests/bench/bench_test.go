@@ -45,7 +45,7 @@ func TestWorkloads(t *testing.T) {
 	all := testutil.Value(workloads("", true))(t)
 	names := map[string]bool{}
 	for _, w := range all {
-		testutil.True(t, !names[w.Name], "%q is there twice", w.Name)
+		testutil.True(t, !names[w.Name], "%q appears twice", w.Name)
 		names[w.Name] = true
 		reads := 0
 		for _, s := range w.pattern() {

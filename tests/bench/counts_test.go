@@ -25,7 +25,7 @@ func TestOwnTargetCounts(t *testing.T) {
 	s := testutil.Value(
 		startTarget(ownCPU(t), t.TempDir(), "", os.Args[0], "own-target", "counting"))(t)
 	defer func() {
-		if err := s.stop(); err != nil || !strings.Contains(s.log.String(), "reactors run") {
+		if err := s.stop(); err != nil || !strings.Contains(s.log.String(), "reactors started") {
 			t.Errorf("stop: %v, log: %s", err, s.log.String())
 		}
 	}()

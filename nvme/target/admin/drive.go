@@ -33,8 +33,8 @@ func NewCachedDrive(d Drive, log *slog.Logger) *CachedDrive {
 	ask := func() (*nvme.SMARTLog, error) {
 		l, err := d.SMART()
 		if err != nil && !failed {
-			log.Warn("the health of a drive cannot be read; hosts see what is known without it",
-				"device", d.ID(), "err", err)
+			log.Warn("the health of a drive cannot be read; hosts see the values that are known "+
+				"without it", "device", d.ID(), "err", err)
 		}
 		failed = err != nil
 		return l, err

@@ -112,7 +112,7 @@ func CheckHealth(all []*Subsystem, log *slog.Logger) {
 			func(ns *namespaces.Namespace) bool { return ns.Attributes().Drive == nil })
 		w, _ := warnings(drives)
 		if added := w &^ s.warned; added != 0 {
-			log.Warn("a drive warns", "subsystem", s.NQN, "warning", added)
+			log.Warn("a drive reports a warning", "subsystem", s.NQN, "warning", added)
 		}
 		s.warned = w
 		s.Each(func(c *Controller) {
