@@ -17,7 +17,7 @@ import (
 
 // Converter converts the configurations of another target.
 type Converter struct {
-	// Default is the place of a running one.
+	// Default is the place where a running target is found.
 	Default string
 	convert func(file string, text []byte, o convert.Options) (*convert.Result, error)
 	// running reads the configuration of a running target. The file at path has the type at.

@@ -31,7 +31,7 @@ func (e *early) NewCM() (verbs.CM, error) {
 	return e.Provider.NewCM()
 }
 
-// settle ends the wait of requests, after the configured listeners were opened.
+// settle releases the waiting requests, after the configured listeners were opened.
 func (e *early) settle() {
 	if e.cm == nil {
 		return
@@ -94,7 +94,7 @@ func (c *earlyCM) Listen(at netip.AddrPort, backlog int, tos uint8) (verbs.ID, e
 	return id, err
 }
 
-// drop closes the listeners that nobody has taken. c.mu is held.
+// drop closes the unused listeners. c.mu is held.
 func (c *earlyCM) drop() (err error) {
 	for _, id := range c.ids {
 		err = errors.Join(err, id.Destroy())

@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// This file makes the discovery log of each gateway list the ports of all.
+// This file makes the discovery log of each gateway list the ports of all gateways.
 
 // DescribeEvery is the least time between records that change only for a generation of the log. A
 // program may change it before it starts a server.

@@ -54,7 +54,7 @@ type offered struct {
 	at         time.Time
 }
 
-// described has the published facts of a group, and the ones of other gateways.
+// described has the published facts of a group, of this gateway and of others.
 type described struct {
 	config *config.Config // they are of
 	sizes  string         // of the images, here
@@ -165,7 +165,7 @@ func (s *Server) startGroups() error {
 	return s.startSharing(connect)
 }
 
-// home identifies the state directory, which one process uses at a time; "": there is none.
+// home identifies the state directory, which only one process uses at a time; "": there is none.
 func (s *Server) home() string {
 	machine, err := os.ReadFile("/etc/machine-id")
 	dir, err2 := filepath.Abs(s.state.Dir())
@@ -330,7 +330,7 @@ func (g *groups) forget(gateway string) error {
 	})
 }
 
-// ask asks all groups of a list for something, and waits for all.
+// ask calls a function for all groups of a list at once, and waits for all calls.
 func ask(list map[uint32]*group.Group,
 	do func(ctx context.Context, id uint32, one *group.Group) error,
 ) error {
@@ -353,7 +353,7 @@ func ask(list map[uint32]*group.Group,
 	return errors.Join(all...)
 }
 
-// fence takes the groups over that a gateway holds.
+// fence takes over the groups that a gateway holds.
 func (s *Server) fence(gateway string) error {
 	s.groups.mu.Lock()
 	list := maps.Clone(s.groups.list)
@@ -383,7 +383,7 @@ func (s *Server) fence(gateway string) error {
 	})
 }
 
-// drainGroup gives groups away that another gateway can take, or lets this one take them again.
+// drainGroup gives away the groups that another gateway can take, or lets this one take them again.
 func (s *Server) drainGroup(which control.GroupDrain) error {
 	own := s.atStart.Group.Name
 	if which.Gateway != "" && which.Gateway != own {

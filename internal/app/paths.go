@@ -29,7 +29,8 @@ type hostTotals struct {
 
 type connectionCounts struct{ commands, nearlyFull, retransmits uint64 }
 
-// add adds the growth of a connection since old. The port may belong to another connection by now.
+// add adds the growth of the counters of a connection since old. The port may belong to another
+// connection by now.
 func (c *connectionCounts) add(old, now connectionCounts) {
 	if now.commands < old.commands {
 		old = connectionCounts{}

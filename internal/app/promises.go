@@ -34,8 +34,8 @@ type promises struct {
 	open     func(h *rbd.Holder, name string) (grouprados.Object, error)
 	reserve  func(ctx context.Context, group uint32, name string) error
 	reserved func(name string) bool
-	// writers has room for the writes of a group at a time. Each takes a call of the connection,
-	// which reads have to share.
+	// writers limits the writes of a group in progress. Each takes a call of the connection, and
+	// reads share these calls.
 	writers  map[uint32]chan struct{}
 	patience time.Duration // with the cluster
 
@@ -101,7 +101,7 @@ func (p *promises) through(o target.Options) target.Options {
 	return o
 }
 
-// nowhere is a store that keeps nothing.
+// nowhere is a store that stores nothing.
 type nowhere[V any] struct{}
 
 var errNoDirectory = errors.New("there is no state directory")
@@ -274,7 +274,7 @@ func (k *kept) load(h *rbd.Holder, identity string) error {
 
 var errNoAnswer = errors.New("the cluster has not answered an earlier operation")
 
-// begin begins an operation unless an earlier one has not ended, also one of the storage before.
+// begin begins an operation, unless an earlier one has not ended, even one of the previous storage.
 func (k *kept) begin(op *operation) error {
 	err := errReplaced
 	k.current(func() {
@@ -311,7 +311,7 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 		now, err = state.DecodeShared(k.name, data)
 	}
 	if err == nil && version == 0 && k.reserved(k.name.Object()) {
-		err = errors.New("it is missing, and has been there (the record of the group says so)")
+		err = errors.New("it is missing, although it existed (the record of the group says so)")
 	}
 	if err == nil {
 		err = k.state.Found(k.name, "", version != 0) // a reload may fail yet
@@ -362,8 +362,8 @@ func (k *kept) found(ctx context.Context) error {
 	return err
 }
 
-// inherit adds the promises that this gateway has in its state directory, from before they were
-// shared: reservations only if there never were others. forget removes these from the directory.
+// inherit adds the promises in the state directory of this gateway, from the time before they were
+// shared: reservations only if the object never had any. forget removes them from the directory.
 func (k *kept) inherit(now *state.Shared, identity string) (forget []func() error, err error) {
 	l, nqn, nsid := &k.local, k.name.NQN, k.name.NSID
 	switch r := l.Reservations.Load(nqn, nsid); {

@@ -33,8 +33,8 @@ type cntlids struct {
 // numberPatience is the time that the cluster has to answer.
 const numberPatience = 10 * time.Second
 
-// get returns the settings of this gateway with its controller IDs. If they are not configured, it
-// asks the cluster once.
+// get returns the settings of this gateway with its controller IDs. If the IDs are not configured,
+// it asks the cluster once.
 func (r *cntlids) get(c config.Group) (*config.Group, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

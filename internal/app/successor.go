@@ -34,10 +34,10 @@ const (
 	// predecessorName is the name of the socket among the descriptors of the successor, and
 	// asSuccessor its LISTEN_PID: its process ID is not known before.
 	predecessorName, asSuccessor = "predecessor", "successor"
-	// readyWithin bounds the time in which the successor reads its configuration, with all programs
-	// that print keys, and listensWithin the time without listeners of RDMA devices.
+	// readyWithin bounds the time in which the successor reads its configuration and runs all
+	// programs that print keys. listensWithin bounds the time without listeners of RDMA devices.
 	readyWithin, listensWithin = 40 * time.Second, 3 * time.Second
-	// startsWithin bounds its start, as systemd does in others (DefaultTimeoutStartSec).
+	// startsWithin bounds its start, as systemd does for other starts (DefaultTimeoutStartSec).
 	startsWithin = 90 * time.Second
 )
 
@@ -78,7 +78,8 @@ func startSuccessor(names []string, fds []uintptr) (*successor, error) {
 		Env: append(env, "LISTEN_PID="+asSuccessor, "LISTEN_FDS="+strconv.Itoa(len(fds)+1),
 			"LISTEN_FDNAMES="+strings.Join(append(names, predecessorName), ":")),
 		Files: slices.Concat([]uintptr{0, 1, 2}, fds, []uintptr{uintptr(theirs)}),
-		// A child of this process would be a stranger for systemd, which kills one without SIGTERM.
+		// To systemd, a child of this process would be an unknown process, which it kills without
+		// SIGTERM.
 		Sys: &syscall.SysProcAttr{Cloneflags: unix.CLONE_PARENT, PidFD: &process},
 	})
 	if err == nil && process < 0 {

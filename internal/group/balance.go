@@ -11,7 +11,7 @@ import (
 
 // Balance moves groups, one after the other, from the gateway that serves the most to one that
 // serves at least two fewer. Both decide the same from the records: the second one asks for the
-// group, which shows that it lives, and the holder gives it away by drain. A group moves only to a
+// group, which shows that it is alive, and the holder drains the group. A group moves only to a
 // gateway to which the same hosts are connected, so that no host loses its only path.
 type Balance struct {
 	gateway string
@@ -27,7 +27,7 @@ type Balance struct {
 	known   map[uint64]Facts  // the ones that moves depend on, by a hash of all of an instance
 }
 
-// move is a move of a group to a gateway, which is described by all of its instances.
+// move is a move of a group to a gateway. All instances of the gateway describe it.
 type move struct {
 	group uint32
 	to    string
@@ -42,13 +42,14 @@ type peer struct {
 	lost      bool          // the fault was a loss; the start that follows is a part of it
 }
 
-// calm is the time after which faults of a peer are forgotten. It waits for half of that at most.
+// calm is the time after which faults of a peer are forgotten. A peer waits for at most half of
+// that.
 const calm = time.Hour
 
 // claimPatience is the time after which a gateway that gets no group may be dead.
 const claimPatience = 30 * time.Second
 
-// candidate is a move that has been possible for long enough.
+// candidate is a move that has been possible for a sufficient time.
 type candidate struct {
 	group    uint32
 	from, to *Instance
@@ -81,8 +82,8 @@ func (b *Balance) facts(i *Instance) Facts {
 	return f
 }
 
-// Look moves groups if it is time to. It is called about once a second with all groups and a hash
-// of the hosts that use each, which is published later.
+// Look moves groups when they are due. It is called about once a second with all groups and a hash
+// of the hosts that use each. The hash is published later.
 func (b *Balance) Look(groups map[uint32]*Group, hosts map[uint32]string) {
 	now, all := boottime(), map[uint32]Status{}
 	if b.after == 0 {
@@ -194,8 +195,8 @@ func (b *Balance) watch(now time.Duration, all map[uint32]Status, instances map[
 	})
 }
 
-// fault makes the wait of a gateway longer, unless the fault is its first one, or the last one as
-// another record shows it.
+// fault makes the wait of a gateway longer, unless the fault is its first one, or is the last one
+// again, shown by another record.
 func (b *Balance) fault(now time.Duration, p *peer) {
 	if now-p.at < claimPatience {
 		return
@@ -206,7 +207,7 @@ func (b *Balance) fault(now time.Duration, p *peer) {
 	p.faulty, p.at = true, now
 }
 
-// candidates returns the moves that have been possible for long enough.
+// candidates returns the moves that have been possible for a sufficient time.
 func (b *Balance) candidates(now time.Duration, all map[uint32]Status, counts map[string]int,
 	instances map[string]string,
 ) (list []candidate) {

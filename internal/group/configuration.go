@@ -20,7 +20,7 @@ type Version struct {
 	// Gateway has stored it, at Time by its clock.
 	Gateway string    `json:"gateway"`
 	Time    time.Time `json:"time"`
-	// Of is the version that it repeats; 0: it is new.
+	// Of is the version whose text it repeats; 0: it is new.
 	Of uint64 `json:"of,omitempty"`
 	// Text is the configuration.
 	Text string `json:"text"`
@@ -70,8 +70,8 @@ func versions(data []byte) (list []Version, err error) {
 	return list, nil
 }
 
-// encode is the inverse of versions: a line of JSON for each, and a line with the CRC32C of all. It
-// leaves out old versions for which there is no room.
+// encode is the inverse of versions: it returns a line of JSON for each version, and a line with
+// the CRC32C of all. It leaves out old versions that do not fit.
 func encode(list []Version) (data []byte) {
 	for _, v := range list[:min(len(list), MaxVersions)] {
 		line, _ := json.Marshal(&v) // numbers and texts

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
-// This file changes which hosts may have controllers, through which ports, and from where.
+// This file changes the hosts that may have controllers, and the ports and networks of these hosts.
 
 // enforce ends the controllers that are no longer permitted, and returns them. The caller has made
 // the change visible before, so no more of them are admitted. Their queues may take a while to end,
@@ -39,8 +39,8 @@ func (t *Target) EnforceKeys() {
 	t.discoveryChanged() // it has only subsystems that a host could use
 }
 
-// SetHostKnown records whether the list of hosts of the configuration has an NQN, whichever
-// subsystems allow that host. Any goroutine may call it.
+// SetHostKnown records whether the list of hosts of the configuration has an NQN, independently of
+// the hosts of subsystems. Any goroutine may call it.
 func (t *Target) SetHostKnown(nqn string, known bool) {
 	t.shared.Hosts.SetKnown(nqn, known)
 }

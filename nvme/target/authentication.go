@@ -20,7 +20,7 @@ import (
 // again at any time.
 
 // maxAuthReceive is the largest buffer of an Authentication Receive, in bytes. It bounds the zeroes
-// after a message. Linux and SPDK receive into 4096 bytes; the specification names no limit.
+// that follow a message. Linux and SPDK receive into 4096 bytes; the specification names no limit.
 const maxAuthReceive = 64 << 10
 
 // authenticationRequired is the status of all other commands before that (Base section 4.2.3.2).
@@ -46,8 +46,8 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.reauthenticate(nqn, before, p)
 }
 
-// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
-// now.
+// admitUnproven requires the host of a new controller to authenticate if it has a key. Otherwise it
+// may refuse the host for now.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
 	if c.Policy() == nil && !c.MustConcatenate || association.GeneratedPSK(c.Info) != "" {
@@ -63,13 +63,13 @@ func (c *controller) admitUnproven() association.Refusal {
 	return association.Refusal{}
 }
 
-// requireAuthentication serves nothing else on a queue until its host has authenticated.
+// requireAuthentication makes the queue serve nothing else until its host has authenticated.
 func (s *session) requireAuthentication() {
 	s.exchange()
 	s.table = nil
 }
 
-// exchange returns the exchange of the queue, which it makes the first time.
+// exchange returns the exchange of the queue. The first call makes it.
 func (s *session) exchange() *authn.Exchange {
 	if s.auth == nil {
 		c := s.ctrl
@@ -292,7 +292,7 @@ func (s *session) startDeadline() {
 	})
 }
 
-// allow makes the queue one of its host's.
+// allow makes the queue count for its host.
 func (s *session) allow() error {
 	if s.qid > 0 {
 		if r := s.ctrl.attach(s, s.qid); !r.Status.OK() {

@@ -48,7 +48,7 @@ func (h *Handler) channel(ns *namespaces.Namespace) *channel {
 	return nil
 }
 
-// drop closes the channel of a retired namespace once its IOs are back, and then calls done.
+// drop closes the channel of a retired namespace once its IOs have finished, and then calls done.
 func (ch *channel) drop(done func()) {
 	h := ch.h
 	h.shares.Drop(&ch.shares, h.gate, h.admit, func() {
@@ -99,7 +99,7 @@ func queueOf(io *backend.IO) *session {
 	return nil
 }
 
-// ioDone passes an IO that is back to its command.
+// ioDone passes a finished IO to its command.
 func (h *Handler) ioDone(io *backend.IO) {
 	st := nvme.Success
 	switch o := io.Owner.(type) {

@@ -79,8 +79,8 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ass
 	s.report(event.ConnectRefused, r.Record(sqe, data)...)
 }
 
-// resolve reads the NQNs and finds the subsystem. A host that may not use the subsystem learns no
-// more on an I/O queue than on an admin queue.
+// resolve reads the NQNs and finds the subsystem. A host that may not use the subsystem learns
+// nothing more on an I/O queue than on an admin queue.
 func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, hostNQN string,
 	r association.Refusal,
 ) {

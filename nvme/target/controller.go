@@ -108,8 +108,8 @@ func (c *controller) describe() observed.Host {
 	}
 }
 
-// attach makes s the I/O queue qid, or returns the refusal. A queue that has yet to authenticate
-// may be anybody's, and takes no place: it is attached afterwards. Reactor of s.
+// attach makes s the I/O queue qid, or returns the refusal. A queue that has not authenticated yet
+// may belong to anybody, so it takes no place: it is attached afterwards. Reactor of s.
 func (c *controller) attach(s *session, qid uint16) association.Refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()

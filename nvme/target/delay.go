@@ -5,7 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/dispatch"
 )
 
-// delayLists are the commands of a reactor that wait for a time.
+// delayLists are the commands of a reactor that wait for a limited time.
 type delayLists struct {
 	delayed      dispatch.Delays[cmd] // completed after notReadyDelay
 	awaiting     dispatch.Delays[cmd] // wait for the answers of queries, for admin.AnswerWait

@@ -39,7 +39,8 @@ func (t *Target) SetDiscovery(cfg subsystems.Discovery) error {
 const maxRemotes = 128
 
 // SetGateways changes the ports of other gateways in the discovery log, which has 128 of them at
-// most. They may have shown logs with this generation. A target that is no gateway never calls it.
+// most. Their logs may have had this generation already. A target that is not a gateway never calls
+// it.
 func (t *Target) SetGateways(ports []discovery.Remote, generation uint64) {
 	ports = ports[:min(len(ports), maxRemotes)]
 	t.mu.Lock()

@@ -8,16 +8,16 @@ import "github.com/nvmf-target/nvmf-target/nvme"
 const pairWait = int64(10e9)
 
 // pair is a fused operation: Compare and Write, which are adjacent in their queue (Base section
-// 3.4.2, NVM section 3.2). Whichever comes first waits in Handler.halves until its data and the
-// other one have arrived. If one is refused, so is the other. Of a pair that is carried out, the
-// first one completes first.
+// 3.4.2, NVM section 3.2). The command that arrives first waits in Handler.halves until its data
+// and the other command have arrived. If one is refused, so is the other. Of a pair that is carried
+// out, the first one completes first.
 type pair struct {
 	first, second *cmd
 	// lost is the status of a command of the pair that comes later; 0 if it does not fail.
 	lost nvme.Status
 }
 
-// fuse finds the pair of a command that has FUSE set, or that comes in place of a second one.
+// fuse finds the pair of a command that has FUSE set, or that arrives instead of a second command.
 func (s *session) fuse(c *cmd) {
 	p, sqe := s.fused, &c.req.SQE
 	s.fused = nil

@@ -13,9 +13,9 @@ import (
 //	checkTimeouts  so are writes that take long: their host may be cut off, still unnoticed
 
 const (
-	// slowWrite is how long a write takes before another path of its host waits for it, in
-	// nanoseconds. It is less than the shortest keep alive timeout: no host gives up a connected
-	// path before that.
+	// slowWrite is the time after which other paths of the host wait for a write, in nanoseconds.
+	// It is less than the shortest keep alive timeout: no host gives up a connected path before
+	// that.
 	slowWrite = timeoutInterval
 	// quiesceTime is CQT in milliseconds. After it the devices have nothing of a queue of a lost
 	// host, or the namespace is not ready.
