@@ -157,7 +157,7 @@ func diskKeys(e *disk.Engine) []lang.Key {
 	return []lang.Key{
 		lang.NewKey("engine", lang.OneOf(&e.Name, disk.Auto, disk.IOUring, disk.Threads),
 			"The way to make system calls. `threads` cost more CPU; `auto` uses them, with a "+
-				"warning, only where io_uring is forbidden. Files on FUSE always use threads. Set it "+
-				"to `io_uring` when the target should fail to start rather than run slower."),
+				"warning, only where io_uring is forbidden. Files on FUSE always use threads. Set "+
+				"it to `io_uring` when the target should fail to start rather than run slower."),
 	}
 }
