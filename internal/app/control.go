@@ -29,7 +29,8 @@ import (
 func (s *Server) startControl() error {
 	c := s.current()
 	at := control.Config{
-		Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group,
+		Socket: controlSocket(c, s.opts.ControlSocket),
+		Mode:   c.Control.Mode, Group: c.Control.Group,
 		TLS: control.TLS{
 			Listen:       c.Control.Listen,
 			Certificates: check.ControlCertificates(c),
@@ -39,10 +40,7 @@ func (s *Server) startControl() error {
 			s.peers.Peer(remote).Report(k, args...)
 		},
 	}
-	auto := at.Socket == config.AutoSocket
-	if auto {
-		at.Socket = s.opts.ControlSocket
-	}
+	auto := c.Control.Socket == config.AutoSocket
 	if at.Socket == "" && !at.TLS.Listen.IsValid() {
 		return nil
 	}
@@ -74,6 +72,14 @@ func (s *Server) startControl() error {
 		s.log.Info("the control interface is served on TCP", "local", addr)
 	}
 	return nil
+}
+
+// controlSocket returns the control socket: automatic if the configuration does not name it.
+func controlSocket(c *config.Config, automatic string) string {
+	if c.Control.Socket == config.AutoSocket {
+		return automatic
+	}
+	return c.Control.Socket
 }
 
 // source has the facts for clients and for the page.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -76,7 +77,7 @@ func (s *Server) Block() (release func()) {
 
 // Handle handles signals as Serve does.
 func (s *Server) Handle(signals, hangups <-chan os.Signal) error {
-	p := &program{server: s, log: s.log, out: io.Discard}
+	p := &program{server: s, log: s.log, out: io.Discard, hungUp: new(atomic.Bool)}
 	return p.run(signals, hangups, nil, nil)
 }
 
@@ -97,7 +98,7 @@ func (s *Server) StopReplaced(kill func(), signals <-chan os.Signal) error {
 func Succeed(talk net.Conn, v verbs.Provider, signals <-chan os.Signal) (verbs.Provider, func(),
 	error,
 ) {
-	e, err := (&predecessor{talk}).wait(v, signals)
+	e, err := (&predecessor{talk: talk}).wait(v, signals)
 	return e, e.settle, err
 }
 

@@ -4,12 +4,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/soft"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/engine"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/logs"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -56,6 +59,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 
+	if before != nil {
+		before.control = controlSocket(c, control.DefaultSocket())
+	}
 	stack, err := before.wait(ibv.New(), signals)
 	if err != nil {
 		return err
@@ -71,7 +77,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	}
 	sockets := listeners.SystemdSockets(log, inherited)
 	var s *Server
-	next := &succession{begin: make(chan struct{}, 1)}
+	next := &succession{begin: make(chan struct{}, 1), hangups: hangups}
 	options := Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: stack, Applied: stack.settle,
 		Soft: func(reactors int, iwarp bool) *soft.Provider {
@@ -102,7 +108,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	next.server = s
 	err = s.Start()
 	if err == nil {
-		d := program{server: s, log: log, out: announced, replaced: next.begin}
+		d := program{
+			server: s, log: log, out: announced, replaced: next.begin, hungUp: &next.hungUp,
+		}
 		if c.Log.JSON {
 			d.out = logs.Lines{Logger: log}
 		}
@@ -148,6 +156,7 @@ type program struct {
 	out    io.Writer
 	// replaced gets a value when a successor is ready.
 	replaced <-chan struct{}
+	hungUp   *atomic.Bool // see succession
 }
 
 func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
@@ -186,11 +195,13 @@ func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 	for {
 		select {
 		case <-hangups:
+			d.hungUp.Store(true)
 		case <-ended:
 			return
 		}
 		notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-		_, _ = d.server.Reload("signal", syscall.SIGHUP.String()) // it logs the result
+		_, err := d.server.Reload("signal", syscall.SIGHUP.String()) // it logs the result
+		d.hungUp.Store(errors.Is(err, engine.ErrReplaced))
 		select {
 		case <-ended: // the state is STOPPING now
 			return

@@ -43,15 +43,18 @@ const (
 
 // message is sent by both processes.
 type message struct {
-	Listen []listeners.Handed `json:",omitempty"`
-	Err    string             `json:",omitempty"`
+	Control string             `json:",omitempty"` // the control socket of the successor
+	Listen  []listeners.Handed `json:",omitempty"`
+	Err     string             `json:",omitempty"`
 }
 
 // successor is the process that goes on when this one has ended.
 type successor struct {
-	pid  int
-	talk net.Conn // must stay open until this process ends
-	kill func()   // returns when it has ended
+	pid     int
+	talk    net.Conn // must stay open until this process ends
+	kill    func()   // returns when it has ended
+	hangUp  func()   // sends SIGHUP
+	control string   // its control socket
 }
 
 // startSuccessor starts the program on disk, with the arguments of this process and descriptors.
@@ -88,13 +91,17 @@ func startSuccessor(names []string, fds []uintptr) (*successor, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("execute %s: %w", program, err), talk.Close())
 	}
-	return &successor{pid, talk, sync.OnceFunc(func() {
-		_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
-		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1)
-		}
-		_ = errors.Join(unix.Close(process), talk.Close())
-	})}, nil
+	return &successor{
+		pid: pid, talk: talk,
+		hangUp: func() { _ = unix.PidfdSendSignal(process, unix.SIGHUP, nil, 0) },
+		kill: sync.OnceFunc(func() {
+			_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
+			for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
+				_, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1)
+			}
+			_ = errors.Join(unix.Close(process), talk.Close())
+		}),
+	}, nil
 }
 
 // hear waits for a message of the successor.
@@ -109,6 +116,9 @@ func (n *successor) hear(within time.Duration) error {
 	if m.Err != "" {
 		return errors.New(m.Err)
 	}
+	if m.Control != "" {
+		n.control = m.Control
+	}
 	return nil
 }
 
@@ -118,6 +128,8 @@ type succession struct {
 	running atomic.Bool
 	next    atomic.Pointer[successor] // which listens; nil before
 	begin   chan struct{}             // has room for one: the client knows, stop now
+	hangups <-chan os.Signal
+	hungUp  atomic.Bool // a SIGHUP was received, and is not carried out yet
 }
 
 // errSucceeded is the result of a program that its successor continues. It is an error, so that
@@ -145,6 +157,8 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 	r.server.listeners.Freeze(true)
 	next, err := startSuccessor(r.server.opts.Sockets.Files())
 	if err == nil {
+		r.server.log.Info("changes of the configuration wait for a new process to start",
+			"timeout", readyWithin)
 		err = r.prepare(ctx, next)
 	}
 	if err != nil {
@@ -154,9 +168,10 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 			err.Error(), "")
 	}
 	r.next.Store(next)
-	return &control.Succession{PID: os.Getpid(), Successor: next.pid}, func() {
-		r.begin <- struct{}{}
-	}, nil
+	answer := &control.Succession{
+		PID: os.Getpid(), Successor: next.pid, ControlSocket: next.control,
+	}
+	return answer, func() { r.begin <- struct{}{} }, nil
 }
 
 // prepare returns an error if the successor cannot go on. Then the successor has ended, and this
@@ -182,7 +197,7 @@ func (r *succession) prepare(ctx context.Context, next *successor) (err error) {
 		r.server.listeners.TakeBack()
 		return err
 	}
-	r.server.engine.StopHeld() // the successor would not know of a change
+	r.server.engine.Replaced() // the successor would not know of a change
 	return nil
 }
 
@@ -208,6 +223,9 @@ func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger)
 	switch {
 	case replaced:
 		notify(log, fmt.Sprintf("MAINPID=%d", next.pid))
+		if r.hungUp.Load() || len(r.hangups) > 0 {
+			next.hangUp()
+		}
 	case next != nil: // a client has asked for it in the last moment
 		next.kill()
 	}
@@ -215,7 +233,10 @@ func (r *succession) stop(err error, signals <-chan os.Signal, log *slog.Logger)
 }
 
 // predecessor is the process that a successor replaces.
-type predecessor struct{ talk net.Conn }
+type predecessor struct {
+	talk    net.Conn
+	control string // the control socket of this process
+}
 
 // inherit returns the descriptors from the service manager or from a predecessor, which is nil if
 // there is none.
@@ -233,7 +254,7 @@ func inherit() (files []*os.File, before *predecessor) {
 	if err != nil {
 		return files[:last], nil
 	}
-	return files[:last], &predecessor{talk}
+	return files[:last], &predecessor{talk: talk}
 }
 
 // say sends the predecessor an error, or none. It may have ended.
@@ -241,7 +262,7 @@ func (p *predecessor) say(err error) {
 	if p == nil {
 		return
 	}
-	m := message{}
+	m := message{Control: p.control}
 	if err != nil {
 		m.Err = err.Error()
 	}

@@ -85,7 +85,7 @@ func TestSuccessorOfDevices(t *testing.T) {
 	testutil.Must(t, d.Prepare(ctx, mine, func() { t.Error("the successor was killed") }))
 	d.Ping(d.c)
 	_, err := d.Apply(parse(t, d.listeners))
-	testutil.Is(t, err, engine.ErrStopped, "a change that the successor has not read")
+	testutil.Is(t, err, engine.ErrReplaced, "a change that the successor has not read")
 	connected := make(chan error, 3)
 	connect := func(port uint16) {
 		go func() {
@@ -197,6 +197,7 @@ type service struct {
 	at          netip.AddrPort
 	client      *control.Client
 	child       *exec.Cmd
+	next        control.Succession // the result of restarting
 }
 
 func newService(t *testing.T) *service {
@@ -267,7 +268,11 @@ func (s *service) restarting() (pid int, result <-chan error) {
 	_ = os.Remove(s.begun)
 	testutil.Must(s.t, os.WriteFile(s.hang, nil, 0o600))
 	ended := make(chan error, 1)
-	go func() { ended <- testutil.Err(s.client.Restart(testutil.Context(s.t))) }()
+	go func() {
+		var err error
+		s.next, err = s.client.Restart(testutil.Context(s.t))
+		ended <- err
+	}()
 	testutil.Until(s.t, "a successor", func() bool {
 		b, _ := os.ReadFile(s.begun)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
@@ -332,6 +337,30 @@ func TestSuccessorOfKilled(t *testing.T) {
 	testutil.Must(t, os.Remove(s.hang))
 	writeAndRead(t, host.TCP{Addr: s.at})
 	s.await("READY=1")
+	testutil.Must(t, syscall.Kill(pid, syscall.SIGTERM))
+	testutil.Until(t, "its end", func() bool { return gone(pid) })
+}
+
+// TestSuccessorHangup: a SIGHUP while a successor starts is carried out by the successor, which
+// answers clients where its configuration says.
+func TestSuccessorHangup(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	moved := filepath.Join(t.TempDir(), "control.sock")
+	testutil.Must(t, os.WriteFile(s.file, []byte(s.text+"control: {socket: "+moved+"}\n"), 0o600))
+	pid, result := s.restarting()
+	testutil.Must(t, s.child.Process.Signal(syscall.SIGHUP))
+	s.await("RELOADING=1") // and waits
+	testutil.Must(t, os.Remove(s.hang))
+	testutil.Must(t, testutil.Receive(t, "the result", result))
+	s.await("MAINPID=")
+	s.await("READY=1")
+	s.await("RELOADING=1")
+	c := s.client.Successor(s.next)
+	t.Cleanup(c.Close)
+	status := testutil.Value(control.GetStatus.From(testutil.Context(t), c))(t)
+	testutil.Equal(t, status.PID, pid, "process")
+	_ = s.child.Wait()
 	testutil.Must(t, syscall.Kill(pid, syscall.SIGTERM))
 	testutil.Until(t, "its end", func() bool { return gone(pid) })
 }

@@ -22,7 +22,7 @@ func restartCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			return awaitSuccessor(ctx, c, next)
+			return awaitSuccessor(ctx, c.Successor(next), next)
 		}, status)
 	cmd.Long = cmd.Short + ", and wait until the new one serves. The new process reads the " +
 		"configuration and listens at RDMA devices before the running process asks hosts to " +

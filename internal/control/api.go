@@ -256,4 +256,6 @@ type Succession struct {
 	PID int `json:"pid"`
 	// Successor is the process ID of the one that serves afterwards.
 	Successor int `json:"successor"`
+	// ControlSocket is the control socket of that one.
+	ControlSocket string `json:"control_socket,omitempty"`
 }

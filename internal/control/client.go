@@ -26,12 +26,15 @@ type Client struct {
 	http     http.Client
 }
 
+// socketBase begins the addresses of requests over a socket.
+const socketBase = "http://target"
+
 // NewClient makes a client of the target at a socket. It connects on first use.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{at: socket, base: "http://target", http: http.Client{
+	return &Client{at: socket, base: socketBase, http: http.Client{
 		Transport: &http.Transport{DialContext: dial},
 	}}
 }
@@ -58,6 +61,14 @@ func (c *Client) Reload(ctx context.Context) (Plan, error) {
 // Restart makes a successor replace the process of the target.
 func (c *Client) Restart(ctx context.Context) (Succession, error) {
 	return call[Succession](ctx, c, "POST /v1/restart", nil)
+}
+
+// Successor returns a client of the process that replaces the target.
+func (c *Client) Successor(next Succession) *Client {
+	if c.base != socketBase || next.ControlSocket == "" {
+		return c
+	}
+	return NewClient(next.ControlSocket)
 }
 
 // Put creates or changes an object; keys is a JSON object, or empty.

@@ -70,11 +70,15 @@ type Engine struct {
 
 	applying sync.Mutex // guards the fields below
 	settings config.Settings
-	stopping bool
+	stopped  error // of later changes
 }
 
-// ErrStopped is the error of changes after Stop.
-var ErrStopped = errors.New("the target is stopping")
+// ErrStopped is the error of changes after Stop, and ErrReplaced of those that would come too late
+// for the process that replaces this one.
+var (
+	ErrStopped  = errors.New("the target is stopping")
+	ErrReplaced = errors.New("a new process replaces this one: repeat the request to that")
+)
 
 // errNoFile is the error of an Engine that cannot load its configuration.
 var errNoFile = errors.New("the target was not started from a file")
@@ -116,11 +120,13 @@ func (e *Engine) TryHold() (release func(), ok bool) {
 // Stop ends changes: later ones fail with ErrStopped. It waits for the change in progress.
 func (e *Engine) Stop() {
 	defer e.Hold()()
-	e.StopHeld()
+	if e.stopped == nil {
+		e.stopped = ErrStopped
+	}
 }
 
-// StopHeld is Stop for a caller of Hold.
-func (e *Engine) StopHeld() { e.stopping = true }
+// Replaced is called by the caller of Hold: later changes fail with ErrReplaced.
+func (e *Engine) Replaced() { e.stopped = ErrReplaced }
 
 // Apply changes the running target to match c, and returns the changes. Everything unchanged goes
 // on. Keys that need a restart keep their values until then. After an error everything is as
@@ -133,8 +139,8 @@ func (e *Engine) Apply(c *config.Config) ([]config.Change, error) {
 
 // apply is Apply for a caller that holds e.applying.
 func (e *Engine) apply(c *config.Config) ([]config.Change, error) {
-	if e.stopping {
-		return nil, ErrStopped
+	if e.stopped != nil {
+		return nil, e.stopped
 	}
 	wanted := c.Settings()
 	changes := config.Diff(e.settings, wanted)
@@ -234,8 +240,8 @@ func (e *Engine) plan(c *config.Config) ([]config.Change, config.Problems) {
 func (e *Engine) Drain(which control.ListenerID, drain bool) ([]observed.Listener, error) {
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	if e.stopping {
-		return nil, ErrStopped
+	if e.stopped != nil {
+		return nil, e.stopped
 	}
 	return e.Listeners.Drain(which, drain)
 }

@@ -16,8 +16,8 @@ import (
 func (e *Engine) Resize(r control.Resize) error {
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	if e.stopping {
-		return ErrStopped
+	if e.stopped != nil {
+		return e.stopped
 	}
 	size, err := lang.ParseSize(r.Size)
 	if err != nil {
