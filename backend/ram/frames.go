@@ -123,7 +123,7 @@ func (c *channel) last(replaces bool) (frame int64, ok bool) {
 	return g*f.per + int64(bits.TrailingZeros64(taken)), true
 }
 
-// restart begins a search anew: frames may have become free in the groups that it has looked at.
+// restart begins a search again: frames may have become free in the groups that it has looked at.
 func (c *channel) restart() { c.searched, c.tried = 0, 0 }
 
 // searches reports whether blocked changes are to be tried again because their search goes on. It

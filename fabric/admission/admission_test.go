@@ -296,22 +296,22 @@ func TestSharesInPieces(t *testing.T) {
 	}
 }
 
-// turnsFlood sends 10,000 ClientHellos a second, each from the next network. Meanwhile 24 newcomers
-// come, one every 100 ms. The target works on the oldest ClientHello.
+// turnsFlood sends 10,000 ClientHellos a second, each from the next network. Meanwhile 24 new
+// networks come, one every 100 ms. The target works on the oldest ClientHello.
 type turnsFlood struct {
 	networks int
 	ip6      bool
 	turns    int // a second, which the processors allow
 	stays    int // ClientHellos until a peer of the flood leaves; 0: it waits for the answer
-	after    int // ClientHellos before the first newcomer
-	want     int // newcomers that have their turn, at least
+	after    int // ClientHellos before the first new network
+	want     int // new networks that have their turn, at least
 }
 
-// handshake is a connection of the flood or of a newcomer.
+// handshake is a connection of the flood or of a new network.
 type handshake struct {
 	*Conn
-	newcomer, ended bool
-	leaves          int
+	fresh, ended bool
+	leaves       int
 }
 
 func (h *handshake) end() {
@@ -322,17 +322,17 @@ func (h *handshake) end() {
 	}
 }
 
-// run returns how many newcomers had their turn.
+// run returns how many new networks had their turn.
 func (f *turnsFlood) run(t *testing.T) (served int) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
 	const perSecond, tries, pause = 10_000, 24, 1001
 	var waiting, peers []*handshake // by age; evicted ones are still in it
-	come := func(a netip.Addr, newcomer bool, leaves int) {
-		h := &handshake{newcomer: newcomer, leaves: leaves}
+	come := func(a netip.Addr, fresh bool, leaves int) {
+		h := &handshake{fresh: fresh, leaves: leaves}
 		var err error
 		if h.Conn, err = c.Admit(a, 95<<10, func(error) { h.ended = true }); err == nil {
 			waiting = append(waiting, h)
-			if !newcomer {
+			if !fresh {
 				peers = append(peers, h)
 			}
 		}
@@ -363,7 +363,7 @@ func (f *turnsFlood) run(t *testing.T) (served int) {
 			}
 			h.end()
 			work -= perSecond
-			if h.newcomer {
+			if h.fresh {
 				served++
 			}
 		}
@@ -372,8 +372,8 @@ func (f *turnsFlood) run(t *testing.T) (served int) {
 	return served
 }
 
-// TestTurns: ClientHellos of a flood keep no newcomer out if the networks of the flood have failed,
-// if its peers do not wait, or if they are no more than the processors allow.
+// TestTurns: ClientHellos of a flood keep no new network out if the networks of the flood have
+// failed, if its peers do not wait, or if they are no more than the processors allow.
 func TestTurns(t *testing.T) {
 	const early, late, stays = 20_000, 70_000, 256
 	for _, f := range []turnsFlood{
@@ -387,7 +387,7 @@ func TestTurns(t *testing.T) {
 		{16, false, 2000, 0, early, 24},
 	} {
 		n := f.run(t)
-		testutil.True(t, n >= f.want, "%d of 24 newcomers had their turn: %+v", n, f)
+		testutil.True(t, n >= f.want, "%d of 24 new networks had their turn: %+v", n, f)
 	}
 }
 

@@ -164,7 +164,7 @@ func (c *Counter) hasTurn(n *network) bool {
 	if !c.limits.Turns || !c.crowded(n) || !c.failed.has(n.addr, now) {
 		return true
 	}
-	if !c.failed.overflows { // otherwise it would be kept out longer than newcomers
+	if !c.failed.overflows { // otherwise it would be kept out longer than new networks
 		c.failed.add(n.addr, now)
 	}
 	b := &c.budgets[0][unassociated]

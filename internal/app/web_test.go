@@ -143,7 +143,7 @@ func TestWebTargets(t *testing.T) {
 	for lines.Scan() { // until it is closed
 	}
 	lines = show(t, s, "?target=other")
-	testutil.True(t, s.Page() == page, "the page has begun anew")
+	testutil.True(t, s.Page() == page, "the page has begun again")
 	until("event: targets")
 	if lines.Scan(); strings.Contains(lines.Text(), "other") {
 		t.Errorf("it is still there: %s", lines.Text())

@@ -260,8 +260,8 @@ func resizeCommand() *cobra.Command {
 			t.line(fmt.Sprintf("namespace %d of %s has %d bytes (%s)", n.NSID, n.Subsystem,
 				n.SizeBytes, size(n.SizeBytes)))
 			if n.ConfiguredBytes != 0 && n.ConfiguredBytes != n.SizeBytes {
-				t.line(fmt.Sprintf("size in the configuration file is %d: write %d there, so that "+
-					"they agree", n.ConfiguredBytes, n.SizeBytes))
+				t.line(fmt.Sprintf("size in the configuration file is %d: change it to %d",
+					n.ConfiguredBytes, n.SizeBytes))
 			}
 		})
 	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +

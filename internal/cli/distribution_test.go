@@ -38,5 +38,5 @@ func TestDistribution(t *testing.T) {
 		"without commands: %+v", r)
 	now.latency = distributions([]observed.Latency{latency("a", 3, 0)}) // restarted
 	r = between(&old, &now).Namespaces[0]
-	testutil.True(t, r.P99 == 0.0001, "counted anew: %+v", r)
+	testutil.True(t, r.P99 == 0.0001, "counted again: %+v", r)
 }

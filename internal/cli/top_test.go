@@ -64,7 +64,7 @@ func TestRates(t *testing.T) {
 	now.connections[0].Commands, now.namespaces[0].Reads = 2, 4 // a restarted process
 	now.namespaces[0].Writes = 0
 	if got := between(&old, &now); got.Hosts[0].IOPS != 26 || got.Namespaces[0].IOPS != 2 {
-		t.Errorf("counters that began anew: %v", got)
+		t.Errorf("counters that began again: %v", got)
 	}
 }
 

@@ -274,7 +274,7 @@ func (r *reader) nvmetParam(v *value, id uint64) {
 	} {
 		n := r.str(param, t.name, "ports.param.")
 		if n != "" && !slices.Contains(nvmetTuning[t.name], n) {
-			r.note(param, "port %d: %s %s is tuning, which starts anew here: see %s", id, t.name,
+			r.note(param, "port %d: %s %s is tuning, which is not converted: see %s", id, t.name,
 				short(n), t.see)
 		}
 	}

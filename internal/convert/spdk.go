@@ -104,7 +104,7 @@ func (s *spdk) others(rpcs []*value) {
 		}
 	}
 	if first != nil {
-		s.note(first, "tuning starts anew here; left out: %s", strings.Join(tuning, ", "))
+		s.note(first, "tuning is not converted: %s", strings.Join(tuning, ", "))
 	}
 }
 

@@ -100,7 +100,7 @@ func TestCountedAmongOthers(t *testing.T) {
 			[]observed.Latency{slow("a", 400), slow("", 607)},
 			"7 commands (read) of other hosts",
 		},
-		"anew": {
+		"restarted": {
 			[]observed.Latency{slow("", 1000)},
 			[]observed.Latency{slow("", 3)},
 			"3 commands (read) of other hosts",
@@ -205,7 +205,7 @@ func TestHostFindings(t *testing.T) {
 		`note: 20 of 200 commands of "nqn. Fix: \x1b[2J" found at least three quarters of their `+
 			"queue in use in the last 5 s (32 entries)")
 	if now.Connections[0].Retransmits = 99; len(Load(before, now)) != 2 {
-		t.Errorf("a counter that began anew: %+v", Load(before, now))
+		t.Errorf("a counter that began again: %+v", Load(before, now))
 	}
 }
 

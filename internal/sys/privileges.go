@@ -64,7 +64,7 @@ func DropPrivileges() error {
 	// With the path the process keeps its name. But the directory may be closed to this user, who
 	// differs from the one that first executed the program, or the file may be gone.
 	err = syscall.Exec("/proc/self/exe", os.Args, env)
-	return fmt.Errorf("cannot execute this program anew to drop privileges: %w. Mount /proc", err)
+	return fmt.Errorf("cannot execute this program again to drop privileges: %w. Mount /proc", err)
 }
 
 // WithoutPrivileges runs fn on a thread without capabilities, and so are the processes that fn

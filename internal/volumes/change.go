@@ -112,26 +112,26 @@ func (c *Change) Remove(name config.Object) (undo func() error, err error) {
 }
 
 // Modify changes keys of a namespace. If its storage is another one, or becomes writable, it is
-// opened anew without an error for hosts. Otherwise it stays open, and lost writes are not
+// opened again without an error for hosts. Otherwise it stays open, and lost writes are not
 // forgotten. An error may come with a function that undoes the change.
 func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() error,
 	err error,
 ) {
 	vs, v, n := c.vs, c.vs.get(name), Find(c.next, name)
-	anew := false
+	reopen := false
 	for _, k := range keys {
 		if k.Storage && k.Restart { // the content of memory would be lost
 			kept := *n.Namespace
 			kept.Storage = v.Storage
 			n = &Namespace{&kept, n.NQN, n.Key}
 		}
-		anew = anew || k.Storage && !k.Restart ||
+		reopen = reopen || k.Storage && !k.Restart ||
 			k.Key == "read_only" && !n.ReadOnly && v.Memory() == 0
 	}
 	if err := vs.awaitRetired(n); err != nil {
 		return nil, err
 	}
-	if vs.Config.Open == nil && anew && !n.Overlaps(v.Namespace) {
+	if vs.Config.Open == nil && reopen && !n.Overlaps(v.Namespace) {
 		if ps := ProbeOne(c.next, n); ps.Failed() {
 			return nil, ps
 		}
@@ -150,14 +150,14 @@ func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() 
 	}
 	before, had, lost := v.Namespace, v.dev.Info().Size, vs.lost(name)
 	return func() error {
-		err := errors.Join(vs.modify(name, before, anew), vs.degrade(name, lost))
+		err := errors.Join(vs.modify(name, before, reopen), vs.degrade(name, lost))
 		// A file that has grown is not cut off again: hosts may have written there.
 		now := vs.served(name)
-		if err == nil && anew && before.Overlaps(n) && now != nil && now.dev.Info().Size > had {
+		if err == nil && reopen && before.Overlaps(n) && now != nil && now.dev.Info().Size > had {
 			err = fmt.Errorf("its file has %d bytes now", now.dev.Info().Size)
 		}
 		return err
-	}, vs.modify(name, n, anew)
+	}, vs.modify(name, n, reopen)
 }
 
 // Commit ends a change that has succeeded. It notes where the promises of namespaces are. Hosts are
@@ -309,14 +309,14 @@ func (vs *Volumes) drop(name config.Object) error {
 	return vs.awaitRetired(r.Namespace)
 }
 
-// modify changes a namespace to n. With anew its storage is opened anew.
-func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
+// modify changes a namespace to n. With reopen its storage is opened again.
+func (vs *Volumes) modify(name config.Object, n *Namespace, reopen bool) error {
 	v := vs.get(name)
 	if v.Namespace == n {
 		return nil
 	}
 	var swap func(backend.Device) (backend.Device, error)
-	if anew || vs.Gates[v.ANAGroup] != vs.Gates[n.ANAGroup] {
+	if reopen || vs.Gates[v.ANAGroup] != vs.Gates[n.ANAGroup] {
 		swap = func(old backend.Device) (backend.Device, error) {
 			return vs.reopen(old, v.Namespace, n)
 		}

@@ -430,9 +430,9 @@ func TestHosts(t *testing.T) {
 	testutil.Equal(t, len(h.shares.Hosts), 0, "hosts are left")
 }
 
-// TestHostConnectsAnew: memory that the transport has not given back yet counts for the host when
+// TestHostReconnects: memory that the transport has not given back yet counts for the host when
 // it connects again.
-func TestHostConnectsAnew(t *testing.T) {
+func TestHostReconnects(t *testing.T) {
 	r := newHarness(t, 1, subsystems.Config{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	a := r.connectHost(1)

@@ -48,6 +48,6 @@ host_connect --nr-io-queues=2 --reconnect-delay=1
 fio_verify mtu1500 --iodepth=32 --bsrange=512-256k --bs_unaligned=0 --size=$(sized 8M 16M 64M)
 host_disconnect
 # A host over soft RoCE that waits for an acknowledgment for half a second sends again, and ends its
-# own connection by that (see badlink.sh). It connects anew, and fio notices nothing.
+# own connection by that (see badlink.sh). It connects again, and fio notices nothing.
 klog_check 'failed with status WR flushed|starting error recovery|no usable path|callbacks suppressed'
 target_stop
