@@ -20,7 +20,7 @@ type Version struct {
 	// Gateway has stored it, at Time by its clock.
 	Gateway string    `json:"gateway"`
 	Time    time.Time `json:"time"`
-	// Of is the version whose text it repeats; 0: it is new.
+	// Of is the version with the same text that it repeats; 0: it is new.
 	Of uint64 `json:"of,omitempty"`
 	// Text is the configuration.
 	Text string `json:"text"`
