@@ -188,6 +188,9 @@ func (e *Engine) reload(connections []observed.Connection, by ...any) ([]config.
 ) {
 	c, err := e.lockAndLoad()
 	defer e.applying.Unlock()
+	if e.stopped != nil { // which may have ended the load
+		err = e.stopped
+	}
 	if err != nil {
 		c = nil
 	}
