@@ -113,7 +113,7 @@ func (a *Authentication) keys() []lang.Key {
 		lang.NewKey("dhchap_dhgroup", preferences(&a.Groups, auth.AllGroups),
 			"The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
 				"when only some are acceptable, or for hosts that support no other: the larger "+
-				"ones cost much CPU time, even if unknown peers choose them, and `\"null\"`, in "+
+				"ones cost much CPU time, even if strangers choose them, and `\"null\"`, in "+
 				"quotes, protects less.").
 			Without("ffdhe2048, ffdhe3072"),
 		lang.NewKey("tls_key", tlsKey(&a.TLSKey),
