@@ -188,7 +188,7 @@ func (e *Engine) reload(connections []observed.Connection, by ...any) ([]config.
 ) {
 	c, err := e.lockAndLoad()
 	defer e.applying.Unlock()
-	if e.stopped != nil { // which may have ended the load
+	if errors.Is(e.stopped, ErrReplaced) { // which may have ended programs for keys
 		err = e.stopped
 	}
 	if err != nil {

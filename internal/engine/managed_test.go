@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,6 +38,18 @@ func TestTLSKeyCounts(t *testing.T) {
 	e.tlsKeys.Store("host", &config.Authentication{TLSKey: k})
 	testutil.True(t, e.TLSKeyCounts("host", k), "the key does not count")
 	testutil.True(t, !e.TLSKeyCounts("host", other) && !e.TLSKeyCounts("x", k), "others count")
+}
+
+// TestReloadOfReplaced: a reload whose programs for keys are ended because another process
+// replaces this one says so.
+func TestReloadOfReplaced(t *testing.T) {
+	var e Engine
+	e.Log, e.Reloading = slog.New(slog.DiscardHandler), func(*config.Config) error { return nil }
+	e.Load = func(...config.Option) (*config.Config, error) {
+		e.Replaced()
+		return nil, errors.New("a program was ended")
+	}
+	testutil.Is(t, testutil.Err(e.Reload()), ErrReplaced, "")
 }
 
 // TestGuardSecrets: with any secret in the configuration the process leaves no core file.
