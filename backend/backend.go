@@ -10,8 +10,9 @@
 // Poll; Arm returns false while the inbox is not empty. Operations that wait for a resource of a
 // channel on another reactor use a RetryGroup.
 //
-// Devices and channels may have optional abilities, each with its own interface: Changer, Fencer
-// and SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
+// Devices and channels may have optional abilities, each with its own interface: Changer, Fencer,
+// SpaceReporter and Replaceable for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for
+// channels.
 package backend
 
 import (
@@ -179,6 +180,13 @@ type SpaceReporter interface {
 	// Space returns the space of the content, and the space left in the place that stores it,
 	// shared with any other users, both in bytes; free is -1 if it is not known. It may block.
 	Space() (allocated, free int64, err error)
+}
+
+// Replaceable is a Device on storage that is found by a path, which may lead elsewhere later.
+type Replaceable interface {
+	Device
+	// InPlace returns an error if the path no longer leads to the storage. It may block.
+	InPlace() error
 }
 
 // Reactor is the reactor of a channel, as a device sees it.

@@ -85,6 +85,7 @@ var (
 		Changer
 		Fencer
 		SpaceReporter
+		Replaceable
 	} = ableDevice{}
 	_ interface {
 		Canceler
@@ -99,6 +100,7 @@ func (ableDevice) Close() error                         { return nil }
 func (ableDevice) Notify(func())                        {}
 func (ableDevice) Fence() bool                          { return true }
 func (ableDevice) Space() (int64, int64, error)         { return 0, 0, nil }
+func (ableDevice) InPlace() error                       { return nil }
 
 func (ableChannel) Submit([]*IO) int { return 0 }
 func (ableChannel) Poll([]*IO) int   { return 0 }

@@ -120,6 +120,24 @@ func (d *Disk) sizeNow() int64 {
 	return size - size%int64(d.cfg.Info.BlockSize)
 }
 
+// InPlace implements backend.Replaceable for files, which can be deleted or replaced.
+func (d *Disk) InPlace() error {
+	var open, at unix.Stat_t
+	if err := unix.Fstat(d.cfg.FD, &open); err != nil || open.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err
+	}
+	err := unix.Stat(d.cfg.Path, &at)
+	if err == nil && (at.Dev != open.Dev || at.Ino != open.Ino) {
+		err = errors.New("another file is there")
+	}
+	if err != nil {
+		return backend.WithHint(fmt.Errorf("%s: the file was moved or deleted, and is still "+
+			"served: %w", d.cfg.Path, err), "Move it back, or copy its content on a host and "+
+			"restart the target.")
+	}
+	return nil
+}
+
 // wentOffline is called when the disk is offline. The content of its cache is lost.
 func (d *Disk) wentOffline() {
 	d.cfg.Log.Error("a disk is offline", "path", d.cfg.Path)

@@ -58,6 +58,14 @@ func (d *device) Space() (allocated, free int64, err error) {
 	return 0, 0, errors.ErrUnsupported
 }
 
+// InPlace implements backend.Replaceable if the wrapped device does.
+func (d *device) InPlace() error {
+	if r, ok := d.Device.(backend.Replaceable); ok {
+		return r.InPlace()
+	}
+	return nil
+}
+
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	inner, err := d.Device.OpenChannel(r)
 	if err != nil {

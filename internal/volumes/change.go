@@ -90,7 +90,7 @@ func (c *Change) release(n *Namespace) error {
 		}
 		err := c.vs.Await(r.gone)
 		if err == nil {
-			err = r.dev.Close()
+			err = closeToReopen(r.dev, true)
 		}
 		if err != nil {
 			return fmt.Errorf("the storage of namespace %d of %s, which it takes over: %w",
@@ -361,7 +361,7 @@ func (vs *Volumes) exchange(v *volume, n *Namespace,
 // file grows to the size of that one, but never shrinks. After a failure the old one is open.
 func (vs *Volumes) reopen(dev backend.Device, old, n *Namespace) (backend.Device, error) {
 	has := dev.Info().Size
-	if err := dev.Close(); err != nil {
+	if err := closeToReopen(dev, n.Overlaps(old)); err != nil {
 		return dev, err
 	}
 	var next backend.Device
@@ -380,6 +380,17 @@ func (vs *Volumes) reopen(dev backend.Device, old, n *Namespace) (backend.Device
 		return nil, errors.Join(err, fmt.Errorf("and the storage before: %w", again))
 	}
 	return dev, err
+}
+
+// closeToReopen closes storage. If it is to be opened again, it must still be there: a deleted file
+// would be lost, and hosts would find the content of another one.
+func closeToReopen(dev backend.Device, again bool) error {
+	if r, ok := dev.(backend.Replaceable); ok && again {
+		if err := r.InPlace(); err != nil {
+			return err
+		}
+	}
+	return dev.Close()
 }
 
 // served returns the namespace with this name if it has its storage.
@@ -409,7 +420,7 @@ func (vs *Volumes) Resize(name config.Object, size int64) error {
 	st, _ := v.backing()
 	again := *v.Namespace
 	return vs.exchange(v, &again, func(old backend.Device) (backend.Device, error) {
-		if err := old.Close(); err != nil {
+		if err := closeToReopen(old, true); err != nil {
 			return old, err
 		}
 		failed := st.resize(vs.env(v.Namespace), size)
