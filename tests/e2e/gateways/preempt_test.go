@@ -2,11 +2,6 @@ package gateways
 
 import (
 	"bytes"
-	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,13 +27,6 @@ func preempted(t *testing.T, hosts []ways, a, b *gateway) (ended func()) {
 	ctrl, q := hosts[2][0].ctrl, hosts[2][0].q
 	hosts[2][0].ctrl, hosts[2][0].q = nil, nil
 	testutil.Pause(t, from.cmd.Process)
-	until(t, "it is stopped", func() bool {
-		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", from.cmd.Process.Pid))
-		return len(list) > 0 && !slices.ContainsFunc(list, func(file string) bool {
-			text, err := os.ReadFile(file)
-			return err != nil || !strings.Contains(string(text), ") T ")
-		})
-	})
 	var late host.Op
 	late.Write(1, 8, 1, bytes.Repeat([]byte{9}, 512), 0)
 	testutil.Must(t, testutil.Err(q.Submit(&late)))
