@@ -168,8 +168,9 @@ func (r *succession) restart(ctx context.Context) (*control.Succession, func(), 
 			err.Error(), "")
 	}
 	r.next.Store(next)
-	answer := &control.Succession{
-		PID: os.Getpid(), Successor: next.pid, ControlSocket: next.control,
+	answer := &control.Succession{PID: os.Getpid(), Successor: next.pid}
+	if next.control != controlSocket(r.server.atStart, r.server.opts.ControlSocket) {
+		answer.ControlSocket = next.control
 	}
 	return answer, func() { r.begin <- struct{}{} }, nil
 }

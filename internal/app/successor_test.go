@@ -307,6 +307,7 @@ func TestSuccessor(t *testing.T) {
 	next, err := s.client.Restart(ctx)
 	testutil.Must(t, err)
 	testutil.Equal(t, next.PID, s.child.Process.Pid, "process")
+	testutil.Equal(t, next.ControlSocket, "", "another control socket")
 	s.cleanUp(next.Successor)
 	b := testutil.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", next.Successor)))(t)
 	testutil.True(t, strings.Contains(string(b), fmt.Sprintf("PPid:\t%d\n", os.Getpid())),

@@ -256,6 +256,7 @@ type Succession struct {
 	PID int `json:"pid"`
 	// Successor is the process ID of the one that serves afterwards.
 	Successor int `json:"successor"`
-	// ControlSocket is the control socket of that one.
+	// ControlSocket is the control socket of that one if it is another. Clients may reach the same
+	// socket at another path, such as outside a container.
 	ControlSocket string `json:"control_socket,omitempty"`
 }
