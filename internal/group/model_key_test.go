@@ -54,7 +54,7 @@ func (x *model) key(w *world) []byte {
 	for _, v := range []int{
 		b.ticks, b.pauses, b.crashes, b.slips, b.delays, b.faults, b.drains, b.strangers,
 		b.evictions, b.moves, w.image,
-		w.acked, w.path, len(w.fences), len(w.writes),
+		w.acked, w.path, len(w.fences), len(w.writes), b.preempts,
 	} {
 		num(v)
 	}
@@ -73,7 +73,7 @@ func (x *model) key(w *world) []byte {
 		text(d.id)
 		num(d.gateway)
 		num(d.value)
-		flags(d.applied)
+		flags(d.applied, d.revoked)
 		num(d.left)
 	}
 	ops(w.ghosts)
