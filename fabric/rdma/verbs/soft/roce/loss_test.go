@@ -139,6 +139,36 @@ func TestAckWithResponse(t *testing.T) {
 	expect("at the end of the queue pair", packet.KindAck)
 }
 
+// TestAckFirst: the ACK of a request is sent before several long responses, whose sends it cannot
+// share.
+func TestAckFirst(t *testing.T) {
+	p := newPair(t, options{})
+	var kinds []packet.Kind
+	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
+		var h packet.Header
+		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.Num() {
+			kinds = append(kinds, h.Kind)
+		}
+		return true
+	}})
+	for n := 1; n < 3; n++ {
+		wrs, sges := make([]verbs.SendWR, n), make([]verbs.SGE, n)
+		for i := range wrs {
+			wrs[i], sges[i] = verbs.SendWR{Opcode: verbs.WRSend, NumSGE: 1}, p.b.sge(0, 2048)
+			p.a.recv(1, 0, 2048)
+		}
+		p.b.recv(2, 64, 64)
+		p.a.send(3, 128, 16)
+		var wcs [4]verbs.WC
+		testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 1, "requests")
+		testutil.Value(p.b.qp.PostSend(wrs, sges))(t)
+		testutil.Equal(t, kinds[0] == packet.KindAck, n > 1, "ACK before %d long responses", n)
+		p.settle()
+		testutil.Equal(t, len(p.a.take()), n+1, "completions")
+		kinds = nil
+	}
+}
+
 // TestFewAcks: the data and the responses of many small requests are sent in one turn. The ACK of
 // the requests follows them, and only the last of them asks for one.
 func TestFewAcks(t *testing.T) {

@@ -279,7 +279,8 @@ func (q *QP) Run() (again bool) {
 
 // transmitAndAck sends requests and then the ACK, a short packet that can share the last send of
 // the requests. So, if another turn comes soon, the ACK waits a few turns for the end of the
-// requests, and for responses to the peer.
+// requests, and for responses to the peer. It is sent before several long requests, which
+// share no send with it: the peer may have no room for them before its response is acknowledged.
 func (q *QP) transmitAndAck(left int) (again bool) {
 	r := &q.responder
 	if !r.ack {
@@ -287,6 +288,9 @@ func (q *QP) transmitAndAck(left int) (again bool) {
 	}
 	if left == 0 {
 		return true
+	}
+	if q.requester.longSends() {
+		return !q.acknowledge(packet.AckNoCredits, r.acked) || q.transmit(left-1)
 	}
 	next := q.requester.next
 	again = q.transmit(left - 1)

@@ -276,6 +276,14 @@ func (r *requester) open(e *sendWR) bool {
 	return r.holdReads == 0 || r.nudge
 }
 
+// longSends reports whether the next packet is one of a SEND of several packets, and another
+// request follows. The last packet of a SEND is usually shorter, so it is the last of its send.
+func (r *requester) longSends() bool {
+	e, _ := r.current()
+	return e != nil && r.cur+1 < r.Tail.Load() && e.Bytes > r.mtu &&
+		e.Opcode != verbs.WRRDMARead && e.Opcode != verbs.WRRDMAWrite
+}
+
 // chunkSize returns the number of bytes that the READ request at an offset asks for.
 func (r *requester) chunkSize(e *sendWR, off uint32) uint32 {
 	chunk := max(readChunk, readPackets*r.mtu)
