@@ -805,6 +805,9 @@ func (m *Machine) Done(now time.Duration, r *Result) {
 		m.record, m.version, m.lessee = r.Record, r.Version, r.Lessee
 		m.fresh, m.problem = !m.again, ""
 		m.registered = m.registered || m.record.instance(m.me.ID) != nil
+		if m.phase != opening && m.phase != serving {
+			m.reserve = nil // another gateway may have listed them
+		}
 		m.asked = m.asked && m.record.Claim == m.me.ID
 	case OpWrite:
 		m.version, m.fresh, m.registered = r.Version, !m.again, true

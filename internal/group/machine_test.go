@@ -746,6 +746,8 @@ func TestReserve(t *testing.T) {
 	testutil.True(t, p.machine(0).Reserved("two"), "it is not done")
 	data := testutil.Value(p.w.record.Bytes())(t)
 	testutil.Must(t, testutil.Err(ParseRecord(data, 1)))
+	last := fmt.Sprint(maxPromised - 1)
+	p.machine(0).Reserve(p.w.clock(0), last) // which the other one does, too
 	p.takeover()
 	testutil.Equal(t, fmt.Sprint(p.w.record.Format, p.w.record.Promised), "4 [one two]",
 		"the record after a takeover")
@@ -755,8 +757,9 @@ func TestReserve(t *testing.T) {
 	}
 	p.pass(3, 1)
 	testutil.Must(t, testutil.Err(ParseRecord(testutil.Value(p.w.record.Bytes())(t), 1)))
-	last := fmt.Sprint(maxPromised - 1)
 	testutil.True(t, p.machine(1).Reserved(last) && !p.machine(1).Reserved("one"), "the bound")
+	p.pass(6, 0, 1)
+	testutil.True(t, p.machine(0).Reserved(last), "the former holder does not see the list")
 }
 
 // TestLeaseTime: the lease counts from the time before the renewal was sent, and ends after two
