@@ -76,7 +76,7 @@ func (c *Config) keys(backends []Backend) []lang.Key {
 		lang.NewKey("secure_only", lang.Bool(&c.SecureOnly),
 			"All subsystems and the discovery service require `security`, by default `auth`. A "+
 				"configuration is refused if it has `allow_any_host`, hosts of a subsystem "+
-				"without a key, or metrics or a page that other machines reach without a "+
+				"without a key, or metrics or a page that other machines can reach without a "+
 				"certificate and a token. Set it when no mistake may give access to hosts that "+
 				"have not proven their identity."),
 		lang.NewKey("listeners", lang.List(&c.Listeners, 0, MaxListeners, (*Listener).value),

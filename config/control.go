@@ -149,9 +149,9 @@ func (r *Role) value() lang.Value {
 			"Processes at the socket with this group, by name or number, even as a "+
 				"supplementary group. Set it to give a role to several users.").Without("none"),
 		lang.NewKey("role", lang.OneOf(&r.Role, "read", "operate", "admin"),
-			"`read` shows everything except traces; `operate` also shows traces, reloads, "+
-				"restarts, drains, pauses, disconnects and sets ANA states; `admin` also "+
-				"creates, deletes and resizes.").
+			"`read` shows everything except traces and profiles; `operate` also shows "+
+				"traces, reloads, restarts, drains, pauses, disconnects and sets ANA states; "+
+				"`admin` also creates, deletes, resizes and takes profiles.").
 			Require("Use one of: read, operate, admin."),
 	}
 }

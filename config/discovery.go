@@ -69,7 +69,7 @@ func (r *Referral) value() lang.Value {
 			Require("Use one of: rdma, tcp."),
 		lang.NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
 		lang.NewKey("port", lang.Int(&r.Port, 1, 0xFFFF),
-			"Its port number. Set it when it is not the usual one of discovery services."),
+			"Its port number. Set it when the service is not at the usual port."),
 		lang.NewKey("nqn", nqn(&r.NQN, ""),
 			"Its NQN. Set it when it is not the well-known one."),
 		lang.NewKey("hosts", hostList(&r.Hosts),

@@ -174,8 +174,8 @@ func (e *Endpoint) keys(listen, token string) []lang.Key {
 		lang.NewKey("listen", addrPort(&e.Listen), listen).Without("not served"),
 		lang.NewKey("certificate", lang.Path(&e.Certificate),
 			"PEM file with a certificate and its intermediate certificates, for HTTPS only (TLS "+
-				"1.3). A reload reads it and its key again. Set it when others can listen on the "+
-				"network.").Without("none"),
+				"1.3). A reload reads it and its key again. Set it when others can read traffic "+
+				"on the network.").Without("none"),
 		lang.NewKey("key", lang.Path(&e.Key),
 			"PEM file with its private key. Set it with `certificate`.").Without("none"),
 		lang.NewKey("token", tokenValue(func() string { return e.Token.String() },

@@ -31,8 +31,8 @@ func (h *Host) value() lang.Value {
 			return lang.Unique(network(n), "Delete one of the two.")
 		}),
 			"The networks from which it may connect, as in `10.0.0.0/24` or `10.0.0.7/32`. Set "+
-				"it to refuse machines elsewhere that know the NQN; an address proves nothing "+
-				"either.").Without("any"),
+				"it to refuse machines elsewhere that know the NQN; an address is no proof of "+
+				"identity, either.").Without("any"),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
 	}, h.Authentication.keys()...)
 }
@@ -108,10 +108,10 @@ func (a *Authentication) keys() []lang.Key {
 				"it (`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure "+
 				"that it is this target.").Without("none").OrSecretFile(),
 		lang.NewKey("dhchap_hash", preferences(&a.Hashes, auth.AllHashes),
-			"The hash functions that the host may use, the first choice first. Set it when only "+
+			"The hash functions that the host may use, in order of preference. Set it when only "+
 				"some are acceptable.").Without("all, the cheapest first"),
 		lang.NewKey("dhchap_dhgroup", preferences(&a.Groups, auth.AllGroups),
-			"The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
+			"The Diffie-Hellman groups that the host may use, in order of preference. Set it "+
 				"when only some are acceptable, or for hosts that support no other: the larger "+
 				"ones cost much CPU time, even if strangers choose them, and `\"null\"`, in "+
 				"quotes, protects less.").

@@ -48,7 +48,7 @@ func (l *Listener) value() lang.Value {
 			Require("Use one of: rdma, tcp."),
 		lang.NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` stands for every IPv4 address, and `\"::\"` for "+
-				"every address of both families. A link-local one needs its interface: "+
+				"every address of both families. A link-local address needs its interface: "+
 				"`fe80::1%eth0`. A network (`10.0.0.0/24`), a network interface (`eth0`) or an "+
 				"RDMA device (`mlx5_0`) stands for each of its addresses that the machine has "+
 				"at that moment, except addresses that another listener with the same transport "+
@@ -60,9 +60,9 @@ func (l *Listener) value() lang.Value {
 			fabric.DeviceStack, fabric.SoftStack, fabric.SoftIWARPStack,
 		}), "`rdma` only: an RDMA `device` of this machine, or RDMA in this program, over "+
 			"ordinary sockets and without privileges: RoCEv2 at UDP port 4791 (`soft`), or "+
-			"iWARP at the TCP port of the listener (`soft-iwarp`). Hosts need the same kind of "+
-			"RDMA either way: an adapter, rdma_rxe or siw. Set it to `device` to wait for a "+
-			"device that appears late, and to `soft-iwarp` when hosts have iWARP.").
+			"iWARP at the TCP port of the listener (`soft-iwarp`). Hosts need RDMA of the "+
+			"same kind, RoCE or iWARP: an adapter, rdma_rxe or siw. Set it to `device` to wait "+
+			"for a device that appears late, and to `soft-iwarp` when hosts have iWARP.").
 			Without("a device if there is one with the address, else `soft`"),
 		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+

@@ -21,7 +21,7 @@ const managedKey = "managed"
 func (c *Config) managedKeys() []lang.Key {
 	return []lang.Key{
 		lang.DirectoryKey(managedKey, &c.Managed,
-			"Directory with the objects that requests create, one file each. They are read "+
+			"Directory with the objects that requests create, one file each. The files are read "+
 				"after all other files, as if they were included. The directory is created if it "+
 				"is missing, and only its owner may write to it. It allows a configuration "+
 				"without `listeners`, without `subsystems`, and with subsystems without hosts. No "+
@@ -31,8 +31,8 @@ func (c *Config) managedKeys() []lang.Key {
 			return lang.Unique(lang.Path(p), "Delete one of the two.")
 		}), "Directories, or single files and devices, for the `path` of namespaces that the "+
 			"control interface creates. Symbolic links must stay inside, except links of udev, "+
-			"which may lead to devices elsewhere in `/dev`. Existing namespaces stay. Set it to "+
-			"the place of the orchestrator's volumes, where only trusted users can write.").
+			"which may lead to devices elsewhere in `/dev`. Existing namespaces are kept. Set it "+
+			"to the place of the orchestrator's volumes, where only trusted users can write.").
 			Without("none: no paths"),
 	}
 }

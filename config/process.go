@@ -71,9 +71,9 @@ func (r *Reactors) keys() []lang.Key {
 			"Data memory of each reactor. Transfers that do not fit wait. Set it when many "+
 				"hosts have large transfers outstanding, or when memory is scarce."),
 		lang.NewKey("spin", lang.Duration(&r.Spin, 0, 100*time.Millisecond),
-			"The longest time that a reactor polls without finding work before it sleeps. It "+
-				"adapts up to this value. Set it to `0s` to save CPU time at the price of "+
-				"latency after a pause, or higher for the opposite.").
+			"The longest time that a reactor polls without finding work before it sleeps. A "+
+				"reactor polls for less time where that does not pay. Set it to `0s` to save "+
+				"CPU time at the price of latency after a pause, or higher for the opposite.").
 			Without("200us to 1ms, measured"),
 	}
 }
@@ -92,8 +92,8 @@ func connectionLimits(all, perHost *int, limit int) []lang.Key {
 		lang.NewKey("max_connections", lang.Int(all, 1, limit),
 			"The largest number of connections (queues). Peers that are not known to be allowed "+
 				"hosts share a part of it, and no host can take all of the rest (see Tuning, "+
-				"shares of connections). Set it higher when hosts have more queues than seven "+
-				"eighths of it, lower to protect a small machine."),
+				"shares of connections). Set it higher when all hosts together have more queues "+
+				"than seven eighths of it, lower to protect a small machine."),
 		lang.NewKey("max_connections_per_host", lang.Int(perHost, 1, limit),
 			"The largest number of connections of a host that has authenticated or uses TLS, "+
 				"and of all other hosts at one address or IPv6 /64 together. Peers without a "+

@@ -165,7 +165,7 @@ func backendKey(name *string, backends kinds) lang.Key {
 	return lang.Key{
 		Name: "backend", Value: elsewhere{lang.OneOf(name, backends.names()...), backends},
 		Required: "Use one of: " + strings.Join(backends.names(), ", ") + ".",
-		Doc:      "Where the blocks are; each backend has keys of its own, see below.",
+		Doc:      "Where the blocks are stored; each backend has keys of its own, see below.",
 	}
 }
 

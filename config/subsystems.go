@@ -31,9 +31,10 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 			"Every host may connect. Set it when every machine that can reach a listener may "+
 				"use the storage."),
 		lang.NewKey("hosts", hostList(&s.Hosts),
-			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
-				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
-				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
+			"NQNs of the hosts that may connect (`cat /etc/nvme/hostnqn` on the host). Set "+
+				"it unless `allow_any_host` is set. An NQN is no proof of identity: any host "+
+				"that reaches the port can claim it, unless the host has a `dhchap_key`.").
+			Without("none"),
 		lang.NewKey("security", security(&s.Security),
 			"The security required of allowed hosts: `auth`, authentication with a "+
 				"`dhchap_key`; `tls`, TLS (TCP only) with a `tls_key` or a key of secure "+
@@ -74,8 +75,8 @@ func (s *Subsystem) value(backends []Backend) lang.Value {
 			"The most data of one command, at most a quarter of `reactors.memory`; hosts split "+
 				"larger ones. Set it lower when large commands delay small ones, higher when the "+
 				"storage is faster with large ones."),
-		limitsKey(&s.Limits, "All hosts together get no more than this; each that wants more gets "+
-			"an equal part."),
+		limitsKey(&s.Limits, "All hosts together get no more than this; each host that wants "+
+			"more gets an equal part."),
 		lang.NewKey("namespaces", lang.List(&s.Namespaces, 0, 1024,
 			func(n *Namespace) lang.Value { return n.value(backends) }),
 			"The disks that hosts see. The list may be empty: hosts can connect, and notice "+
@@ -101,10 +102,11 @@ func (n *Namespace) value(backends []Backend) lang.Value {
 				"for instance after a migration.").
 			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
 		lang.NewKey("nguid", hexadecimal(n.NGUID[:]),
-			"The same for an NGUID.").
+			"NGUID of the namespace. Set it when hosts know the namespace by one.").
 			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
-		lang.NewKey("eui64", hexadecimal(n.EUI64[:]), "The same for an EUI-64.").Without("none").
-			OrFile(),
+		lang.NewKey("eui64", hexadecimal(n.EUI64[:]),
+			"EUI-64 of the namespace. Set it when hosts know the namespace by one.").
+			Without("none").OrFile(),
 		lang.NewKey("read_only", lang.Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
 		lang.NewKey("hosts", hostList(&n.Hosts),
@@ -114,8 +116,8 @@ func (n *Namespace) value(backends []Backend) lang.Value {
 			"How long the storage may take for a command before it is given up and hosts try "+
 				"again; the namespace is not ready until the storage answers. `0s` waits for "+
 				"ever. It has no effect on `ram` and `\"null\"`, which always answer. Set it "+
-				"higher when the storage may be that slow; below the 30s of Linux hosts, these "+
-				"keep their connections."),
+				"higher when the storage may be that slow; with less than the 30s of Linux, "+
+				"hosts keep their connections."),
 		lang.NewKey("ana_group", lang.Int(&n.ANAGroup, 1, ana.MaxGroups),
 			"ANA group; `ana_states` of the listeners sets its states. Set it when the "+
 				"listeners are not equally good for all namespaces."),

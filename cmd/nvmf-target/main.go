@@ -165,9 +165,9 @@ func convertCommand() *cobra.Command {
 		from("nvmet", "FILE|DIR", "Convert a file saved by nvmetcli (nvmetcli save FILE), or "+
 			"nvmet in configfs"),
 		from("spdk", "FILE|SOCKET", "Convert a file saved by SPDK (rpc.py save_config >FILE), or "+
-			"the SPDK behind an RPC socket"))
+			"a running SPDK through its RPC socket"))
 	c.Long = "Convert the configuration of another target, and print the result. Items without " +
-		"a counterpart are listed at its beginning and on standard error. No host gets access " +
-		"to more data than before, except where the list says so."
+		"a counterpart are listed at the beginning of the result and on standard error. No host " +
+		"gets access to more data than before, except where the list says so."
 	return c
 }

@@ -37,7 +37,7 @@ func (e *endpoint[T]) close() (err error) {
 	return err
 }
 
-// set serves the endpoint to, which has the key of this name in c, or stops serving. It returns the
+// set serves the endpoint to, which is under the given key in c, or stops serving. It returns the
 // URL. Each client that is not served is an event of the kind refused.
 func (e *endpoint[T]) set(s *Server, c *config.Config, key string, to *config.Endpoint,
 	refused *event.Kind, listen func(httpd.Endpoint) (T, error),

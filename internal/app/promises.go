@@ -319,7 +319,7 @@ func (k *kept) read(op *operation, identity string) (*state.Shared, uint64, erro
 		// The promises are known, so a full disk ends no I/O.
 		if err != nil && version != 0 {
 			k.local.Log.Warn("hosts cannot change reservations, write protection and "+
-				"uncorrectable blocks, because it cannot be noted that the cluster has them",
+				"uncorrectable blocks, because the target cannot record that the cluster has them",
 				"subsystem", k.name.NQN, "nsid", k.name.NSID, "err", err)
 			err = nil
 		}

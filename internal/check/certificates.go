@@ -71,7 +71,8 @@ func Certificates(c *config.Config) (ps config.Problems) {
 				"the names of hosts, subsystems and disks, and what they do",
 				"Set "+name+".certificate, key and token_file, or listen at 127.0.0.1."))
 		case e.Certificate == "":
-			ps = append(ps, c.Warning(name+".token", "who can listen on the network can read it",
+			ps = append(ps, c.Warning(name+".token", "anyone who can read traffic on "+
+				"the network can read it",
 				"Set "+name+".certificate, too."))
 		}
 	}

@@ -48,7 +48,7 @@ reload applies changes without a pause. The text near a table names the keys tha
 - **Variables in values**: ` + "`${NAME}`" + ` in a text, size or duration is the environment variable NAME, which must be set;
   ` + "`$${` stands for the characters `${`" + `.
 - **Values from files**, where the value column says "or file": ` + "`KEY_file: PATH`" + `. The value is the content of the file, up to
-  4 KiB, without the end of its line: the right place for keys and tokens, as a Kubernetes secret or a systemd credential (` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `). Relative
+  4 KiB, without the line break at its end: the right place for keys and tokens, as a Kubernetes secret or a systemd credential (` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `). Relative
   paths are relative to the directory of the configuration file. A reload reads these files again.
 - **Values from programs**, where it says "or program": ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + `. The value is the output, up to 4 KiB. All
   programs of a configuration together have 30 s, at the start and when the file is reloaded or checked. A program runs as the user of

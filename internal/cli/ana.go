@@ -29,10 +29,10 @@ func anaCommand() *cobra.Command {
 		}, anaStates)
 	set.Long = "Set the state of an ANA group for a manual failover: optimized, non-optimized, " +
 		"inaccessible, persistent-loss or change, at one listener or at all. Hosts are notified " +
-		"and use their other paths; no connection ends, unless persistent-loss ends. The state " +
-		"change becomes inaccessible after 10 seconds without another state. A reload keeps the " +
-		"state; the argument `configured` instead of a state, or a restart of the target, " +
-		"resets it."
+		"and use their other paths. They are not disconnected, except when persistent-loss ends. " +
+		"The state `change` becomes inaccessible after 10 seconds, unless another one is set. A " +
+		"reload keeps the state. `configured` as STATE, or a restart of the target, returns to " +
+		"the configured state."
 	set.Flags().StringVar(&listener, "listener", "",
 		"a listener as in the configuration, ADDRESS:PORT (default: all)")
 	cmd.AddCommand(set)
@@ -66,8 +66,8 @@ func groupCommand() *cobra.Command {
 	fence := gateway("fence GATEWAY", "Fence another gateway, and take over its groups",
 		control.PostFence)
 	fence.Long = fence.Short + ", without waiting for the end of its lease: the storage refuses " +
-		"its connections from now on. Use it if you know that its machine is half dead. If it " +
-		"still runs, it connects and joins again, without these groups."
+		"its connections from now on. Use it if you know that the gateway no longer serves its " +
+		"hosts properly. If it still runs, it connects and joins again, without these groups."
 	return Group("group", "Show the ANA groups that several gateways share, and change their "+
 		"configuration", read("status",
 		"List the groups with their holders, fences and gateways", control.GetGroups, groups),

@@ -72,12 +72,12 @@ func Bench(version string, stack func(iwarp bool) verbs.Provider) *cobra.Command
 		strings.Join(bench.Profiles(), ", "))
 	f.StringVar(&s.RW, "rw", "randread", strings.Join(bench.Patterns, ", "))
 	f.IntVar(&s.MixRead, "rwmixread", 50, "percentage of reads of rw and randrw")
-	f.StringVar(&s.BlockSize, "bs", "4k", "bytes of an I/O")
-	f.IntVar(&s.Depth, "iodepth", 32, "I/Os in flight of each job")
+	f.StringVar(&s.BlockSize, "bs", "4k", "bytes per I/O")
+	f.IntVar(&s.Depth, "iodepth", 32, "I/Os in flight per job")
 	f.IntVar(&s.Jobs, "numjobs", 1, "jobs, each with an I/O queue")
 	f.IntVar(&s.Threads, "threads", 0, "threads for the jobs (default: one for every two CPUs)")
 	f.Float64Var(&s.Rate, "rate", 0,
-		"IOPS of all jobs; latency then counts from when an I/O was due")
+		"IOPS of all jobs together; latency then starts when an I/O is due")
 	f.IntVar(&s.Flush, "fsync", 0, "flush each job after this many I/Os, when they have "+
 		"completed")
 	f.DurationVar(&s.Runtime, "runtime", 10*time.Second, "length of each measurement")

@@ -40,8 +40,7 @@ const readTimeout = 15 * time.Second
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
 		read("status", "Show the status of the target", control.GetStatus, status),
-		read("listeners", "List the addresses where hosts connect, and the reason if one does "+
-			"not listen",
+		read("listeners", "List the listeners, and the reason if one does not listen",
 			control.GetListeners, listeners),
 		read("subsystems", "List the subsystems and their allowed hosts",
 			control.GetSubsystems, subsystems),
@@ -58,7 +57,7 @@ func Commands() []*cobra.Command {
 		reloadCommand(), restartCommand(), applyCommand(), disconnectCommand(), subsystemCommand(),
 		namespaceCommand(), hostCommand(),
 		listenerObjectCommand(), referralCommand(),
-		read("objects", "List the configured objects, with the paths of requests and their files",
+		read("objects", "List the configured objects, their request paths and their files",
 			control.GetObjects, objects),
 		drainCommand(), undrainCommand(), anaCommand(),
 		groupCommand(), keyCommand(), manCommand(),
@@ -92,10 +91,11 @@ func (o *options) add(c *cobra.Command) {
 func (o *options) addTarget(c *cobra.Command) {
 	o.addSocket(c)
 	c.Flags().StringVar(&o.address, "address", "",
-		"HOST:PORT of a target elsewhere (its control.listen), instead of a socket")
+		"HOST:PORT of a remote target (its control.listen), instead of a socket")
 	c.Flags().StringVar(&o.files.Certificate, "certificate", "", "with --address: "+
 		"PEM file with the certificate of this client")
-	c.Flags().StringVar(&o.files.Key, "key", "", "with --address: PEM file with its private key")
+	c.Flags().StringVar(&o.files.Key, "key", "", "with --address: "+
+		"PEM file with the private key of this client")
 	c.Flags().StringVar(&o.files.CA, "ca", "", "with --address: PEM file with the CA of the target")
 	c.MarkFlagsRequiredTogether("address", "certificate", "key", "ca")
 	c.MarkFlagsMutuallyExclusive("address", "socket")
@@ -104,7 +104,7 @@ func (o *options) addTarget(c *cobra.Command) {
 // addSocket adds the flag that selects a target on this machine.
 func (o *options) addSocket(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "",
-		"control socket of the target (default: control.socket of an unchanged configuration)")
+		"control socket of the target (default: the default of control.socket)")
 }
 
 func (o *options) addOutput(c *cobra.Command) {
@@ -182,7 +182,8 @@ func printed[T any](w io.Writer, o *options, v T, text func(*table, T)) error {
 }
 
 func latencyCommand() *cobra.Command {
-	cmd := read("latency", "Show how long commands took, and where", control.GetLatency, latencies)
+	cmd := read("latency", "Show how long commands took in each stage", control.GetLatency,
+		latencies)
 	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
 		"arrival until the response had left, and how long they were in each stage, since the " +
 		"host first used the namespace: wait (for memory or at a limit), host_data (transfer of " +
@@ -227,7 +228,8 @@ func disconnectCommand() *cobra.Command {
 			t.line(count(d.Controllers, "association") + " ended")
 		})
 	cmd.Long = "End the associations of a host with all subsystems, or with one. A host that is " +
-		"still allowed connects again: delete it from the configuration first and reload."
+		"still allowed connects again. To prevent that, delete it from the configuration and " +
+		"reload first."
 	return cmd
 }
 
@@ -264,13 +266,13 @@ func resizeCommand() *cobra.Command {
 					n.ConfiguredBytes, n.SizeBytes))
 			}
 		})
-	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +
-		"with preallocate: full gets its space at once. Hosts are notified; their commands wait " +
-		"for a moment. If a request has created the namespace, its file gets the new size, too; " +
-		"in your own configuration file, change size yourself. Disks, volumes and files that " +
-		"another program resizes need no command: the target notices within a second. With " +
-		"--shrink, THE DATA BEYOND THE NEW SIZE IS LOST: shrink file systems and partitions " +
-		"first, on a host."
+	cmd.Long = "Change the size of a namespace in a file. A sparse file stays sparse; a file " +
+		"with `preallocate: full` gets its space at once. Hosts are notified; their commands " +
+		"wait for a moment. If a request has created the namespace, the target also changes " +
+		"`size` in the managed directory; in your own configuration file, change `size` " +
+		"yourself. Disks, volumes and files that another program resizes need no command: the " +
+		"target notices within a second. With --shrink, THE DATA BEYOND THE NEW SIZE IS LOST: " +
+		"shrink file systems and partitions first, on a host."
 	cmd.Flags().BoolVar(&shrink, "shrink", false,
 		"allow a smaller size; the data beyond it is lost")
 	return cmd

@@ -21,7 +21,8 @@ func Disks(local func(*cobra.Command) ([]observed.Disk, error)) *cobra.Command {
 		Short: "List the disks of this machine, their health, and whether they can be exported",
 		Long: "List the disks of this machine, their health, their users, and whether they can " +
 			"be exported. The answer comes from the running target, which may see more than " +
-			"this user. Without one, or with --config, the command looks itself.",
+			"this user. Without a running target, or with --config, the command finds the disks " +
+			"itself.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client()

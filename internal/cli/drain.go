@@ -75,7 +75,7 @@ func groupDrainCommand() *cobra.Command {
 		}, groups)
 	cmd.Long = cmd.Short + ", without stopping this one: the I/O of the group ends here, " +
 		"another gateway takes it without a fence, and hosts continue there. The command waits " +
-		"for that. This gateway does not take the group again until --undo or a restart."
+		"for that. This gateway takes the group again only after --undo or a restart."
 	cmd.Flags().BoolVar(&undo, "undo", false, "let this gateway take the group again, if no "+
 		"other gateway has it")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")

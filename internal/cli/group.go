@@ -99,6 +99,7 @@ func rollbackCommand() *cobra.Command {
 				Rollback: version, DryRun: c.DryRun,
 			})
 		})
-	cmd.Long = cmd.Short + ". It is stored again as a new version, for all gateways." + asksFirst
+	cmd.Long = cmd.Short + ". That version is stored again as a new one, for all gateways." +
+		asksFirst
 	return cmd
 }

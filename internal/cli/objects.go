@@ -19,7 +19,7 @@ import (
 
 // This file has the commands that create and delete objects in the managed directory of a target.
 
-const managedNote = " The target stores it in the directory that `managed` names in the " +
+const managedNote = " The change is stored in the directory that `managed` names in the " +
 	"configuration. To change objects of the configuration file itself, edit that file."
 
 func subsystemCommand() *cobra.Command {
@@ -90,8 +90,8 @@ func hostKeyCommand() *cobra.Command {
 		"tls_key, or dhchap_old_key or tls_old_key, which rotation sets. The key comes from a " +
 		"file." + managedNote + asksFirst
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "file with the key; - is the standard input")
-	cmd.Flags().StringVar(&until, "old-until", "", "rotate: the previous key stays valid until "+
-		"this date (2027-01-31) or time")
+	cmd.Flags().StringVar(&until, "old-until", "", "rotate the key: the previous one stays valid "+
+		"until this date (2027-01-31) or time")
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove the key")
 	cmd.MarkFlagsMutuallyExclusive("remove", "file")
 	cmd.MarkFlagsMutuallyExclusive("remove", "old-until")
@@ -148,7 +148,7 @@ func deleteCommand(use, short string, named func([]string) (control.Object, erro
 		})
 	if use == deleteSubsystem {
 		cmd.Flags().BoolVar(&recursive, "recursive", false,
-			"also the namespaces and hosts that were created in it")
+			"also delete the namespaces and hosts that were created in it")
 	}
 	return cmd
 }

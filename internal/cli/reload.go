@@ -35,8 +35,8 @@ func reloadCommand() *cobra.Command {
 	return cmd
 }
 
-const asksFirst = " At a terminal, it asks first if hosts that are connected would be " +
-	"disconnected or lose a namespace."
+const asksFirst = " At a terminal, the command asks for confirmation if connected hosts " +
+	"would be disconnected or lose a namespace."
 
 // confirmed makes a command that changes something. On a terminal it first sends DryRun, and asks
 // for confirmation if connected hosts would lose something.

@@ -25,11 +25,11 @@ func restartCommand() *cobra.Command {
 			return awaitSuccessor(ctx, c.Successor(next), next)
 		}, status)
 	cmd.Long = cmd.Short + ", and wait until the new one serves. The new process reads the " +
-		"configuration and listens at RDMA devices before the running process asks hosts to " +
-		"reset their controllers and ends. So hosts at such devices stall for a shorter time " +
+		"configuration and listens on RDMA devices before the running process asks hosts to " +
+		"reset their controllers and exits. So hosts of these devices stall for a shorter time " +
 		"than with systemctl restart. If the new process refuses the configuration or cannot " +
 		"listen, the running process continues. The target must be a service of systemd. " +
-		"Changes of its unit and upgrades of the package need systemctl restart."
+		"Changes to its unit and upgrades of the package need systemctl restart."
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }

@@ -217,14 +217,14 @@ func topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show the load of hosts, namespaces and reactors continuously",
 		Long: "Show the load of hosts, namespaces and reactors: I/O per second, bandwidth, and " +
-			"load. The load of a host is its commands in flight, that of a namespace is the " +
-			"time with I/O outstanding (100% for each reactor), and that of a reactor is the " +
-			"time in which it does not sleep. It also shows the latency that 50% and 99% of the " +
-			"commands of the interval did not exceed, and the stage that took most of the time " +
-			"(see nvmf-target latency). On a terminal, each table replaces the previous one, " +
-			"and columns that do not fit are left out. Elsewhere, and with -n or -o json, it " +
-			"prints a table, or an object on one line, for each interval. The first one comes " +
-			"after one interval.",
+			"load. The load of a host is the number of its commands in flight, that of a " +
+			"namespace is the time with I/O outstanding (100% for each reactor), and that of a " +
+			"reactor is the time in which it does not sleep. It also shows the latency that " +
+			"50% and 99% of the commands of the interval did not exceed, and the stage that " +
+			"took most of the time (see nvmf-target latency). On a terminal, each table " +
+			"replaces the previous one, and columns that do not fit are left out. Elsewhere, " +
+			"and with -n or -o json, it prints a table, or an object on one line, for each " +
+			"interval. The first one comes after one interval.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}

@@ -32,12 +32,12 @@ func traceCommand() *cobra.Command {
 			"progress, without their data: the time of arrival, the command, its status, and " +
 			"the time in each stage (see nvmf-target latency). With --dumps, show the kept " +
 			"commands of queues that failed, or that had a command that took 5 s: the last 32 " +
-			"dumps within 24 hours. This needs the role operate.\n\nWith --write, they go to a " +
-			"file for Wireshark: each command and each response is a packet, which Wireshark " +
-			"decodes as NVMe/TCP, even for RDMA queues. The addresses are real; the port of the " +
-			"target is always 4420. Headers of IP and TCP, the Connect command and SGL " +
-			"descriptors are made up, data is missing, and Fabrics commands are empty; comments " +
-			"have the stages.",
+			"dumps within 24 hours. This needs the role operate.\n\nWith --write, they are " +
+			"written to a file for Wireshark: each command and each response is a packet, " +
+			"which Wireshark decodes as NVMe/TCP, even for RDMA queues. The addresses are " +
+			"real; the port of the target is always 4420. Headers of IP and TCP, the Connect " +
+			"command and SGL descriptors are made up, there is no data, and Fabrics commands " +
+			"are empty. Comments give the time in each stage.",
 		Example: `  nvmf-target trace --queue 1 | tail
   nvmf-target trace -f --host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
   nvmf-target trace --dumps --write dumps.pcapng && wireshark dumps.pcapng`,

@@ -89,8 +89,8 @@ func (e *Engine) managedLost(c *config.Config) error {
 	return c.Problem("managed", fmt.Sprintf("the directory %q, with the objects that requests "+
 		"have created, is missing or has been replaced", c.Managed),
 		fmt.Sprintf("Mount or restore it. To go on with what is there, make the directory and an "+
-			"empty file %q in it: objects that are missing then are removed, with what hosts "+
-			"were promised of them.", managedMark))
+			"empty file %q in it: objects that are missing then are removed, with the "+
+			"promises to their hosts.", managedMark))
 }
 
 // prepareEdit writes the files that can be written before the edit is known to be possible.

@@ -366,8 +366,8 @@ func operationsKey(p *[]backend.Op) lang.Key {
 
 func seedKey(p *uint64) lang.Key {
 	return lang.NewKey("seed", lang.Int(p, 0, 1<<32-1),
-		"Seed of the randomness. Set it to repeat a run: the same operations then have the same "+
-			"outcomes.")
+		"Seed of the random numbers. Set it to repeat a run: the same operations then have the "+
+			"same outcomes.")
 }
 
 // outcomes are the errors of backend error, by their words in the configuration.

@@ -100,11 +100,29 @@ type ConnectError struct {
 }
 
 func (e *ConnectError) Error() string {
-	if c := e.Status.Code(); c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost {
-		return fmt.Sprintf("%s (offset %d, in data %t)", e.Status, e.Invalid.IPO(),
-			e.Invalid.InData())
+	c := e.Status.Code()
+	if e.Invalid != 0 && (c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost) {
+		return fmt.Sprintf("%s: the target refuses %s", e.Status, invalidField(e.Invalid))
 	}
 	return e.Status.String()
+}
+
+// invalidField names the field of a Connect command or its data.
+func invalidField(p nvme.InvalidParameter) string {
+	if !p.InData() {
+		return fmt.Sprintf("byte %d of the command", p.IPO())
+	}
+	switch p.IPO() {
+	case nvme.ConnectDataOffsetHostID:
+		return "the host identifier"
+	case nvme.ConnectDataOffsetCNTLID:
+		return "the controller ID"
+	case nvme.ConnectDataOffsetSUBNQN:
+		return "the subsystem NQN"
+	case nvme.ConnectDataOffsetHOSTNQN:
+		return "the host NQN"
+	}
+	return fmt.Sprintf("byte %d of the data", p.IPO())
 }
 
 func (e *ConnectError) Unwrap() error { return e.Status }

@@ -46,8 +46,8 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.reauthenticate(nqn, before, p)
 }
 
-// admitUnproven requires the host of a new controller to authenticate if it has a key. Otherwise it
-// may refuse the host for now.
+// admitUnproven requires the host of a new controller to authenticate if it has a key, or
+// refuses the host for now, after too many failures.
 func (c *controller) admitUnproven() association.Refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
 	if c.Policy() == nil && !c.MustConcatenate || association.GeneratedPSK(c.Info) != "" {

@@ -113,7 +113,7 @@ func (r *harness) close() {
 	testutil.Check(r.t, r.w.Close())
 }
 
-// during runs fn, which waits for reactors, on a goroutine while the reactors started.
+// during runs fn, which waits for reactors, on a goroutine while the reactors run.
 func (r *harness) during(fn func() error) {
 	r.t.Helper()
 	done := make(chan error, 1)
