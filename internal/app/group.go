@@ -33,6 +33,7 @@ import (
 type groups struct {
 	pool      string // with their state
 	kept      *promises
+	told      *notifications
 	gates     map[uint32]*rbd.Gate
 	mu        sync.Mutex // guards the list, away and fsid
 	list      map[uint32]*group.Group
@@ -56,13 +57,14 @@ type offered struct {
 
 // described has the published facts of a group, of this gateway and of others.
 type described struct {
-	config *config.Config // they are of
-	sizes  string         // of the images, here
-	hosts  string         // a hash of the ones that are connected here
-	holder string         // the same at the gateway that serves them
-	away   bool           // the group is given away here
-	ports  []group.Port   // of this gateway
-	at     time.Time
+	config   *config.Config // they are of
+	sizes    string         // of the images, here
+	hosts    string         // a hash of the ones that are connected here
+	holder   string         // the same at the gateway that serves them
+	away     bool           // the group is given away here
+	ports    []group.Port   // of this gateway
+	at       time.Time
+	notified [2]uint64 // the numbers of the first and the last notification of this gateway
 
 	version    uint64 // of the record with the following
 	elsewhere  []group.Port
@@ -77,7 +79,7 @@ func newGroups(c *config.Group) *groups {
 	g := &groups{
 		pool: c.Pool, gates: map[uint32]*rbd.Gate{}, list: map[uint32]*group.Group{},
 		away: map[uint32]bool{}, described: map[uint32]described{},
-		balance: group.NewBalance(c.Name, c.BalanceAfter),
+		balance: group.NewBalance(c.Name, c.BalanceAfter), told: newNotifications(),
 	}
 	for _, id := range c.ANAGroups {
 		g.gates[id] = &rbd.Gate{}
@@ -210,14 +212,20 @@ func (s *Server) countHosts() {
 		if status.Version != last.version {
 			now.version = status.Version
 			now.elsewhere, now.generation = status.Elsewhere(s.atStart.Group.Name)
+			s.groups.told.receive(id, s.atStart.Group.Name, &status, s.groups.kept.pass)
+		}
+		recent := s.groups.told.recent(id)
+		if now.notified = [2]uint64{}; len(recent) > 0 {
+			now.notified = [2]uint64{recent[0].Number, recent[len(recent)-1].Number}
 		}
 		late := (generation > now.generation || hosts[id] != last.hosts) &&
 			time.Since(last.at) >= DescribeEvery
 		if last.config != c || last.sizes != now.sizes || late || last.away != now.away ||
-			!slices.Equal(last.ports, now.ports) {
+			last.notified != now.notified || !slices.Equal(last.ports, now.ports) {
 			f := s.facts(c, id)
 			f.Sizes, f.Ports, f.Generation, f.Drained = now.sizes, now.ports, generation, now.away
 			f.Connected, f.Prefers = hosts[id], slices.Contains(s.atStart.Group.Prefers, id)
+			f.Notifications, f.Process = recent, s.groups.told.process
 			g.Describe(f)
 			now.at, now.hosts = time.Now(), hosts[id]
 		}

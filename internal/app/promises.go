@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	grouprados "github.com/nvmf-target/nvmf-target/internal/group/rados"
 	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -26,6 +27,7 @@ import (
 // promises has the stores of a target.
 type promises struct {
 	local  target.Options // has the stores of other namespaces
+	told   *notifications
 	target *target.Target
 	state  *state.Store
 	pool   string // with the objects
@@ -79,6 +81,7 @@ func newPromises(g *groups, c *config.Group) *promises {
 			return false
 		},
 		pool: c.Pool, writers: map[uint32]chan struct{}{}, patience: changePatience,
+		told: g.told,
 		list: map[state.Name]*kept{}, begun: map[state.Name]*operation{},
 	}
 	for _, id := range c.ANAGroups {
@@ -129,9 +132,13 @@ func (p *promises) share(nqn string, nsid uint32, shared bool, group uint32) rbd
 	}
 	p.mu.Unlock() // reactors may wait for it
 	if shared {
+		k.ns.Share(func(to map[reservation.Host]nvme.ReservationNotification) {
+			p.told.add(group, name.Object(), to)
+		})
 		return k
 	}
 	if was != nil { // it was removed
+		was.ns.Share(nil)
 		was.ns.Move(reservation.Here)
 	}
 	return nil

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/backend/rbd"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/group"
 	"github.com/nvmf-target/nvmf-target/internal/group/rados"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -662,4 +664,69 @@ func TestReservationsLocal(t *testing.T) {
 	testutil.Is(t, a.protect(true), errNoDirectory, "")
 	testutil.Is(t, a.mark(1), errNoDirectory, "")
 	a.has(false)
+}
+
+// notified gets the notifications for host 2.
+type notified struct {
+	types []nvme.ReservationNotification
+}
+
+func (*notified) Adopt(*reservation.Access, map[reservation.Host]bool, *reservation.Change) {}
+
+func (l *notified) Notify(of func(reservation.Host) nvme.ReservationNotification) {
+	if typ := of(reservation.Host{HostID: [16]byte{2}, NQN: "h2"}); typ != 0 {
+		l.types = append(l.types, typ)
+	}
+}
+
+// TestNotificationsElsewhere: hosts of another gateway get the notifications of a change once,
+// unless they have masked them there. What was published before they could connect is not new. A
+// gateway that starts again is another process.
+func TestNotificationsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, l := &memoryObject{}, &notified{}
+		a, b := newKeeper(t, o), newKeeper(t, o)
+		b.ns.Attach(l)
+		testutil.Must(t, a.with.Open(nil, rbdImage))
+		looks := func(process string, want int) {
+			t.Helper()
+			f := group.Facts{Notifications: a.r.told.recent(7), Process: process}
+			s := group.Status{Instances: []group.Instance{
+				{Gateway: "a", Facts: testutil.Value(json.Marshal(f))(t)},
+				{Gateway: "b", Facts: testutil.Value(json.Marshal(f))(t)}, // its own
+			}}
+			for range 2 {
+				b.r.told.receive(7, "b", &s, b.r.pass)
+			}
+			testutil.Equal(t, len(l.types), want, "notifications")
+		}
+		preempted := func() {
+			t.Helper()
+			for host := byte(1); host <= 2; host++ {
+				testutil.Equal(t, a.register(host), nvme.Success, "register")
+			}
+			st := a.do(1, nvme.IOReservationAcquire, nvme.ReservationPreempt, nvme.WriteExclusive,
+				1, 2)
+			testutil.Equal(t, st, nvme.Success, "preempt")
+		}
+		preempted()
+		looks("x", 0)
+		preempted()
+		preempted()
+		looks("x", 2)
+		testutil.Equal(t, l.types[0], nvme.RegistrationPreempted, "the type")
+		b.ns.Mask.Store(nvme.RegistrationPreempted.Mask())
+		preempted()
+		looks("x", 2)
+		b.ns.Mask.Store(0)
+		<-time.After(notifyFor)
+		looks("x", 2)
+		preempted()
+		looks("y", 3)
+		for range 2 * maxNotifications {
+			preempted()
+		}
+		looks("y", 3+maxNotifications)
+		b.r.pass(7, &group.Notification{Object: "of a namespace that is not here"})
+	})
 }

@@ -30,6 +30,20 @@ type Facts struct {
 	Connected string `json:"connected,omitempty"`
 	// Prefers: the gateway takes the group before others.
 	Prefers bool `json:"prefers,omitempty"`
+	// Notifications are the last ones of the gateway for hosts of others, and Process is random.
+	Notifications []Notification `json:"notifications,omitempty"`
+	Process       string         `json:"process,omitempty"`
+}
+
+// Notification is a notification of reservations.
+type Notification struct {
+	// Number grows with each notification of the process.
+	Number uint64 `json:"n"`
+	// Object is that of the namespace.
+	Object string `json:"object"`
+	Type   uint8  `json:"type"`
+	// Hosts has hashes of the hosts that it is for.
+	Hosts []string `json:"hosts"`
 }
 
 // Port is an address at which hosts reach a gateway.
@@ -53,6 +67,9 @@ const (
 	// maxSame and maxOthers bound the kinds of facts of a gateway in bytes, so that the record
 	// stays below MaxRecord.
 	maxSame, maxOthers = 8 << 10, 1 << 10
+	// maxNotifications bounds the notifications of a gateway in bytes: one for 256 hosts fits. A
+	// gateway has some for half a minute after it has served the group.
+	maxNotifications = 5 << 10
 	// maxDifferences bounds the differences that are reported.
 	maxDifferences = 16
 )
@@ -94,6 +111,9 @@ func (f *Facts) bytes() json.RawMessage {
 	for longer(short.Ports, 2*maxOthers) {
 		short.Ports = short.Ports[:len(short.Ports)-1]
 	}
+	for longer(short.Notifications, maxNotifications) {
+		short.Notifications = short.Notifications[1:]
+	}
 	data, _ := json.Marshal(&short)
 	return data
 }
@@ -117,6 +137,16 @@ func (s *Status) Elsewhere(gateway string) (ports []Port, generation uint64) {
 		}
 	}
 	return ports, generation
+}
+
+// Notifications calls fn with the notifications of each other gateway.
+func (s *Status) Notifications(gateway string, fn func(process string, list []Notification)) {
+	for i := range s.Instances {
+		if in := &s.Instances[i]; in.Gateway != gateway {
+			f := in.facts()
+			fn(f.Process, f.Notifications)
+		}
+	}
 }
 
 // facts returns the facts that the instance has published, none if they are of another version.

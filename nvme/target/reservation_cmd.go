@@ -101,9 +101,9 @@ func setReservationPTPL(h *Handler, c *cmd, list []*namespaces.Namespace, v uint
 }
 
 // Notify implements reservation.User.
-func (ns storage) Notify(to map[reservation.Host]nvme.ReservationNotification) {
+func (ns storage) Notify(of func(reservation.Host) nvme.ReservationNotification) {
 	ns.Owner.(*subsystem).each(func(c *controller) {
-		if typ := to[c.Identity.Value()]; typ != 0 && c.Namespace(ns.ID.NSID) != nil {
+		if typ := of(c.Identity.Value()); typ != 0 && c.Namespace(ns.ID.NSID) != nil {
 			c.h.post(func() { c.NotifyReservation(typ, ns.ID.NSID) })
 		}
 	})

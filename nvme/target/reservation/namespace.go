@@ -54,6 +54,7 @@ type Namespace struct {
 	// the number of its Host Identifiers.
 	changes list.Turns[subnet.Owner, Change]
 	working bool
+	share   func(map[Host]nvme.ReservationNotification) // of Share
 }
 
 // Place is the place of the current state.
@@ -76,8 +77,8 @@ type User interface {
 	// Adopt has every reactor with a channel adopt a, abort the commands of some hosts, and then
 	// call c.Excluded, which it counts before with c.Exclude.
 	Adopt(a *Access, aborted map[Host]bool, c *Change)
-	// Notify passes notifications to the controllers of their hosts.
-	Notify(to map[Host]nvme.ReservationNotification)
+	// Notify passes the notification of each host, 0 for none, to its controllers.
+	Notify(of func(Host) nvme.ReservationNotification)
 }
 
 // Change is one change.
@@ -262,20 +263,50 @@ func (r *Namespace) commit(c *Change, o *Outcome) {
 	c.Exclude()
 	r.mu.Lock()
 	r.now.Store(o.Next)
-	var last User
-	for _, last = range r.users {
+	for _, u := range r.users {
 		if fenced { // reactors that join later begin with r.access
-			last.Adopt(a, o.aborted, c)
+			u.Adopt(a, o.aborted, c)
 		}
 	}
+	share := r.share
 	r.mu.Unlock()
 	maps.DeleteFunc(o.notifications, func(_ Host, typ nvme.ReservationNotification) bool {
 		return r.Mask.Load()&typ.Mask() != 0
 	})
-	if last != nil && len(o.notifications) > 0 {
-		last.Notify(o.notifications)
+	if len(o.notifications) > 0 {
+		r.Notify(func(h Host) nvme.ReservationNotification { return o.notifications[h] })
+		if share != nil {
+			share(o.notifications)
+		}
 	}
 	c.Excluded()
+}
+
+// Share sets a function that gets the notifications of changes here, for hosts of other targets. It
+// does not block.
+func (r *Namespace) Share(with func(map[Host]nvme.ReservationNotification)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.share = with
+}
+
+// Notify passes the notification of each host, 0 for none, to its controllers here, unless hosts
+// have masked it.
+func (r *Namespace) Notify(of func(Host) nvme.ReservationNotification) {
+	r.mu.Lock()
+	var last User
+	if n := len(r.users); n > 0 {
+		last = r.users[n-1]
+	}
+	r.mu.Unlock()
+	if last != nil {
+		last.Notify(func(h Host) nvme.ReservationNotification {
+			if typ := of(h); r.Mask.Load()&typ.Mask() == 0 {
+				return typ
+			}
+			return 0
+		})
+	}
 }
 
 // Exclude counts a reactor that will call Excluded, when its device has nothing of the hosts that

@@ -154,6 +154,7 @@ func TestReservations(t *testing.T) {
 	hosts[2].protect(t, 2, nvme.NoWriteProtect)
 	testutil.True(t, write(2, 7) && read(2, 7), "the block was not written")
 
+	told := notified(t, hosts[1], a, b)
 	for n := uint32(1); n <= 6; n++ {
 		key := uint64(1)
 		if nvme.ReservationType(n).AllRegistrants() {
@@ -163,6 +164,7 @@ func TestReservations(t *testing.T) {
 			key)
 		testutil.True(t, !write(1, n) && write(2, n), "namespace %d after a preempt", n)
 	}
+	told()
 	late := preempted(t, hosts[:], a, b)
 	object := damaged(t, c, hosts[2], drain, a, b)
 	testutil.True(t, !write(2, 1) && write(1, 1), "after a repair")
@@ -174,6 +176,36 @@ func TestReservations(t *testing.T) {
 	})
 	removed(t, c, object, drain, from, to)
 	testutil.True(t, write(3, 1) && !write(1, 2), "after the promises were given up")
+}
+
+// notified returns a function that waits until host 1 has learned, from the gateway that does not
+// serve the group, that its registration of namespace 1 was preempted.
+func notified(t *testing.T, w ways, a, b *gateway) (told func()) {
+	t.Helper()
+	var read, event host.Op
+	read.Read(2, 0, 1, make([]byte, 512))
+	testutil.Must(t, w.do(1, &read)) // the first path serves it
+	p := &path{addr: a.addr, hang: testutil.Patience}
+	if w[0].addr == a.addr {
+		p.addr = b.addr
+	}
+	p.do(1, &read) // connects
+	event.SQE.SetOpcode(nvme.AdminAsyncEventReq)
+	wait := p.ctrl.AdminAsync(t.Context(), &event)
+	return func() {
+		t.Helper()
+		defer p.drop()
+		cqe, err := wait()
+		testutil.Must(t, err)
+		testutil.Equal(t, nvme.AsyncEvent(cqe.DW0()), nvme.AsyncReservation, "the event")
+		preempted := func() bool {
+			data := testutil.Value(hosttest.GetLog(t.Context(), p.ctrl, nvme.LogReservation, 0, 0,
+				nvme.ReservationLogSize, 0, false))(t)
+			page := testutil.Value(nvme.Parse[nvme.ReservationLog](data))(t)
+			return page.NSID == 1 && page.Type == nvme.RegistrationPreempted
+		}
+		until(t, "the notification", preempted)
+	}
 }
 
 // removed removes the object with the promises of namespace 1, which only gateway from has seen.
