@@ -15,7 +15,7 @@ import (
 // MaxProfile is the maximum duration of a profile, in seconds.
 const MaxProfile = 60
 
-// Profiles are the CPU profile, an execution trace, and those of package runtime/pprof.
+// Profiles are the CPU profile, an execution trace, and the profiles of package runtime/pprof.
 var Profiles = []string{
 	"profile", "trace", "heap", "allocs", "goroutine", "threadcreate", "block", "mutex",
 }

@@ -73,8 +73,8 @@ type Engine struct {
 	stopped  error // of later changes
 }
 
-// ErrStopped is the error of changes after Stop, and ErrReplaced of those that would come too late
-// for the process that replaces this one.
+// ErrStopped is the error of changes after Stop. ErrReplaced is the error of changes that the
+// process that replaces this one would not know of.
 var (
 	ErrStopped  = errors.New("the target is stopping")
 	ErrReplaced = errors.New("a new process replaces this one: repeat the request to that")

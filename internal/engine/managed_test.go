@@ -40,8 +40,8 @@ func TestTLSKeyCounts(t *testing.T) {
 	testutil.True(t, !e.TLSKeyCounts("host", other) && !e.TLSKeyCounts("x", k), "others count")
 }
 
-// TestReloadOfReplaced: a reload whose programs for keys are ended because another process
-// replaces this one says so.
+// TestReloadOfReplaced: a reload names the reason if its programs for keys are ended because
+// another process replaces this one.
 func TestReloadOfReplaced(t *testing.T) {
 	var e Engine
 	e.Log, e.Reloading = slog.New(slog.DiscardHandler), func(*config.Config) error { return nil }

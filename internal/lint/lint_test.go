@@ -23,7 +23,7 @@ const (
 	maxLines = 1000
 )
 
-// allowed is what each package may import, by testdata/imports.txt.
+// allowed has the packages that each package may import, from testdata/imports.txt.
 func allowed(t *testing.T) map[string][]string { return testutil.Sections(t, "imports") }
 
 // special lists the importers of packages that need care: packages, or single files.

@@ -63,8 +63,8 @@ func TestRemoveWhileRanging(t *testing.T) {
 			other.Push(v, &v.node)
 		}
 	}
-	testutil.MustTrue(t, slices.Equal(ids(&l), []int{1, 3}) && slices.Equal(ids(&other), []int{0, 2,
-		4}), "%v and %v", ids(&l), ids(&other))
+	testutil.MustTrue(t, slices.Equal(ids(&l), []int{1, 3}) &&
+		slices.Equal(ids(&other), []int{0, 2, 4}), "%v and %v", ids(&l), ids(&other))
 }
 
 // TestInbox: elements of one goroutine arrive in order, and none is lost.

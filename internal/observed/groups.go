@@ -30,7 +30,7 @@ type Group struct {
 	// Configuration is the version of the configuration of all gateways that is in force here, 0 if
 	// they do not share one. If a newer one cannot be, the reason is in Differences.
 	Configuration uint64 `json:"configuration,omitempty"`
-	// Differences are settings of this gateway that conflict with those of others.
+	// Differences are settings of this gateway that conflict with settings of others.
 	Differences []string `json:"differences,omitempty"`
 	// Gateways are the gateways that take part.
 	Gateways []Gateway `json:"gateways"`

@@ -182,7 +182,7 @@ func (s *softStack) Devices() ([]verbs.DeviceAttr, error) {
 	return list, err
 }
 
-// softAttr returns the attributes of a device, within those of the soft one.
+// softAttr returns the attributes of a device, within the limits of the soft one.
 func (d *device) softAttr(real verbs.DeviceAttr) verbs.DeviceAttr {
 	a := d.opt.Attr
 	a.MaxSGE, a.MaxSGERD = min(a.MaxSGE, real.MaxSGE), min(a.MaxSGERD, real.MaxSGERD)
