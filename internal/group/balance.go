@@ -49,7 +49,7 @@ const calm = time.Hour
 // claimPatience is the time after which a gateway that gets no group may be dead.
 const claimPatience = 30 * time.Second
 
-// candidate is a move that has been possible for a sufficient time.
+// candidate is a move that has been possible for long enough.
 type candidate struct {
 	group    uint32
 	from, to *Instance
@@ -207,7 +207,7 @@ func (b *Balance) fault(now time.Duration, p *peer) {
 	p.faulty, p.at = true, now
 }
 
-// candidates returns the moves that have been possible for a sufficient time.
+// candidates returns the moves that have been possible for long enough.
 func (b *Balance) candidates(now time.Duration, all map[uint32]Status, counts map[string]int,
 	instances map[string]string,
 ) (list []candidate) {

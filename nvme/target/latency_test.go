@@ -313,7 +313,7 @@ func TestLatencyEntries(t *testing.T) {
 	read(late.io[0])
 	look(observe.LatencyEntries + 4)
 	testutil.True(t, counted[name(1000)] == 1 && counted[name(0)] == 0 && counted[name(1)] == 1 &&
-		counted[""] == 3, "%d of the new one, %d and %d of those that left, %d of others",
+		counted[""] == 3, "%d of the new one, %d and %d of the removed ones, %d of others",
 		counted[name(1000)], counted[name(0)], counted[name(1)], counted[""])
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)

@@ -98,7 +98,7 @@ func (cq *CQ) Poll(wc []verbs.WC) (n int, err error) {
 		others--
 	}
 	if cq.engine.dev.opts.Background {
-		others-- // finish does without its help
+		others-- // the background goroutine: finish sends packets that are left, without it
 	}
 	if cq.engine.left.Load() && (others > 0 || cq.head.Load() == cq.tail.Load()) {
 		cq.step(false) // the others may be asleep, and the caller may go to sleep

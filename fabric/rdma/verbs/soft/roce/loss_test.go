@@ -87,11 +87,8 @@ func lossOfSends(p *pair, packets int) func(*wire.Packet) bool {
 	}
 }
 
-// TestAckWithResponse: the ACK of a request is sent after the response, if that is posted after the
-// poll that has found the request. Without a response it is sent by the next poll, or by the same
-// one if that finds nothing. It is also sent if the queue pair ends.
-func TestAckWithResponse(t *testing.T) {
-	p := newPair(t, options{})
+// kindsToA records the kinds of the packets for a.
+func (p *pair) kindsToA(t *testing.T) *[]packet.Kind {
 	var kinds []packet.Kind
 	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
 		var h packet.Header
@@ -100,13 +97,22 @@ func TestAckWithResponse(t *testing.T) {
 		}
 		return true
 	}})
+	return &kinds
+}
+
+// TestAckWithResponse: the ACK of a request is sent after the response, if that is posted after the
+// poll that has found the request. Without a response it is sent by the next poll, or by the same
+// one if that finds nothing. It is also sent if the queue pair ends.
+func TestAckWithResponse(t *testing.T) {
+	p := newPair(t, options{})
+	kinds := p.kindsToA(t)
 	expect := func(when string, want ...packet.Kind) {
 		t.Helper()
-		testutil.Equal(t, len(kinds), len(want), "packets %s", when)
+		testutil.Equal(t, len(*kinds), len(want), "packets %s", when)
 		for i := range want {
-			testutil.Equal(t, kinds[i], want[i], "packet %d %s", i, when)
+			testutil.Equal(t, (*kinds)[i], want[i], "packet %d %s", i, when)
 		}
-		kinds = nil
+		*kinds = nil
 	}
 	var wcs [4]verbs.WC
 	for _, response := range []bool{true, false} {
@@ -123,7 +129,7 @@ func TestAckWithResponse(t *testing.T) {
 			expect("in the next poll", packet.KindAck)
 		}
 		p.settle()
-		kinds = nil
+		*kinds = nil
 	}
 	p.a.rdma(5, verbs.WRRDMAWrite, 0, 64, p.b.at(0), p.b.mr.RKey())
 	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 0, "completions")
@@ -131,7 +137,7 @@ func TestAckWithResponse(t *testing.T) {
 	testutil.Equal(t, p.a.st.Timeouts.Load(), 0, "timeouts")
 
 	p.settle()
-	kinds = nil
+	*kinds = nil
 	p.b.recv(6, 64, 64)
 	p.a.send(7, 128, 16)
 	testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 1, "requests")
@@ -143,14 +149,7 @@ func TestAckWithResponse(t *testing.T) {
 // share.
 func TestAckFirst(t *testing.T) {
 	p := newPair(t, options{})
-	var kinds []packet.Kind
-	p.mem.SetFaults(wiretest.Options{Filter: func(pk *wire.Packet) bool {
-		var h packet.Header
-		if testutil.MustTrue(t, h.Parse(pk.Data), "packet"); h.QPN == p.a.qp.Num() {
-			kinds = append(kinds, h.Kind)
-		}
-		return true
-	}})
+	kinds := p.kindsToA(t)
 	for n := 1; n < 3; n++ {
 		wrs, sges := make([]verbs.SendWR, n), make([]verbs.SGE, n)
 		for i := range wrs {
@@ -162,10 +161,10 @@ func TestAckFirst(t *testing.T) {
 		var wcs [4]verbs.WC
 		testutil.Equal(t, testutil.Value(p.b.cq.Poll(wcs[:]))(t), 1, "requests")
 		testutil.Value(p.b.qp.PostSend(wrs, sges))(t)
-		testutil.Equal(t, kinds[0] == packet.KindAck, n > 1, "ACK before %d long responses", n)
+		testutil.Equal(t, (*kinds)[0] == packet.KindAck, n > 1, "ACK before %d long responses", n)
 		p.settle()
 		testutil.Equal(t, len(p.a.take()), n+1, "completions")
-		kinds = nil
+		*kinds = nil
 	}
 }
 
